@@ -36,7 +36,7 @@ ORDER = {
     """,
     "checkpoints": """
         checkpoint matching renames safetensors sizes vocabulary
-        groups hdf5 keys
+        groups hdf5 keys pytorch
         preset
         bilm huggingface keras_hub
         google

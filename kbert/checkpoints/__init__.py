@@ -6,6 +6,7 @@ from kbert.checkpoints.huggingface.huggingface import write_huggingface
 from kbert.checkpoints.keras_hub.checkpoint import to_keras_hub, write_keras_hub
 from kbert.checkpoints.matching import Differences, check_arrays, check_finite
 from kbert.checkpoints.preset import write_preset
+from kbert.checkpoints.pytorch.file import read_pytorch
 from kbert.checkpoints.safetensors import read_safetensors, write_safetensors
 from kbert.checkpoints.vocabulary import extend_vocabulary
 
@@ -17,6 +18,7 @@ __all__ = [
     "check_finite",
     "extend_vocabulary",
     "read_checkpoint",
+    "read_pytorch",
     "read_safetensors",
     "to_keras_hub",
     "write_checkpoint",

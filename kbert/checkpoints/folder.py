@@ -10,11 +10,9 @@ from kbert.checkpoints import preset
 from kbert.checkpoints.bilm import checkpoint as bilm
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.google import checkpoint as google
-from kbert.checkpoints.huggingface import huggingface
-from kbert.checkpoints.huggingface.shards import INDEX_FILE
+from kbert.checkpoints.huggingface import huggingface, weights
 from kbert.checkpoints.keras_hub import checkpoint as keras_hub
 from kbert.checkpoints.matching import check_finite
-from kbert.checkpoints.safetensors import WEIGHTS_FILE
 from kbert.checkpoints.sizes import check_size
 from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
@@ -28,7 +26,8 @@ from kbert.types import Arrays, PathLike
 # In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.
 _FORMATS = (preset, huggingface, keras_hub, google, bilm)
 _READ = (
-    "a kbert folder (kbert.json), a Hugging Face one (config.json + model.safetensors), a KerasHub "
+    "a kbert folder (kbert.json), a Hugging Face one (config.json + model.safetensors or "
+    "pytorch_model.bin), a KerasHub "
     "one (config.json + model.weights.h5), a Google one (*_config.json + *.ckpt.index, "
     "TensorFlow 1) or one of ELMo's (*options.json + *weights.hdf5)"
 )
@@ -38,7 +37,7 @@ def read_checkpoint(folder: str | os.PathLike | keras.Model) -> Checkpoint:
     """Reads config and weights from a folder, or from a model of KerasHub's.
 
     Args:
-        folder: a kbert preset folder, a Hugging Face folder with `model.safetensors`, a KerasHub
+        folder: a kbert preset folder, a Hugging Face folder, a KerasHub
             preset, a Google TF1 folder, with or without pooler and heads, or one of ELMo's; or a
             KerasHub backbone in memory.
 
@@ -171,17 +170,13 @@ def _why_not(folder: Path) -> str:
             return f"{found[0]} {what}"
     if preset.ADAPTER_FILE in files:
         return f"{preset.ADAPTER_FILE} is of an adapter: see kbert.adapters.load_task."
-    if "config.json" not in files and {WEIGHTS_FILE, INDEX_FILE} & files:
+    if "config.json" not in files and {*weights.FILES} & files:
         return "Weights alone do not say what model they are of: config.json is missing."
     return "The folder holds no model that kbert knows."
 
 
 # Weights of other kinds, and the way out.
 _OTHERS = {
-    ("pytorch_model.bin", "pytorch_model.bin.index.json"): (
-        "is a pickle or leads to some, which can run any code, so it is never opened: save the "
-        "model again with transformers' save_pretrained(safe_serialization=True)."
-    ),
     ("tf_model.h5", "tf_model.h5.index.json"): (
         "is of transformers' TensorFlow classes: load it with from_pretrained(folder, "
         "from_tf=True) of a transformers below version 5 and save it with save_pretrained, as "

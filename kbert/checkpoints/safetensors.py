@@ -40,7 +40,7 @@ def read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
     with open_safetensors(path) as file:
         names = file.keys()  # a list: the file itself is no mapping
         _check_types({name: file.get_slice(name).get_dtype() for name in names}, path)
-        return {name: _widened(file.get_tensor(name)) for name in names}
+        return {name: widened(file.get_tensor(name)) for name in names}
 
 
 def open_safetensors(path: PathLike) -> Any:
@@ -113,7 +113,8 @@ def serialise(arrays: Arrays) -> bytes:
     return save(ordered, metadata={"format": "pt"})
 
 
-def _widened(array: np.ndarray) -> np.ndarray:
+def widened(array: np.ndarray) -> np.ndarray:
+    """bfloat16 and float16 as float32; other arrays as they are."""
     # ml_dtypes' bfloat16 is of kind "V" to NumPy.
     small = array.dtype.kind in "fV" and array.dtype.itemsize < 4
     return array.astype(np.float32) if small else array

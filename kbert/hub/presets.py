@@ -19,8 +19,9 @@ def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool
     3. "hf:owner/name" or "hf:owner/name@revision", or the name of a model that `kbert.family`
        knows ("bert-base-uncased", "bert-base-uncased@<commit>"): a snapshot of the Hugging Face
        hub, in the cache of `huggingface_hub` and under its settings (HF_HOME, HF_ENDPOINT,
-       HF_TOKEN, HF_HUB_OFFLINE). Only configs, the tokenizer's files and safetensors are fetched,
-       large files are compared with the hub's SHA-256, and what is there is not fetched again.
+       HF_TOKEN, HF_HUB_OFFLINE). Only configs, the tokenizer's files and one format of weights
+       are fetched, large files are compared with the hub's SHA-256, and what is there is not
+       fetched again.
 
     Args:
         name_or_path: see above.

@@ -27,13 +27,13 @@ _CONFIG_FILES = (
     "config_sentence_transformers.json",
     "[1-9]_*/config.json",
 )
-# Never pickles, nor what kbert does not read: other formats would double the download.
+# The first of them that a repository has, and no other: they are copies of each other, and what
+# kbert does not read would double the download.
 _WEIGHT_FILES = (
-    "model.safetensors",
-    "model-*-of-*.safetensors",
-    "model.safetensors.index.json",
+    ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
+    ("pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json"),
 )
-_MODULE_WEIGHTS = "[1-9]_*/model.safetensors"  # likewise
+_MODULE_WEIGHTS = (("[1-9]_*/model.safetensors",), ("[1-9]_*/pytorch_model.bin",))  # likewise
 _MAIN = "main"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -51,29 +51,27 @@ def download(repository: str, revision: str | None, *, weights: bool, asked: str
         asked: the name as the user wrote it, for messages.
 
     Raises:
-        FileNotFoundError: no such repository or revision, or it has no safetensors.
+        FileNotFoundError: no such repository or revision, or it has no weights that kbert reads.
         PermissionError: the repository is gated.
         ConnectionError: the hub cannot be reached, and the cache does not hold the model.
         ValueError: a file is not what the hub says; it is removed.
     """
     from huggingface_hub import snapshot_download
 
+    place = _place(repository, revision)
+    names = _ask(repository, revision, weights=weights, place=place, asked=asked)
+    unreachable = names if isinstance(names, Exception) else None
+    wanted = _of_weights([] if isinstance(names, Exception) else names) if weights else []
     options: dict[str, Any] = {
         "repo_id": repository,
         "revision": revision or _MAIN,
-        "allow_patterns": [
-            *_CONFIG_FILES,
-            *_TOKENIZER_FILES,
-            *((*_WEIGHT_FILES, _MODULE_WEIGHTS) if weights else ()),
-        ],
+        "allow_patterns": [*_CONFIG_FILES, *_TOKENIZER_FILES, *wanted],
     }
-    place = _place(repository, revision)
-    unreachable = _ask(repository, revision, weights=weights, place=place, asked=asked)
     try:
         folder = Path(snapshot_download(local_files_only=unreachable is not None, **options))
     except _failures() as error:
         _refuse(error, unreachable or error, place, asked)
-    if unreachable and weights and not any(folder.glob("*.safetensors")):
+    if unreachable and weights and not _of_weights([path.name for path in folder.iterdir()]):
         # The cache has a snapshot that someone made without the weights.
         _refuse(FileNotFoundError(), unreachable, place, asked)
     _verify(folder, asked)
@@ -82,8 +80,8 @@ def download(repository: str, revision: str | None, *, weights: bool, asked: str
 
 def _ask(
     repository: str, revision: str | None, *, weights: bool, place: str, asked: str
-) -> Exception | None:
-    """Checks that the hub has the files; returns the reason if it cannot be reached."""
+) -> list[str] | Exception:
+    """The names of the repository's files, or the reason why the hub cannot be reached."""
     from huggingface_hub import HfApi, constants, errors
 
     try:
@@ -107,25 +105,31 @@ def _ask(
     except _failures() as error:
         return error
     names = [sibling.rfilename for sibling in info.siblings or ()]
-    if weights and not any(fnmatch.fnmatchcase(n, p) for n in names for p in _WEIGHT_FILES):
-        _refuse_other_formats(names, repository, place, asked)
-    return None
+    if weights and not _of_weights(names):
+        known = " or ".join(patterns[0] for patterns in _WEIGHT_FILES)
+        raise FileNotFoundError(
+            f"kbert reads {known}, and {place} holds no weights in these formats. Look there under "
+            "Community for a pull request that adds safetensors, and name it as revision "
+            "(…@refs/pr/N); or convert it once: "
+            f'transformers.AutoModelForPreTraining.from_pretrained("{repository}")'
+            ".save_pretrained(folder), the tokenizer likewise, and pass that folder. "
+            f"Received: {asked!r}"
+        )
+    return names
 
 
-def _refuse_other_formats(
-    names: Iterable[str], repository: str, place: str, asked: str
-) -> NoReturn:
-    if any(name.endswith(".bin") for name in names):
-        found = "only PyTorch's pickles, which can run any code, so kbert never opens them"
-    else:
-        found = "no weights in that format"
-    raise FileNotFoundError(
-        f"kbert reads model.safetensors, and {place} holds {found}. Look there under Community for "
-        "a pull request that adds safetensors, and name it as revision (…@refs/pr/N); or convert "
-        f'it once: transformers.AutoModelForPreTraining.from_pretrained("{repository}")'
-        ".save_pretrained(folder), the tokenizer likewise, and pass that folder. "
-        f"Received: {asked!r}"
-    )
+def _of_weights(names: Iterable[str]) -> list[str]:
+    """The patterns of the files to fetch: none where there is no model."""
+
+    def first(formats: Iterable[tuple[str, ...]]) -> list[str]:
+        for patterns in formats:
+            if any(fnmatch.fnmatchcase(name, p) for name in names for p in patterns):
+                return list(patterns)
+        return []
+
+    names = list(names)
+    found = first(_WEIGHT_FILES)
+    return found + first(_MODULE_WEIGHTS) if found else []
 
 
 def _refuse(error: Exception, reason: Exception, place: str, asked: str) -> NoReturn:
@@ -144,7 +148,7 @@ def _refuse(error: Exception, reason: Exception, place: str, asked: str) -> NoRe
     raise ConnectionError(
         f"The model is not (or not whole) in the hub's cache, {constants.HF_HUB_CACHE}, and cannot "
         f"be downloaded: {offline}. The same call resumes where it stopped once it can. Or fetch "
-        f"config.json, {_WEIGHT_FILES[0]} and the tokenizer's files (vocab.txt, tokenizer.json, …) "
+        f"config.json, {_WEIGHT_FILES[0][0]} and the tokenizer's files (vocab.txt, …) "
         f"from {place} elsewhere, put them into one folder, and pass that folder. "
         f"Received: {asked!r}"
     ) from error

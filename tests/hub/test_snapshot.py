@@ -78,6 +78,19 @@ def test_modules_of_sentence_transformers(hub):
     assert found == {*WANTED, *modules}
 
 
+def test_the_first_format_of_weights_that_a_repository_has(hub):
+    """Of the model, and of a layer beside it, which may be of another."""
+    dense = {"2_Dense/config.json": b"{}", "2_Dense/pytorch_model.bin": bytes(20)}
+    shards = {f"pytorch_model-0000{n}-of-00002.bin": b"%d" % n * 9 for n in (1, 2)}
+    old = {"config.json": b"{}", "pytorch_model.bin.index.json": b"{}", **shards}
+    hub.add("someone/old", old | dense | {"optimizer.bin": b"x"})
+    hub.add("someone/newer", FILES | dense)
+    for name, wanted in (("old", [*old]), ("newer", WANTED)):
+        folder = locate(f"hf:someone/{name}")
+        found = {str(x.relative_to(folder)) for x in folder.rglob("*") if x.is_file()}
+        assert found == {*wanted, *dense}
+
+
 @pytest.mark.parametrize("how", ["in the name", "as an argument"])
 def test_a_revision_stays_when_the_branch_moves_on(model, how):
     old = model.add("someone/model", {**FILES, "vocab.txt": b"old"}, revision="v1")
@@ -164,12 +177,11 @@ def test_a_revision_that_is_not_there(model):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (("pytorch_model.bin",), "holds only PyTorch's pickles.*@refs/pr/N.*save_pretrained"),
-        (("tf_model.h5",), "holds no weights in that format"),
-        (("onnx/model.safetensors",), "holds no weights in that format"),
+        (("rust_model.ot",), "holds no weights in these formats.*@refs/pr/N.*save_pretrained"),
+        (("onnx/model.safetensors",), "holds no weights in these formats"),
     ],
 )
-def test_a_repository_without_safetensors(hub, files, message):
+def test_a_repository_without_weights(hub, files, message):
     hub.add("someone/old", dict.fromkeys(("config.json", "vocab.txt", *files), b"x"))
     with pytest.raises(FileNotFoundError, match=message):
         locate("hf:someone/old")

@@ -26,9 +26,9 @@ from kbert.checkpoints.huggingface.config import (
     write_head_dropout,
     write_labels,
 )
-from kbert.checkpoints.huggingface.shards import INDEX_FILE, read_shards, write_shards
+from kbert.checkpoints.huggingface.shards import write_shards
+from kbert.checkpoints.huggingface.weights import has_weights, read_weights
 from kbert.checkpoints.renames import read_arrays, write_arrays
-from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors
 from kbert.configs.static import StaticConfig
 from kbert.files import Path
 from kbert.json_file import read_json
@@ -40,24 +40,17 @@ CONFIG_FILE = "config.json"
 
 def is_folder(folder: Path) -> bool:
     """Whether the folder is one of Hugging Face's with weights that kbert reads."""
-    if static_embedding.is_folder(folder):
-        return True
-    weights = (folder / WEIGHTS_FILE).is_file() or (folder / INDEX_FILE).is_file()
-    return weights and (folder / CONFIG_FILE).is_file()
+    return static_embedding.is_folder(folder) or (
+        has_weights(folder) and (folder / CONFIG_FILE).is_file()
+    )
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    """Reads a folder for which `is_folder` holds; see `import_model`.
-
-    Where the weights lie both in one file and in several, the one file counts, as it does for
-    transformers.
-    """
+    """Reads a folder for which `is_folder` holds; see `import_model`."""
     if static_embedding.is_folder(folder):
         return static_embedding.read_folder(folder)
     content = read_json(folder / CONFIG_FILE)
-    weights = folder / WEIGHTS_FILE
-    arrays = read_safetensors(weights) if weights.is_file() else read_shards(folder)
-    checkpoint = import_model(content, arrays, str(folder))
+    checkpoint = import_model(content, read_weights(folder), str(folder))
     if sentence_transformers.is_folder(folder):
         return sentence_transformers.extended(checkpoint, folder)
     return checkpoint

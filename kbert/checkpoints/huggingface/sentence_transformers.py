@@ -4,7 +4,7 @@ modules.json            which modules there are, in order, and in which folders
 sentence_bert_config.json   the longest row
 config_sentence_transformers.json   prompts
 1_Pooling/config.json   how tokens' vectors become one
-2_Dense/…               config.json and model.safetensors: a dense layer, perhaps
+2_Dense/…               config.json and the weights of a dense layer, perhaps
 """
 
 import dataclasses
@@ -16,7 +16,8 @@ import numpy as np
 
 from kbert import atomic
 from kbert.checkpoints.checkpoint import Checkpoint
-from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_safetensors
+from kbert.checkpoints.huggingface.weights import read_weights
+from kbert.checkpoints.safetensors import WEIGHTS_FILE, write_safetensors
 from kbert.files import Path
 from kbert.json_file import parse_json, read_json
 from kbert.types import Arrays
@@ -231,7 +232,7 @@ def _read_dense(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             f"The activation of a Dense is one of {', '.join(names)}, and nothing is added to it. "
             f"Received: {said!r}, use_residual={content.get('use_residual', False)} in {path}"
         )
-    found = read_safetensors(folder / WEIGHTS_FILE)
+    found = read_weights(folder)
     if not {"linear.weight"} <= {*found} <= {"linear.weight", "linear.bias"}:
         raise ValueError(
             "A Dense holds linear.weight and perhaps linear.bias. "

@@ -1,7 +1,8 @@
-"""Weights in several safetensors files, with an index that says which array lies in which."""
+"""Weights in several files, with an index that says which array lies in which."""
 
 import json
 import re
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,23 +12,31 @@ from kbert.files import Path
 from kbert.json_file import read_json
 from kbert.types import Arrays, PathLike
 
-INDEX_FILE = "model.safetensors.index.json"
+INDEX_SUFFIX = ".index.json"
+INDEX_FILE = WEIGHTS_FILE + INDEX_SUFFIX
 
 
-def read_shards(folder: Path) -> dict[str, np.ndarray]:
+def read_shards(
+    folder: Path,
+    index_file: str = INDEX_FILE,
+    read: Callable[[Path], dict[str, np.ndarray]] = read_safetensors,
+) -> dict[str, np.ndarray]:
     """All arrays of the files that the index names.
 
     Args:
-        folder: holds `model.safetensors.index.json` and the files beside it.
+        folder: holds the index and the files beside it.
+        index_file: its name, by which its files' names end: `….bin.index.json` leads to
+            `….bin` alone.
+        read: of one file, name -> array.
 
     Returns:
-        name -> array, as from `read_safetensors`.
+        name -> array, as from `read`.
 
     Raises:
         ValueError: the index or a file is damaged, a file is missing or not in this folder, or
             the files do not hold exactly what the index says.
     """
-    path = folder / INDEX_FILE
+    path = folder / index_file
     places = _read_index(path)
     files = sorted(set(places.values()))
     missing = [name for name in files if not (folder / name).is_file()]
@@ -38,7 +47,7 @@ def read_shards(folder: Path) -> dict[str, np.ndarray]:
         )
     arrays: dict[str, np.ndarray] = {}
     for file in files:
-        found = read_safetensors(folder / file)
+        found = read(folder / file)
         expected = {name for name, place in places.items() if place == file}
         wrong = sorted(expected ^ found.keys())
         if wrong:
@@ -114,11 +123,12 @@ def _read_index(path: Path) -> dict[str, str]:
             "An index must hold a `weight_map`, from the names of arrays to those of files. "
             f"Received: {path}"
         )
+    suffix = path.name.removesuffix(INDEX_SUFFIX).rpartition(".")[2]
     for file in places.values():
         # A path could lead to any file of the machine.
-        if not isinstance(file, str) or not re.fullmatch(r"[\w.-]+\.safetensors", file):
+        if not isinstance(file, str) or not re.fullmatch(rf"[\w.-]+\.{suffix}", file):
             raise ValueError(
-                "An index must name safetensors files in its folder, without a path. "
+                f"An index must name {suffix} files in its folder, without a path. "
                 f"Received: {file!r} in {path}"
             )
     return places

@@ -1,0 +1,319 @@
+"""Files of `torch.save`: a zip archive of a pickle and of storages, or (before 1.6) one stream.
+
+The zip's records are `NAME/data.pkl`, `NAME/data/KEY` for each storage, and `NAME/byteorder`; none
+is compressed. The stream is five pickles (a magic number, the version, the machine, the value, the
+keys of the storages) and then the storages, each a length of eight bytes and its numbers.
+(torch/serialization.py.)
+"""
+
+import dataclasses
+import math
+import mmap
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from typing import IO, Any, cast
+
+import ml_dtypes
+import numpy as np
+
+from kbert.checkpoints.pytorch.pickles import Pickle, Record, Tensor, read_pickle, shown
+from kbert.checkpoints.safetensors import widened
+from kbert.checkpoints.sizes import check_ratio
+from kbert.files import Path, local_copy
+from kbert.types import PathLike
+
+_ZIP, _LOCAL_HEADER = b"PK\x03\x04", 30
+_MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
+_MOST_BYTES = 1 << 24  # of a pickle; `pickles` refuses longer ones
+_LARGEST = 1 << 62
+
+
+@dataclasses.dataclass(frozen=True)
+class _Region:
+    """Where a storage's numbers lie in the file; with their CRC-32, where the file has it."""
+
+    start: int
+    size: int
+    checksum: int | None = None
+
+
+def read_pytorch(path: PathLike, below: str | None = None) -> dict[str, np.ndarray]:
+    """All arrays of a file of `torch.save`, without unpickling it.
+
+    Args:
+        path: the file: a dict of tensors, as `model.state_dict()` gives it.
+        below: the key under which that dict lies, where the file holds others besides.
+
+    Returns:
+        name -> array; bfloat16 and float16 are widened to float32. Tied weights are one array.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is cut short, damaged or no file of `torch.save`, or holds anything
+            but tensors and plain containers: nothing that it names is looked up or called.
+
+    Example:
+        >>> import tempfile, torch
+        >>> path = tempfile.mkdtemp() + "/pytorch_model.bin"
+        >>> torch.save({"x": torch.arange(2)}, path)
+        >>> read_pytorch(path)["x"].tolist()
+        [0, 1]
+    """
+    file = open_pytorch(path, below)
+    # The file holds tied weights once, and so does the memory.
+    found: dict[Tensor, np.ndarray] = {}
+    arrays = {}
+    for name in file.keys():  # noqa: SIM118 (as of safetensors, the file is no mapping)
+        tensor = file.describe(name)
+        if tensor not in found:
+            found[tensor] = widened(file.get_tensor(name))
+        arrays[name] = found[tensor]
+    return arrays
+
+
+def open_pytorch(path: PathLike, below: str | None = None) -> "TensorFile":
+    """A file whose pickle is read and whose sizes are checked, to be read tensor by tensor.
+
+    Args:
+        path: the file.
+        below: as in `read_pytorch`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: see `read_pytorch`.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no such file of torch.save. Received: {path}")
+    with local_copy(path) as local, open(local, "rb") as opened:
+        if path.stat().st_size == 0:
+            raise _damaged("it is empty", str(path))
+        content = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    read = _read_zip if content[:4] == _ZIP else _read_stream
+    value, regions, big = read(content, str(path))
+    return TensorFile(content, _tensors(value, below, str(path)), regions, big, str(path))
+
+
+class TensorFile:
+    """Tensors of a file that is mapped into memory: each is read when it is asked for.
+
+    Args:
+        content: of the file.
+        tensors: name -> what the pickle says of it.
+        regions: key of a storage -> where it lies.
+        big_endian: the order of the bytes of a number.
+        source: the file, for messages.
+    """
+
+    def __init__(
+        self,
+        content: mmap.mmap,
+        tensors: Mapping[str, Tensor],
+        regions: Mapping[str, _Region],
+        big_endian: bool,
+        source: str,
+    ) -> None:
+        self._content, self._tensors, self._regions = content, tensors, regions
+        self._big_endian, self._source = big_endian, source
+        self._verified: set[str] = set()
+        for name, tensor in tensors.items():
+            self._check(name, tensor)
+        declared = sum(
+            math.prod(tensor.shape) * _dtype(tensor.dtype).itemsize
+            for tensor in {*tensors.values()}
+        )
+        check_ratio(declared, len(content), source)
+
+    def keys(self) -> list[str]:
+        """The names of the tensors, in the order of the file."""
+        return list(self._tensors)
+
+    def describe(self, name: str) -> Tensor:
+        """What the pickle says of a tensor; equal where two are the same numbers."""
+        return self._tensors[name]
+
+    def get_tensor(self, name: str) -> np.ndarray:
+        """An array of its own, in the type of the file.
+
+        Raises:
+            ValueError: the numbers are not those of the file's checksum.
+        """
+        tensor = self._tensors[name]
+        region = self._verify(tensor.storage.key)
+        dtype = _dtype(tensor.dtype)
+        if 0 in tensor.shape:
+            return np.zeros(tensor.shape, dtype)
+        first, length = self._span(tensor)
+        flat = np.frombuffer(self._content, dtype, length, region.start + first)
+        # Strides of axes of one row are never walked, and may be of any size.
+        strides = [
+            stride * dtype.itemsize if size > 1 else 0
+            for size, stride in zip(tensor.shape, tensor.strides, strict=True)
+        ]
+        view = np.lib.stride_tricks.as_strided(flat, tensor.shape, strides, writeable=False)
+        array = np.array(view, order="C")
+        return array.byteswap(inplace=True) if self._big_endian else array
+
+    def _verify(self, key: str) -> _Region:
+        region = self._regions[key]
+        if region.checksum is not None and key not in self._verified:
+            with memoryview(self._content) as view:
+                found = zlib.crc32(view[region.start : region.start + region.size])
+            if found != region.checksum:
+                raise _damaged(f"the numbers of data/{key} have another checksum", self._source)
+            self._verified.add(key)
+        return region
+
+    def _span(self, tensor: Tensor) -> tuple[int, int]:
+        """First byte in the storage, and how many numbers lie from the first to the last."""
+        axes = zip(tensor.shape, tensor.strides, strict=True)
+        length = 1 + sum((size - 1) * stride for size, stride in axes)
+        own = tensor.storage.start * _dtype(tensor.storage.dtype).itemsize
+        return own + tensor.offset * _dtype(tensor.dtype).itemsize, length
+
+    def _check(self, name: str, tensor: Tensor) -> None:
+        storage = tensor.storage
+        region = self._regions.get(storage.key)
+        if region is None:
+            raise _damaged(f"no storage {shown(storage.key)} of {shown(name)}", self._source)
+        width = _dtype(storage.dtype).itemsize
+        if region.size != storage.length * width:
+            raise _damaged(
+                f"storage {shown(storage.key)} of {shown(name)} has {region.size:,} bytes, not "
+                f"{storage.length:,} × {width}",
+                self._source,
+            )
+        most = region.size
+        if storage.part is not None:
+            most = (storage.start + storage.part) * width
+        if most > region.size or math.prod(size for size in tensor.shape if size) >= _LARGEST:
+            raise _damaged(f"{shown(name)} is larger than its storage", self._source)
+        if 0 not in tensor.shape:
+            first, length = self._span(tensor)
+            if first + length * _dtype(tensor.dtype).itemsize > most:
+                raise _damaged(f"{shown(name)} is larger than its storage", self._source)
+
+
+def _dtype(name: str) -> np.dtype:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def _damaged(reason: str, source: str) -> ValueError:
+    return ValueError(
+        f"The file is damaged, cut short, or not one of torch.save ({reason}). Received: {source}"
+    )
+
+
+def _tensors(value: Any, below: str | None, source: str) -> dict[str, Tensor]:
+    if below is not None:
+        if not isinstance(value, dict) or below not in value:
+            raise ValueError(f"The file must hold weights as {below!r}. Received: {source}")
+        value = value[below]
+    if not isinstance(value, dict):
+        what = value.name if isinstance(value, Record) else shown(value)
+        raise ValueError(f"A file of weights is a dict of tensors. Received: {what} in {source}")
+    for name, tensor in value.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            what = tensor.name if isinstance(tensor, Record) else shown(tensor)
+            raise ValueError(
+                "A file of weights is a dict of tensors by their names, as model.state_dict() "
+                f"gives it. Received: {what} as {shown(name)} in {source}"
+            )
+    return value
+
+
+def _read_zip(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Region], bool]:
+    try:
+        # Of a file it needs what a memory map has: read, seek and tell.
+        with zipfile.ZipFile(cast(IO[bytes], content)) as archive:
+            entries = archive.infolist()
+    except (
+        *(zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, struct.error),
+        *(OverflowError, EOFError, IndexError, OSError),
+    ) as error:
+        raise _damaged(f"as a zip: {' '.join(str(error).split())}", source) from error
+    records: dict[str, _Region] = {}
+    for entry in entries:
+        # The first part is the name that the file had when it was saved.
+        name = entry.filename.partition("/")[2]
+        if name in records:
+            raise _damaged(f"the record {shown(name)} is there twice", source)
+        records[name] = _region(content, entry, source)
+    if "data.pkl" not in records:
+        raise _damaged("the zip has no record data.pkl", source)
+
+    def read(name: str) -> bytes:
+        region = records[name]
+        if region.size > _MOST_BYTES:
+            raise _damaged(f"{name} has {region.size:,} bytes", source)
+        found = content[region.start : region.start + region.size]
+        if zlib.crc32(found) != region.checksum:
+            raise _damaged(f"{name} has another checksum", source)
+        return found
+
+    order = read("byteorder") if "byteorder" in records else b"little"
+    if order not in (b"little", b"big"):
+        raise _damaged("byteorder is neither little nor big", source)
+    pickle = read("data.pkl")
+    found = read_pickle(pickle, f"data.pkl in {source}")
+    if found.length != len(pickle):
+        raise _damaged("data.pkl goes on after its pickle", source)
+    regions = {
+        name.removeprefix("data/"): region
+        for name, region in records.items()
+        if name.startswith("data/")
+    }
+    return found.value, regions, order == b"big"
+
+
+def _region(content: mmap.mmap, entry: zipfile.ZipInfo, source: str) -> _Region:
+    """Where a record's bytes lie: by the header that stands before them, checked with the index."""
+    what = f"the record {shown(entry.filename)}"
+    if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
+        raise _damaged(f"{what} is compressed or encrypted, as torch.save never has it", source)
+    start = entry.header_offset
+    header = content[max(start, 0) : max(start, 0) + _LOCAL_HEADER]
+    if start < 0 or len(header) < _LOCAL_HEADER or header[:4] != _ZIP:
+        raise _damaged(f"{what} has no header", source)
+    name, extra = struct.unpack("<HH", header[26:30])
+    start += _LOCAL_HEADER + name + extra
+    if entry.compress_size != entry.file_size or start + entry.file_size > len(content):
+        raise _damaged(f"{what} goes beyond the end", source)
+    return _Region(start, entry.file_size, entry.CRC)
+
+
+def _read_stream(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Region], bool]:
+    place = 0
+
+    def read() -> Pickle:
+        nonlocal place
+        # One byte more than is read, so that a longer one can be told.
+        found = read_pickle(content[place : place + _MOST_BYTES + 1], source, place)
+        place += found.length
+        return found
+
+    if content[:1] != b"\x80" or read().value != _MAGIC:
+        raise _damaged("neither a zip nor the magic number of files before version 1.6", source)
+    if read().value != _VERSION:
+        raise _damaged(f"its version is not {_VERSION}", source)
+    if not isinstance(read().value, dict):  # the machine; storages are little-endian on every one
+        raise _damaged("it does not say what machine wrote it", source)
+    pickle, keys = read(), read().value
+    if not isinstance(keys, list) or any(not isinstance(key, str) for key in keys):
+        raise _damaged("the keys of its storages are no list of texts", source)
+    regions = {}
+    for key in keys:
+        if key not in pickle.storages or key in regions:
+            raise _damaged(f"a storage {shown(key)} of no tensor, or twice", source)
+        header = content[place : place + 8]
+        length = int.from_bytes(header, "little", signed=True)
+        size = length * _dtype(pickle.storages[key].dtype).itemsize
+        if len(header) < 8 or length < 0 or place + 8 + size > len(content):
+            raise _damaged(f"storage {shown(key)} goes beyond the end", source)
+        regions[key] = _Region(place + 8, size)
+        place += 8 + size
+    if place != len(content):
+        raise _damaged("it goes on after its storages", source)
+    return pickle.value, regions, False

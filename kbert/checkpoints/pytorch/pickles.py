@@ -1,0 +1,448 @@
+"""Pickles of weights, walked and never run: what they say of tensors, as inert descriptions.
+
+A pickle is a program for a stack machine, and Python's unpickler looks up and calls whatever the
+program names. This machine has the opcodes that files of weights consist of, and calls nothing: a
+name is text, and of a call by one of a few names a description is made. Everything else is refused
+by name, before anything that follows is looked at.
+
+(Python's pickletools documents the opcodes; torch/_utils.py and torch/serialization.py have the
+calls and the persistent ids that tensors are written as.)
+"""
+
+import dataclasses
+import io
+import pickletools
+import struct
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+# A file of 400 tensors has 20 kB and 10,000 opcodes; one of a whole training, a hundred times that.
+_MOST_BYTES = 1 << 24
+_MOST_OPCODES = 1 << 20
+_MOST_AXES = 32
+_LARGEST = 1 << 63  # of sizes and offsets
+_SHOWN = 80
+
+# Names of storages -> the type of their numbers, as in `torch.<type>`.
+STORAGES = {
+    "torch.FloatStorage": "float32",
+    "torch.DoubleStorage": "float64",
+    "torch.HalfStorage": "float16",
+    "torch.BFloat16Storage": "bfloat16",
+    "torch.LongStorage": "int64",
+    "torch.IntStorage": "int32",
+    "torch.ShortStorage": "int16",
+    "torch.CharStorage": "int8",
+    "torch.ByteStorage": "uint8",
+    "torch.BoolStorage": "bool",
+    "torch.ComplexFloatStorage": "complex64",
+    "torch.ComplexDoubleStorage": "complex128",
+    "torch.storage.UntypedStorage": "uint8",  # bytes: the tensor says what numbers they are
+}
+_TYPES = ("uint16", "uint32", "uint64")  # of those that have no storage of their own
+_OF_CUDA = "torch.cuda."  # old files name the storages of a GPU
+
+
+@dataclasses.dataclass(frozen=True)
+class Global:
+    """A name that the pickle gives, and nothing behind it."""
+
+    name: str
+
+
+@dataclasses.dataclass
+class Record:
+    """An object of a class that is known to hold settings alone.
+
+    Attributes:
+        name: of the class.
+        state: its attributes.
+    """
+
+    name: str
+    state: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """Numbers that tensors are views of.
+
+    Attributes:
+        key: which of the file's.
+        dtype: of its numbers.
+        length: how many there are.
+        start: the first of them, where it is a part of another storage; `length` is that of the
+            whole then, and `part` its own.
+        part: see there; None = it is whole.
+    """
+
+    key: str
+    dtype: str
+    length: int
+    start: int = 0
+    part: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A view of a storage, in numbers of `dtype`."""
+
+    storage: Storage
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pickle:
+    """What `read_pickle` found.
+
+    Attributes:
+        value: of plain values, `Tensor`s and `Record`s. Containers may hold themselves.
+        length: of the pickle, in bytes.
+        storages: all that it names, key -> one of them.
+    """
+
+    value: Any
+    length: int
+    storages: dict[str, Storage]
+
+
+def read_pickle(content: bytes, source: str, start: int = 0) -> Pickle:
+    """What a pickle stands for.
+
+    Args:
+        content: begins with the pickle; what follows it is not looked at.
+        source: where it is from, for messages.
+        start: the place of `content` there, for messages.
+
+    Raises:
+        ValueError: it names what is not of weights, has an opcode that files of weights do not
+            have, or is damaged, cut short or too long.
+
+    Example:
+        >>> import pickle
+        >>> read_pickle(pickle.dumps({"epoch": 3}, protocol=2), "memory").value
+        {'epoch': 3}
+        >>> read_pickle(pickle.dumps(print, protocol=2), "memory")
+        Traceback (most recent call last):
+        ...
+        ValueError: A file of weights may name tensors, their storages and plain containers alone: \
+nothing else is looked up, let alone called. Received: __builtin__.print at byte 2 of memory
+    """
+    return _Machine(source, start).run(content)
+
+
+def shown(value: object) -> str:
+    """A text of a file for a message; of other values, the kind alone.
+
+    Example:
+        >>> shown("a name"), shown([])
+        ("'a name'", 'a list')
+    """
+    if isinstance(value, str):
+        return repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…")
+    if type(value) in (int, float, bool, type(None)):
+        return repr(value)
+    return f"a {type(value).__name__}"
+
+
+class _Machine:
+    """The stack, the memo, and what each opcode does to them."""
+
+    def __init__(self, source: str, start: int) -> None:
+        self._source, self._start = source, start
+        self._place = 0
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+        self._storages: dict[str, Storage] = {}
+
+    def run(self, content: bytes) -> Pickle:
+        stream = io.BytesIO(content[:_MOST_BYTES])
+        opcodes = pickletools.genops(stream)
+        for _ in range(_MOST_OPCODES):
+            try:
+                opcode, argument, place = next(opcodes)
+            except (ValueError, struct.error, OverflowError, StopIteration) as error:
+                self._place = min(stream.tell(), len(content))
+                long = " or longer than those of weights" if len(content) > _MOST_BYTES else ""
+                raise self._damaged(f"{' '.join(str(error).split())[:_SHOWN]}{long}") from error
+            self._place = place or 0
+            if opcode.name == "STOP":
+                if self._marks or len(self._stack) != 1:
+                    raise self._damaged("it ends with more or less than one value")
+                return Pickle(self._stack[0], self._place + 1, self._storages)
+            apply = self._OPCODES.get(opcode.name)
+            if apply is None:
+                raise ValueError(
+                    "A pickle of weights has opcodes for tensors and plain containers alone. "
+                    f"Received: {opcode.name} {self._at()}"
+                )
+            apply(self, argument)
+        raise self._damaged("more opcodes than any file of weights has")
+
+    def _at(self) -> str:
+        return f"at byte {self._start + self._place:,} of {self._source}"
+
+    def _damaged(self, reason: str) -> ValueError:
+        return ValueError(
+            f"The pickle is damaged, cut short, or not one of weights ({reason}). "
+            f"Received: {self._at().removeprefix('at ')}"
+        )
+
+    def _expect(self, value: Any, kind: type | tuple[type, ...], what: str) -> Any:
+        if not isinstance(value, kind):
+            raise self._damaged(f"{what} is {shown(value)}")
+        return value
+
+    # The stack.
+
+    def _push(self, value: Any) -> None:
+        self._stack.append(value)
+
+    def _bottom(self) -> int:
+        return self._marks[-1] if self._marks else 0
+
+    def _pop(self) -> Any:
+        if len(self._stack) <= self._bottom():
+            raise self._damaged("a value is missing")
+        return self._stack.pop()
+
+    def _top(self) -> Any:
+        if len(self._stack) <= self._bottom():
+            raise self._damaged("a value is missing")
+        return self._stack[-1]
+
+    def _above_mark(self) -> list[Any]:
+        if not self._marks:
+            raise self._damaged("a mark is missing")
+        mark = self._marks.pop()
+        values = self._stack[mark:]
+        del self._stack[mark:]
+        return values
+
+    def _mark(self, _: Any) -> None:
+        self._marks.append(len(self._stack))
+
+    def _nothing(self, _: Any) -> None:
+        """A frame or the protocol: how the rest was written, not what it says."""
+
+    def _integer(self, value: int) -> None:
+        # What Python adds and prints quickly; the magic number of old files has 80 bits.
+        if value.bit_length() > 128:
+            raise self._damaged("an integer of more than 128 bits")
+        self._push(value)
+
+    def _old_text(self, value: str) -> None:
+        """What Python 2 wrote; torch.load takes it for UTF-8, and so do we."""
+        try:
+            self._push(value.encode("latin-1").decode("utf-8"))
+        except UnicodeError:
+            raise self._damaged("a text that is no UTF-8") from None
+
+    def _tuple(self, count: int) -> None:
+        values = [self._pop() for _ in range(count)]
+        self._push(tuple(reversed(values)))
+
+    # The memo.
+
+    def _put(self, index: int) -> None:
+        self._memo[index] = self._top()
+
+    def _memoize(self, _: Any) -> None:
+        self._put(len(self._memo))
+
+    def _get(self, index: int) -> None:
+        if index not in self._memo:
+            raise self._damaged(f"there is no value {index} to repeat")
+        self._push(self._memo[index])
+
+    # Containers.
+
+    def _append(self, _: Any) -> None:
+        value = self._pop()
+        self._expect(self._top(), list, "what is appended to").append(value)
+
+    def _appends(self, _: Any) -> None:
+        values = self._above_mark()
+        self._expect(self._top(), list, "what is appended to").extend(values)
+
+    def _set_item(self, _: Any) -> None:
+        value, key = self._pop(), self._pop()
+        self._fill(self._top(), [key, value])
+
+    def _set_items(self, _: Any) -> None:
+        values = self._above_mark()
+        self._fill(self._top(), values)
+
+    def _fill(self, table: Any, values: list[Any]) -> dict[Any, Any]:
+        self._expect(table, dict, "what gets items")
+        if len(values) % 2:
+            raise self._damaged("a key without a value")
+        for key, value in zip(values[::2], values[1::2], strict=True):
+            # Other keys could be nested, and hashing them as deep as the file is long.
+            if type(key) not in (str, int, float, bool, type(None)):
+                raise self._damaged(f"the key of a dict is {shown(key)}")
+            table[key] = value
+        return table
+
+    # Names and calls.
+
+    def _global(self, argument: str) -> None:
+        # pickletools joins the two lines by a space.
+        self._named(argument.replace(" ", ".", 1))
+
+    def _stack_global(self, _: Any) -> None:
+        name, module = self._pop(), self._pop()
+        for part in (name, module):
+            self._expect(part, str, "a part of a name")
+        self._named(f"{module}.{name}")
+
+    def _named(self, name: str) -> None:
+        if name.startswith(_OF_CUDA) and name.endswith("Storage"):
+            name = f"torch.{name.removeprefix(_OF_CUDA)}"
+        types = (f"torch.{kind}" for kind in (*STORAGES.values(), *_TYPES))
+        if name not in self._CALLS and name not in STORAGES and name not in types:
+            raise ValueError(
+                "A file of weights may name tensors, their storages and plain containers alone: "
+                "nothing else is looked up, let alone called. "
+                f"Received: {shown(name)[1:-1]} {self._at()}"
+            )
+        self._push(Global(name))
+
+    def _reduce(self, _: Any) -> None:
+        arguments = self._expect(self._pop(), tuple, "the arguments of a call")
+        self._call(self._pop(), arguments)
+
+    def _call(self, function: Any, arguments: tuple) -> None:
+        name = self._expect(function, Global, "what is called").name
+        method, counts = self._CALLS.get(name, (None, ()))
+        if method is None:
+            raise self._damaged(f"a call of {name}")
+        if len(arguments) not in counts:
+            raise self._damaged(f"{name} with {len(arguments)} arguments")
+        self._push(method(self, name, *arguments))
+
+    def _build(self, _: Any) -> None:
+        state = self._pop()
+        target = self._expect(self._top(), (dict, Record), "what gets attributes")
+        # A dict of weights has versions of layers (`_metadata`), which change no number.
+        if isinstance(target, Record):
+            target.state = state
+
+    def _dict(self, _: str, pairs: Any = ()) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for pair in self._expect(pairs, (list, tuple), "the content of a dict"):
+            if not isinstance(pair, list | tuple) or len(pair) != 2:
+                raise self._damaged("the content of a dict is no pairs")
+            self._fill(found, list(pair))
+        return found
+
+    def _record(self, name: str, *_: Any) -> Record:
+        return Record(name)
+
+    def _size(self, _: str, sizes: Any) -> tuple:
+        return self._expect(sizes, tuple, "a shape")
+
+    def _parameter(self, _: str, tensor: Any, *others: Any) -> Tensor:
+        return self._expect(tensor, Tensor, "a parameter's data")
+
+    def _tensor(
+        self, name: str, storage: Any, offset: Any, shape: Any, strides: Any, *others: Any
+    ) -> Tensor:
+        self._expect(storage, Storage, "a tensor's storage")
+        dtype, extra = storage.dtype, others[2:]
+        if name.endswith("_v3"):
+            dtype, extra = self._type(others[2]), others[3:]
+        if extra and extra[0]:
+            raise self._damaged("a tensor that is a conjugated or negated view")
+        for sizes in (shape, strides):
+            self._expect(sizes, tuple, "a tensor's shape or strides")
+            if len(sizes) > _MOST_AXES:
+                raise self._damaged(f"a tensor of more than {_MOST_AXES} axes")
+        if len(shape) != len(strides):
+            raise self._damaged("a tensor's shape and strides are of different lengths")
+        for value in (offset, *shape, *strides):
+            # A bool is an int to Python.
+            if type(value) is not int or not 0 <= value < _LARGEST:
+                raise self._damaged("a tensor's offset, shape or strides are no sizes")
+        return Tensor(storage, dtype, offset, shape, strides)
+
+    def _type(self, value: Any) -> str:
+        name = self._expect(value, Global, "a tensor's type").name.removeprefix("torch.")
+        if name not in (*STORAGES.values(), *_TYPES):
+            raise self._damaged(f"a tensor's type is {name}")
+        return name
+
+    def _persistent(self, _: Any) -> None:
+        """("storage", class, key, device, length), and in old files which part of it, or None."""
+        told = self._expect(self._pop(), tuple, "a storage's description")
+        if len(told) not in (5, 6) or told[0] != "storage":
+            raise self._damaged("a persistent id that is not of a storage")
+        _, kind, key, _, length, *views = told
+        name = self._expect(kind, Global, "a storage's class").name
+        if name not in STORAGES:
+            raise self._damaged(f"a storage's class is {name}")
+        self._expect(key, str, "a storage's key")
+        start, part = 0, None
+        if views and views[0] is not None:
+            view = self._expect(views[0], tuple, "a part of a storage")
+            if len(view) != 3:
+                raise self._damaged("a part of a storage is no key, start and length")
+            _, start, part = view
+        for value in (length, start, 0 if part is None else part):
+            if type(value) is not int or not 0 <= value < _LARGEST:
+                raise self._damaged("a storage's lengths are no sizes")
+        storage = Storage(key, STORAGES[name], length, start, part)
+        first = self._storages.setdefault(key, storage)
+        if (first.dtype, first.length) != (storage.dtype, length):
+            raise self._damaged(f"storage {shown(key)} is of two types or lengths")
+        self._push(storage)
+
+    # Name -> what is made of a call of it, and of how many arguments.
+    _CALLS: ClassVar[dict[str, tuple[Callable[..., Any], tuple[int, ...]]]] = {
+        "collections.OrderedDict": (_dict, (0, 1)),
+        "torch._utils._rebuild_tensor": (_tensor, (4,)),
+        "torch._utils._rebuild_tensor_v2": (_tensor, (6, 7)),
+        "torch._utils._rebuild_tensor_v3": (_tensor, (7, 8)),
+        "torch._utils._rebuild_parameter": (_parameter, (3,)),
+        "torch._utils._rebuild_parameter_with_state": (_parameter, (4,)),
+        "torch.Size": (_size, (1,)),
+        "torch.device": (_record, (1, 2)),
+        "argparse.Namespace": (_record, (0,)),
+    }
+    _OPCODES: ClassVar[dict[str, Callable[["_Machine", Any], None]]] = {
+        **dict.fromkeys(("PROTO", "FRAME"), _nothing),
+        **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1"), _integer),
+        **dict.fromkeys(
+            ("BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES"), _push
+        ),
+        **dict.fromkeys(("BINSTRING", "SHORT_BINSTRING"), _old_text),
+        "NONE": lambda self, _: self._push(None),
+        "NEWTRUE": lambda self, _: self._push(True),
+        "NEWFALSE": lambda self, _: self._push(False),
+        "MARK": _mark,
+        "EMPTY_TUPLE": lambda self, _: self._push(()),
+        "TUPLE": lambda self, _: self._push(tuple(self._above_mark())),
+        "TUPLE1": lambda self, _: self._tuple(1),
+        "TUPLE2": lambda self, _: self._tuple(2),
+        "TUPLE3": lambda self, _: self._tuple(3),
+        "EMPTY_LIST": lambda self, _: self._push([]),
+        "LIST": lambda self, _: self._push(self._above_mark()),
+        "APPEND": _append,
+        "APPENDS": _appends,
+        "EMPTY_DICT": lambda self, _: self._push({}),
+        "DICT": lambda self, _: self._push(self._fill({}, self._above_mark())),
+        "SETITEM": _set_item,
+        "SETITEMS": _set_items,
+        **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _put),
+        "MEMOIZE": _memoize,
+        **dict.fromkeys(("BINGET", "LONG_BINGET"), _get),
+        "GLOBAL": _global,
+        "STACK_GLOBAL": _stack_global,
+        **dict.fromkeys(("REDUCE", "NEWOBJ"), _reduce),
+        "BUILD": _build,
+        "BINPERSID": _persistent,
+    }
