@@ -21,10 +21,10 @@ from kbert.models.pooling import pool_tokens
 from kbert.options import option
 from kbert.search.index import Index
 from kbert.serving import Signature, text_tokens
+from kbert.tasks.columns import Columns
 from kbert.tasks.embedding import global_batch
 from kbert.tasks.embedding.losses import LOSSES, SCORED, Compared, row_losses, unit
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import Prediction
 from kbert.tokenizers.protocol import TokenizerLike

@@ -26,9 +26,9 @@ from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dropout
 from kbert.models.adapters import described, running_options
 from kbert.options import Options, takes
+from kbert.tasks.columns import Columns
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
-from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.predictor import Predictor
 from kbert.tasks.fine_tuning.settings import FitSettings
 from kbert.tasks.fine_tuning.task_options import (
