@@ -60,7 +60,7 @@ ORDER = {
     """,
     "decoding": """
         methods noise request
-        beam choice single
+        beam choice options single
         decode
         stream
     """,
