@@ -28,61 +28,28 @@ import sys
 
 from absl import flags
 
-import kbert
 from kbert import experiments
-from kbert.progress import Progress
+from kbert.tasks import FineTuningTask
 
-from . import beam_flags, command, option_flags
-from .task_flags import ColumnOptions, columns, define_task_module_flag
+from . import answering, beam_flags, command
+from .task_flags import ColumnOptions, columns
 
 
 def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
-    flags.DEFINE_string("preset", None, "Folder of the fine-tuned model.")
-    define_task_module_flag(with_options=False)
-    flags.DEFINE_string("input", None, "A .txt, .csv, .tsv or .jsonl file, or - for text lines.")
-    flags.DEFINE_string("output", None, "A .jsonl file, or - for standard output.")
+    answering.define_flags(ColumnOptions, FineTuningTask.answer_options)
     beam_flags.define()
-    option_flags.define(ColumnOptions)
-    flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)
-    flags.mark_flags_as_required(["preset", "input", "output"])
 
 
 def main(argv: list[str]) -> None:
     """Checks the command line and runs the program."""
-    if len(argv) > 1:
-        sys.exit(f"kbert-predict takes flags only. Received: {argv[1:]}")
+    answering.check_arguments("kbert-predict", argv)
     with command.one_line_errors("kbert-predict", ImportError):
-        _predict(flags.FLAGS)
-
-
-def _predict(options: flags.FlagValues) -> None:
-    given = beam_flags.read(options)
-    if given is not None:
-        _predict_on_beam(options, given)
-        return
-    task = kbert.tasks.Task.from_preset(options.preset)
-    named = experiments.task_for(task)
-    records = experiments.Records(options.input, named.kind, columns(options))
-    if options.output == "-":
-        for line in experiments.answer_stream(task, records, batch_size=options.batch_size):
-            print(line, flush=True)
-        return
-    identity = {
-        "model": experiments.model_checksum(task),
-        "columns": columns(options),
-        "bytes of the input": records.size,
-    }
-    output = experiments.AnswerFile(options.output, identity)
-    if output.finished:
-        print(f"{options.output} holds {output.records:,} answers, finished", file=sys.stderr)
-        return
-    with Progress(options.output, records.size, "B", "answers") as bar:
-        for answered in experiments.answer_records(
-            task, records, output, batch_size=options.batch_size
-        ):
-            bar.show(records.consumed, answered)
-    print(f"{output.records:,} answers in {options.output}", file=sys.stderr)
+        given = beam_flags.read(flags.FLAGS)
+        if given is not None:
+            _predict_on_beam(flags.FLAGS, given)
+            return
+        answering.answer("kbert-predict", FineTuningTask, flags.FLAGS, columns(flags.FLAGS))
 
 
 def _predict_on_beam(options: flags.FlagValues, given: list[str]) -> None:

@@ -12,10 +12,15 @@ from kbert.tasks import FineTuningTask
 from . import option_flags
 
 
-class ColumnOptions(Options):
-    """The columns of a CSV, TSV or JSONL file."""
+class TextColumnOptions(Options):
+    """The column of a CSV, TSV or JSONL file of texts."""
 
     text_column: str | None = option(None, help="Column of the text. Default: text.")
+
+
+class ColumnOptions(TextColumnOptions):
+    """The columns of a CSV, TSV or JSONL file."""
+
     pair_columns: tuple[str, ...] | None = option(
         None, help="The two columns of a pair, as first,second. Default: these names."
     )

@@ -60,7 +60,7 @@ ORDER = {
     """,
     "decoding": """
         methods noise request
-        beam choice single
+        beam choice options single
         decode
         stream
     """,
@@ -150,7 +150,7 @@ ORDER = {
         text_graphs
     """,
     "tasks": """
-        exported input_form loading losses tensorflow_copy
+        columns exported input_form loading losses tensorflow_copy
         task
         encoder_task
         fine_tuning pretraining

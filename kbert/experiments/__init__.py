@@ -1,6 +1,12 @@
 """Fine-tuning by task names: one run, k seeds, the paper's grid; evaluation; answers to files."""
 
-from kbert.experiments.answer_file import AnswerFile, answer_records, answer_stream, model_checksum
+from kbert.experiments.answer_file import (
+    AnswerFile,
+    VectorFile,
+    answer_records,
+    answer_stream,
+    model_checksum,
+)
 from kbert.experiments.beam import answer_on_beam
 from kbert.experiments.catalogue import TASKS, NamedTask, named_task, task_for, task_table
 from kbert.experiments.evaluation import (
@@ -35,6 +41,7 @@ __all__ = [
     "Series",
     "Settings",
     "Stopped",
+    "VectorFile",
     "answer_on_beam",
     "answer_records",
     "answer_stream",

@@ -1,16 +1,19 @@
-"""Answers to a stream of records, a line of JSON each, that resume after a kill.
+"""Answers to a stream of records, a line of JSON or a vector each, that resume after a kill.
 
 Next to `answers.jsonl` is `answers.jsonl.state.json`: which model wrote it with which settings,
 how many records are answered, and a checksum over these records. A restart reads them again,
 which is cheap compared with answering them, and so knows whether the input is still the same.
+
+What answers is any task that has `answer_table`, see `kbert.tasks.Task`.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,12 +23,15 @@ from kbert.data import Table
 from kbert.experiments.evaluation import answer_lines
 from kbert.experiments.records import Record, Records
 from kbert.files import Path
+from kbert.options import Options
 from kbert.resumable import GrowingFiles, differences, read_note, write_note
-from kbert.tasks import FineTuningTask, WindowOptions
+from kbert.tasks import Columns, Task, WindowOptions
 from kbert.types import PathLike
 
-# Records in memory at once, and answers that a kill may cost.
+# Most records in memory at once, and answers that a kill may cost.
 CHUNK = 1024
+HEADER = 128  # bytes before the vectors of a file of NumPy's
+_UNFINISHED = b"kbert: vectors that are still being computed\n"  # no such header
 
 
 class AnswerState:
@@ -103,14 +109,28 @@ class AnswerFile(AnswerState):
             self._file.open([size])
             yield
 
-    def append(self, lines: Iterable[str], checksum: int) -> None:
-        """Writes answers, on disk when this returns, and their number to the state file."""
-        lines = list(lines)
-        self._file.append("".join(f"{line}\n" for line in lines).encode())
-        self.save(records=self.records + len(lines), checksum=checksum)
+    def append(self, columns: Columns, table: Table, answers: Sequence[Any], checksum: int) -> None:
+        """Writes answers, on disk when this returns, and their number to the state file.
+
+        Args:
+            columns: of the task.
+            table: the records.
+            answers: one for each, as `Task.answer_table` gives them.
+            checksum: of all records so far.
+        """
+        self._file.append(self._content(columns, table, answers))
+        self.save(records=self.records + len(table), checksum=checksum)
+
+    def finish(self) -> None:
+        """Says that there are no more records."""
+        self.save(finished=True)
+
+    def _content(self, columns: Columns, table: Table, answers: Sequence[Any]) -> bytes:
+        lines = answer_lines(columns, table, answers, expected=False)
+        return "".join(f"{line}\n" for line in lines).encode()
 
     def _size(self) -> int:
-        """Bytes of the lines that the state file counts."""
+        """Bytes of the answers that the state file counts."""
         sizes = []
         if self.records:
             with self.path.open("rb") as file:
@@ -123,20 +143,69 @@ class AnswerFile(AnswerState):
         return sum(sizes)
 
 
+class VectorFile(AnswerFile):
+    """The vectors of texts as a file of NumPy's: `numpy.load` gives (N, D) float32, in their order.
+
+    Until it is finished the file has no header that NumPy knows, so that no part of it is taken for
+    the whole.
+
+    Args:
+        path: the file.
+        identity: as of `AnswerFile`.
+        width: D.
+    """
+
+    def __init__(self, path: PathLike, identity: dict[str, Any], width: int) -> None:
+        super().__init__(path, identity)
+        self._width = width
+
+    @contextlib.contextmanager
+    def appending(self) -> Iterator[None]:
+        with super().appending():
+            if self.records:  # what was finished may go on, as standard input does
+                self._write_header(_UNFINISHED)
+            else:
+                self._file.append(_UNFINISHED.ljust(HEADER, b"\0"))
+            yield
+
+    def finish(self) -> None:
+        shape = (self.records, self._width)
+        text = str({"descr": "<f4", "fortran_order": False, "shape": shape}).encode()
+        # Version 1.0 of the format: the length of the text, which ends in a line break.
+        magic = b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little")
+        self._write_header((magic + text).ljust(HEADER - 1) + b"\n")
+        super().finish()
+
+    def _write_header(self, content: bytes) -> None:
+        with self.path.open("r+b") as file:
+            file.write(content.ljust(HEADER, b"\0"))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _content(self, columns: Columns, table: Table, answers: Sequence[Any]) -> bytes:
+        vectors = np.array([answer["vector"] for answer in answers], "<f4")
+        return vectors.tobytes()
+
+    def _size(self) -> int:
+        return HEADER + 4 * self.records * self._width if self.records else 0
+
+
 def answer_records(
-    task: FineTuningTask,
+    task: Task,
     records: Records,
     output: AnswerFile,
     *,
     batch_size: int = 32,
+    options: Options | None = None,
 ) -> Iterator[int]:
     """Answers an input in memory that does not grow with it.
 
     Args:
-        task: the fine-tuned task.
+        task: what answers: any that has `answer_table`.
         records: the input.
         output: where the answers go.
         batch_size: rows computed at once.
+        options: of the task's `answer_options`; None = their defaults.
 
     Yields:
         How many records are answered so far.
@@ -148,20 +217,31 @@ def answer_records(
     rest = iter(records)
     checksum = _skip(rest, output, records.source)
     with output.appending():
-        for chunk, lines in _answered(task, rest, records.source, batch_size):
+        asked = _Asked(task, options or task.answer_options(), records.source, batch_size)
+        for chunk, table, answers in asked.answered(rest, output.records):
             checksum = checksum_of(chunk, checksum)
-            output.append(lines, checksum)
+            output.append(task.columns, table, answers, checksum)
             yield output.records
-        output.save(finished=True)
+        output.finish()
 
 
-def answer_stream(task: FineTuningTask, records: Records, *, batch_size: int = 32) -> Iterator[str]:
-    """The lines that `answer_records` writes, for a reader that takes them as they come."""
-    for _, lines in _answered(task, iter(records), records.source, batch_size):
-        yield from lines
+def answer_stream(
+    task: Task, records: Records, *, batch_size: int = 32, options: Options | None = None
+) -> Iterator[str]:
+    """The lines that `answer_records` writes, each as soon as its batch is computed.
+
+    Args:
+        task: what answers.
+        records: the input.
+        batch_size: records that are read, and then answered.
+        options: as of `answer_records`.
+    """
+    asked = _Asked(task, options or task.answer_options(), records.source, batch_size)
+    for _, table, answers in asked.answered(iter(records), most=batch_size):
+        yield from answer_lines(task.columns, table, answers, expected=False)
 
 
-def model_checksum(task: FineTuningTask) -> str:
+def model_checksum(task: Task) -> str:
     """Of the weights and the settings, wherever they were loaded from."""
     settings = dict(task.settings)
     if isinstance(getattr(task, "chosen", None), WindowOptions):
@@ -174,12 +254,12 @@ def model_checksum(task: FineTuningTask) -> str:
 
 
 def answer_chunk(
-    task: FineTuningTask, chunk: list[Record], source: str, batch_size: int
+    task: Task, chunk: list[Record], source: str, batch_size: int
 ) -> tuple[list[str], int]:
     """A line for each record of a chunk, and how many of them were cut."""
     table = _table(chunk, source)
-    answers, cut = task.predict_and_count(table, batch_size=batch_size, verbose=0)
-    return answer_lines(task.columns, table, task.written(answers), expected=False), cut
+    answers, cut = task.answer_table(table, task.answer_options(), batch_size=batch_size)
+    return answer_lines(task.columns, table, answers, expected=False), cut
 
 
 def checksum_of(records: Iterable[Record], checksum: int = 0) -> int:
@@ -189,23 +269,40 @@ def checksum_of(records: Iterable[Record], checksum: int = 0) -> int:
     return checksum
 
 
-def _answered(
-    task: FineTuningTask, records: Iterator[Record], source: str, batch_size: int
-) -> Iterator[tuple[list[Record], list[str]]]:
-    """Chunks of records, and a line for each.
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """Who answers, and how."""
 
-    The first texts that are cut are reported at once, all of them at the end.
-    """
-    count = cut = reported = 0
-    for chunk in chunks(records, CHUNK):
-        lines, more = answer_chunk(task, chunk, source, batch_size)
-        count, cut = count + len(chunk), cut + more
-        if not reported:
-            task.report_cut(cut, count)
-            reported = cut
-        yield chunk, lines
-    if cut > reported:
-        task.report_cut(cut, count)
+    task: Task
+    options: Options
+    source: str
+    batch_size: int
+
+    def answered(
+        self, records: Iterator[Record], first: int = 0, most: int | None = None
+    ) -> Iterator[tuple[list[Record], Table, Sequence[Any]]]:
+        """Chunks of records, the same as tables, and an answer to each.
+
+        The first texts that are cut are reported at once, all of them at the end.
+
+        Args:
+            records: those that are not answered.
+            first: the number of the first of them.
+            most: of a chunk; None = as many as a kill may cost.
+        """
+        count = cut = reported = 0
+        for chunk in chunks(records, min(most or CHUNK, CHUNK, self.task.answers_at_once)):
+            table = _table(chunk, self.source)
+            answers, more = self.task.answer_table(
+                table, self.options, batch_size=self.batch_size, first=first + count
+            )
+            count, cut = count + len(chunk), cut + more
+            if not reported:
+                self.task.report_cut(cut, count)
+                reported = cut
+            yield chunk, table, answers
+        if cut > reported:
+            self.task.report_cut(cut, count)
 
 
 def _skip(records: Iterator[Record], output: AnswerFile, source: str) -> int:

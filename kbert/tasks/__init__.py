@@ -4,11 +4,11 @@ import warnings
 from typing import Any
 
 from kbert.tasks import losses
+from kbert.tasks.columns import Columns
 from kbert.tasks.embedding.text_embedder import TextEmbedder
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.exported import ExportedTask, load_exported
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.labels import Labels
 from kbert.tasks.fine_tuning.multi_task import MultiTask
 from kbert.tasks.fine_tuning.multiple_choice import MultipleChoice

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from kbert.serving.text_rows import TextRows
 from kbert.tokenizers import load_tokenizer
 from kbert.types import PathLike
 
+_BLOCK = 1 << 20  # bytes that are read at once
 # Widths of LiteRT's rows, as far as the task's rows are as long.
 WIDTHS = (32, 128)
 # What a task is checked on where it is given no texts: short and long, accents, numbers, scripts.
@@ -219,6 +221,7 @@ class ExportedTask:
         threads: how many compute; None = as the runtime chooses.
 
     Attributes:
+        task: what it was made of, whose layers the runtime is.
         description: the content of `export.json`.
         run: token ids (B, T) and so on by the names of the inputs -> outputs by their names, NumPy
             arrays.
@@ -231,6 +234,7 @@ class ExportedTask:
     """
 
     def __init__(self, folder: PathLike, *, threads: int | None = None) -> None:
+        self._folder = Path(folder)
         self.description = read_description(folder)
         source = os.fspath(Path(folder) / DESCRIPTION_FILE)
         settings = dict(self.description["task"])
@@ -245,13 +249,24 @@ class ExportedTask:
                 f"before{f', {module}' if module else ''}. Received: a {kind} in {source}"
             )
         model = RuntimeModel(_config_of(self.description, source), self.description["max_length"])
-        self._task = task_class(model, load_tokenizer(folder), **settings)
+        self.task = task_class(model, load_tokenizer(folder), **settings)
         fixed = self.description.get("settings", {})
         # A runtime compiles nothing for a new width: rows are as wide as the longest of a batch.
-        if hasattr(self._task, "width_multiple"):
-            self._task.width_multiple = 1
-        self._task.answer_by(self.run, **fixed)
-        self._options = self._task.fixed_options(**fixed)
+        if hasattr(self.task, "width_multiple"):
+            self.task.width_multiple = 1
+        self.task.answer_by(self.run, **fixed)
+        self._options = self.task.fixed_options(**fixed)
+
+    @property
+    def checksum(self) -> str:
+        """Of all files in the folder."""
+        checksum = 0
+        for path in sorted(self._folder.rglob("*")):
+            if path.is_file():
+                with path.open("rb") as file:
+                    while block := file.read(_BLOCK):
+                        checksum = zlib.crc32(block, checksum)
+        return f"{checksum:08x}"
 
     def predict(self, data: Any, **options: Any) -> Any:
         """The answers for texts, or what else the task takes; see its `predict`.
@@ -259,17 +274,17 @@ class ExportedTask:
         What is fixed in the export, such as how a text is written, is not said again; ValueError if
         it is and differs.
         """
-        return self._task.predict(data, **{**self._options, **options})
+        return self.task.predict(data, **{**self._options, **options})
 
     def evaluate(self, data: Any, labels: Any = None, **options: Any) -> dict[str, float]:
         """The metrics on labelled examples, of a fine-tuned task; see its `evaluate`."""
-        if not hasattr(self._task, "columns"):
+        if not hasattr(self.task, "score_names"):
             raise ValueError(
                 "An export is evaluated on labelled texts, where its task is fine-tuned on such; "
                 "for other losses the task itself is loaded from its preset. "
-                f"Received: a {type(self._task).__name__}"
+                f"Received: a {type(self.task).__name__}"
             )
-        return self._task.evaluate(data, labels, **options)
+        return self.task.evaluate(data, labels, **options)
 
 
 def _config_of(description: Mapping[str, Any], source: str) -> Any:

@@ -22,6 +22,19 @@ from kbert.types import DType, PathLike
 _INPUT_TOKENS = "input_tokens"
 
 
+class WrongTaskError(ValueError):
+    """A folder holds another task than the one that it is loaded as.
+
+    Args:
+        message: what the user reads.
+        found: the class of the folder's task; None where it is not known.
+    """
+
+    def __init__(self, message: str, found: type[Any] | None) -> None:
+        super().__init__(message)
+        self.found = found
+
+
 def has_input_tokens(checkpoint: Checkpoint) -> bool:
     """Whether the rows of a task on the folder's decoder have tokens of their own around texts."""
     return (checkpoint.task or {}).get(_INPUT_TOKENS, True)
@@ -40,7 +53,7 @@ def find_class(asked: type[Any], kind: str, module: str | None, source: str) -> 
         `asked`, or the class of that kind where `asked` is a base of it.
 
     Raises:
-        ValueError: the folder holds another task, or one whose class is not imported.
+        WrongTaskError: the folder holds another task, or one whose class is not imported.
     """
     if kind == asked.kind:
         return asked
@@ -49,12 +62,14 @@ def find_class(asked: type[Any], kind: str, module: str | None, source: str) -> 
         return found
     rule = f"The folder must hold the task that it is loaded as, {asked.__name__}. Received: a"
     if found is not None:
-        raise ValueError(
-            f"{rule} {found.__name__} in {source}. With new_head=True an encoder is taken alone"
+        raise WrongTaskError(
+            f"{rule} {found.__name__} in {source}. With new_head=True an encoder is taken alone",
+            found,
         )
-    raise ValueError(
+    raise WrongTaskError(
         f"{rule} {kind} in {source}, of which no class is known: import the module that defines it "
-        f"before{f', {module}' if module else ''} (programs: --task_module)"
+        f"before{f', {module}' if module else ''} (programs: --task_module)",
+        None,
     )
 
 

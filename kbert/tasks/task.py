@@ -6,7 +6,7 @@ import inspect
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -15,10 +15,12 @@ from absl import logging
 
 from kbert import registry
 from kbert.checkpoints import Checkpoint, check_finite, read_checkpoint, write_checkpoint
+from kbert.data.tables.table import Table
 from kbert.hub import locate
 from kbert.layers.fake_quantization import without_fake_quantization
 from kbert.models.adapters.base import described, restore
 from kbert.models.weights import get_arrays, set_arrays
+from kbert.options import Options
 from kbert.serving import (
     MAX_BYTES,
     TOLERANCES,
@@ -28,6 +30,7 @@ from kbert.serving import (
     refuse_differences,
     refuse_full,
 )
+from kbert.tasks.columns import Columns
 from kbert.tasks.exported import check_texts, export_task
 from kbert.tasks.loading import find_class, make_model, read_tokenizer, saved_settings
 from kbert.tasks.tensorflow_copy import export_copy
@@ -48,12 +51,17 @@ PRECISIONS = ("float32", "bfloat16", "int8")  # of SavedModels
 LEARNING_RATE = 1e-4  # BERT's (README of google-research/bert)
 
 
+class NoAnswerOptions(Options):
+    """Of a task whose answers follow from what it was built with."""
+
+
 class Task(TrainStep, keras.Model):
     """A model and its tokenizer, trained by `fit`, asked with text by `predict`.
 
     A task defines `model`, `call` (batch -> outputs), `loss_terms` (see `TrainStep`), `parts`,
     `settings`, `predict` and `signatures`. Keras' own `predict` on arrays gives way to one on
-    texts; `fit` and `evaluate` are Keras'.
+    texts; `fit` and `evaluate` are Keras'. One that a program answers files with declares
+    `program`, `columns` and `answer_options`, and defines `answer_table`.
 
     Args:
         model: what the task is built on, such as a `kbert.Encoder`.
@@ -75,6 +83,14 @@ class Task(TrainStep, keras.Model):
     # `row_length`, `row_outputs`, `sample_rows` and `answer_by`, as `EncoderTask` does; the last
     # three take what `row_settings` gives by name.
     row_formats: tuple[str, ...] = ()
+    # The program that answers files of texts with the task; None = there is none.
+    program: ClassVar[str | None] = None
+    # What is read of a record, and written beside its answer.
+    columns: ClassVar[Columns] = Columns(inputs=(("text",),))
+    # What may be chosen of answers: flags of the program.
+    answer_options: ClassVar[type[Options]] = NoAnswerOptions
+    # Records that are answered before they are written: what a kill may cost.
+    answers_at_once: ClassVar[int] = 1024
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -184,6 +200,42 @@ class Task(TrainStep, keras.Model):
             total_steps: of the run; None = not known.
         """
         return AdamW(usual_schedule(LEARNING_RATE, total_steps))
+
+    @property
+    def row_length(self) -> int:
+        """The most tokens of a row."""
+        raise NotImplementedError(f"{type(self).__name__} must define `row_length`.")
+
+    @property
+    def remedy(self) -> str:
+        """What the message that counts texts that are cut ends with."""
+        return ""
+
+    def answer_table(
+        self, table: Table, options: Options, *, batch_size: int, first: int = 0
+    ) -> tuple[Sequence[Any], int]:
+        """The answers to a part of an input, as a file has them.
+
+        Args:
+            table: records, with one of the sets of input columns.
+            options: of the class `answer_options`.
+            batch_size: rows that go through the model together.
+            first: the number of the first record in the whole input, which what is drawn at random
+                follows from: an input that is answered in parts has the answers of the whole.
+
+        Returns:
+            For each record a dict or a number, as JSON or NumPy have them; and how many records
+            were too long and lost tokens, for `report_cut` of the whole.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `answer_table`.")
+
+    def report_cut(self, cut: int, count: int, what: str = "") -> None:
+        """Warns that `cut` of `count` examples lost tokens, if any did."""
+        if cut:
+            logging.warning(
+                "%d of %d %sexamples are too long for rows of %d tokens and are cut%s",
+                *(cut, count, what, self.row_length, self.remedy),
+            )
 
     def signatures(self) -> dict[str, Signature]:
         """The entry points of the exported model; the first is `serving_default`."""

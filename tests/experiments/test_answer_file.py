@@ -8,26 +8,27 @@ import pytest
 from kbert.experiments import AnswerFile, Records, answer_records, answer_stream, model_checksum
 from kbert.experiments import answer_file as module
 from kbert.tasks import Columns
+from kbert.tasks.task import NoAnswerOptions
 
 
 class Counter:
     """Answers a text with its length, and dies when it is told to."""
 
     columns = Columns()
+    answer_options = NoAnswerOptions
+    answers_at_once = 1024
 
     def __init__(self, dies_after=None, longest=99):
         self.calls, self.dies_after, self.longest = 0, dies_after, longest
         self.told = []
 
-    def predict_and_count(self, table, *, batch_size, verbose):
+    def answer_table(self, table, options, *, batch_size, first=0):
         if self.calls == self.dies_after:
             raise KeyboardInterrupt
         self.calls += 1
         lengths = [len(text) for text in table["text"]]
-        return [{"length": n} for n in lengths], sum(n > self.longest for n in lengths)
-
-    def written(self, answers):
-        return answers
+        cut = sum(n > self.longest for n in lengths)
+        return [{"length": n, "number": first + i} for i, n in enumerate(lengths)], cut
 
     def report_cut(self, cut, count):
         if cut:
@@ -57,7 +58,7 @@ def answer(source, output, task=None, **identity):
 def test_answers_in_order_with_their_texts(source, tmp_path):
     answer(source, tmp_path / "a.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
-    assert lines == [{"text": "x" * n, "length": n} for n in range(45)]
+    assert lines == [{"text": "x" * n, "length": n, "number": n} for n in range(45)]
     assert AnswerFile(tmp_path / "a.jsonl", {"model": "m"}).finished
 
 
@@ -126,7 +127,7 @@ def test_records_of_other_fields_name_their_line(tmp_path):
 def test_a_stream_for_standard_output(source):
     lines = list(answer_stream(Counter(), Records(source, "classify")))
     assert len(lines) == 45
-    assert json.loads(lines[3]) == {"text": "xxx", "length": 3}
+    assert json.loads(lines[3]) == {"text": "xxx", "length": 3, "number": 3}
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_the_folder_describes_itself(folder, config):
 
 
 def test_it_has_no_weights_in_keras(folder):
-    task = tasks.load_exported(folder)._task
+    task = tasks.load_exported(folder).task
     assert sum(np.prod(v.shape) for v in task.encoder.variables) == 0
     with pytest.raises(NotImplementedError, match="An export has no layers"):
         task.encoder({"token_ids": np.ones((1, 3))})

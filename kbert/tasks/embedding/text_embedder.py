@@ -5,7 +5,7 @@ width, D width of a vector.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import keras
 import numpy as np
@@ -18,13 +18,13 @@ from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dense
 from kbert.models.pooling import pool_tokens
-from kbert.options import option
+from kbert.options import Options, option
 from kbert.search.index import Index
 from kbert.serving import Signature, text_tokens
+from kbert.tasks.columns import Columns
 from kbert.tasks.embedding import global_batch
 from kbert.tasks.embedding.losses import LOSSES, SCORED, Compared, row_losses, unit
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import Prediction
 from kbert.tokenizers.protocol import TokenizerLike
@@ -90,6 +90,20 @@ class TextEmbedderOptions(RowOptions):
     )
 
 
+class EmbeddingOptions(Options):
+    """What is put before the texts that are embedded.
+
+    Args:
+        {options}
+    """
+
+    prompt: str | None = option(
+        None,
+        help="Put the task's query_prompt or document_prompt before each text.",
+        choices=PROMPTS,
+    )
+
+
 class TextEmbedder(FineTuningTask):
     """Gives each text a vector: near those of texts that mean the same or answer it.
 
@@ -139,6 +153,8 @@ class TextEmbedder(FineTuningTask):
     """
 
     kind = "embed"
+    program = "kbert-embed"
+    answer_options = EmbeddingOptions
     columns: ClassVar = Columns()
     options: ClassVar = TextEmbedderOptions
     has_head = False  # a projection is part of a folder that says so
@@ -449,9 +465,9 @@ class TextEmbedder(FineTuningTask):
         return f"near {table['second'][row]!r:.80}{wrong}" if "second" in table else "a text"
 
     def written(self, answers: Sequence) -> Sequence:
-        """Of texts `embedding`, of pairs `score`, their cosine."""
+        """Of texts `vector`, as a student learns it from a file; of pairs `score`, their cosine."""
         if np.ndim(answers) == 2:
-            return [{"embedding": vector} for vector in answers]
+            return [{"vector": vector} for vector in answers]
         return list(_cosines(answers[:, 0], answers[:, 1]))  # type: ignore[call-overload]
 
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
@@ -542,17 +558,27 @@ class TextEmbedder(FineTuningTask):
         Raises:
             ValueError: no such prompt, or data that does not fit.
         """
-        if prompt is not None:
-            if prompt not in PROMPTS or getattr(self, f"{prompt}_prompt") is None:
-                raise ValueError(
-                    "`prompt` is query or document, and the task's setting of that name is put "
-                    f"before the texts. Received: prompt={prompt!r}, "
-                    f"query_prompt={self.query_prompt!r}, document_prompt={self.document_prompt!r}"
-                )
-            table = as_table([data] if isinstance(data, str | bytes) else data)
-            data = table.with_column("text", list(self._prompted(table["text"], prompt)))
         options.setdefault("batch_size", self._usual_batch_size)
-        return super().predict(data, **options)
+        return super().predict(self._with_prompt(data, prompt), **options)
+
+    def answer_table(
+        self, table: Table, options: Options, *, batch_size: int, first: int = 0
+    ) -> tuple[Sequence[Any], int]:
+        table = self._with_prompt(table, cast(EmbeddingOptions, options).prompt)
+        return super().answer_table(table, options, batch_size=batch_size, first=first)
+
+    def _with_prompt(self, data: Any, prompt: str | None) -> Any:
+        """Texts behind what the task puts before a query or a document."""
+        if prompt is None:
+            return data
+        if prompt not in PROMPTS or getattr(self, f"{prompt}_prompt") is None:
+            raise ValueError(
+                "`prompt` is query or document, and the task's setting of that name is put "
+                f"before the texts. Received: prompt={prompt!r}, "
+                f"query_prompt={self.query_prompt!r}, document_prompt={self.document_prompt!r}"
+            )
+        table = as_table([data] if isinstance(data, str | bytes) else data)
+        return table.with_column("text", list(self._prompted(table["text"], prompt)))
 
     @property
     def _usual_batch_size(self) -> int:

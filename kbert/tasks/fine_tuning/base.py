@@ -26,9 +26,9 @@ from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dropout
 from kbert.models.adapters import described, running_options
 from kbert.options import Options, takes
+from kbert.tasks.columns import Columns
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
-from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.predictor import Predictor
 from kbert.tasks.fine_tuning.settings import FitSettings
 from kbert.tasks.fine_tuning.task_options import (
@@ -108,6 +108,7 @@ class FineTuningTask(EncoderTask):
             lacks the pooler that the task needs.
     """
 
+    program = "kbert-predict"
     columns: ClassVar[Columns] = Columns()
     options: ClassVar[type[Options]] = RowOptions
     metric: ClassVar[str] = "loss"
@@ -169,7 +170,6 @@ class FineTuningTask(EncoderTask):
 
     @property
     def remedy(self) -> str:
-        """What the message that counts texts that are cut ends with."""
         return "" if self.texts is None else self.texts.remedy
 
     def targets(self, table: Table) -> np.ndarray:
@@ -530,6 +530,12 @@ class FineTuningTask(EncoderTask):
         """`predict` for a part of a longer input, see `Predictor.predict_and_count`."""
         return self.predictor.predict_and_count(table, **options)
 
+    def answer_table(
+        self, table: Table, options: Options, *, batch_size: int, first: int = 0
+    ) -> tuple[Sequence[Any], int]:
+        answers, cut = self.predict_and_count(table, batch_size=batch_size, verbose=0)
+        return self.written(answers), cut
+
     def evaluate(  # type: ignore[override]  # a table and labels where Keras has x and y
         self,
         data: Any,
@@ -590,14 +596,6 @@ class FineTuningTask(EncoderTask):
                 f"Received: a {type(self).__name__}"
             )
         return found[0]
-
-    def report_cut(self, cut: int, count: int, what: str = "") -> None:
-        """Warns that `cut` of `count` examples lost tokens, if any did."""
-        if cut:
-            logging.warning(
-                "%d of %d %sexamples are too long for rows of %d tokens and are cut%s",
-                *(cut, count, what, self.row_length, self.remedy),
-            )
 
     def batches(self, rows: Rows, **options: Any) -> tf.data.Dataset:
         """What `fit` trains on: the rows in batches, see `bucketed_batches` for the options."""

@@ -18,9 +18,9 @@ from kbert.metrics import accuracy as share_right
 from kbert.serving import Signature, text_tokens
 from kbert.serving.requests import in_chunks
 from kbert.serving.tf_serving import TEXTS
+from kbert.tasks.columns import Columns
 from kbert.tasks.encoder_task import GLOBAL_POSITIONS
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import AuxiliaryOptions, HeadOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tokenizers.protocol import TokenizerLike

@@ -20,9 +20,9 @@ from kbert.data.tables.words import split_at_white_space
 from kbert.heads import TokenHead
 from kbert.options import option
 from kbert.serving import Signature, text_tokens
+from kbert.tasks.columns import Columns
 from kbert.tasks.fine_tuning import tagging
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.labels import Labels, class_weights_of
 from kbert.tasks.fine_tuning.task_options import WindowOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy

@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
-from kbert.decoding import Beam, Decoded, Method, Sampling, decode
+from kbert.decoding import Beam, Decoded, DecodingOptions, Method, Sampling, decode
 from kbert.decoding.decode import check_method
 from kbert.serving.rows import Run
 from kbert.tasks.exported import RuntimeModel
@@ -46,6 +46,7 @@ class GenerationTask(Task):
     """
 
     has_head = False
+    answers_at_once = 256  # each takes many steps
     model_classes: ClassVar[tuple[type[keras.Model], ...]]
     # What the model reads of a batch.
     model_inputs: ClassVar[tuple[str, ...]]
@@ -225,6 +226,12 @@ class GenerationTask(Task):
     ) -> dict[str, Any]:
         return {"method": from_json(method), "max_new_tokens": max_new_tokens}
 
+    def decoding_of(self, options: DecodingOptions) -> tuple[Method, int | None]:
+        """The method and `max_new_tokens`; an export's own where options say nothing else."""
+        if self._runtime is not None and options.is_usual:
+            return self._runtime.method, self._runtime.max_new_tokens
+        return options.decoding, options.max_new_tokens
+
     def _settings_of_rows(
         self, method: Method, max_new_tokens: int, stop_ids: Sequence[int]
     ) -> dict[str, Any]:
@@ -378,6 +385,22 @@ def request_seed(
     else:  # of no row where one of nothing is computed
         numbers = tf.pad(row_numbers, [[0, rows - tf.size(row_numbers)]])
     return {"seed": number, "row_numbers": numbers}
+
+
+def written(name: str, texts: Sequence[Sequence[str]], scores: np.ndarray) -> list[dict[str, Any]]:
+    """The texts (N, K) and scores as a file has them; of several a row lists, best first.
+
+    Example:
+        >>> written("translation", [["ja", "jo"]], np.array([[-1.0, -2.5]], "float32"))
+        [{'translations': ['ja', 'jo'], 'scores': [-1.0, -2.5]}]
+    """
+    if scores.shape[1] == 1:
+        pairs = zip(texts, scores, strict=True)
+        return [{name: text, "score": float(score)} for (text,), (score,) in pairs]
+    return [
+        {f"{name}s": list(row), "scores": found.tolist()}
+        for row, found in zip(texts, scores, strict=True)
+    ]
 
 
 def answer(texts: Sequence[Sequence[str]], scores: np.ndarray, return_scores: bool) -> Any:

@@ -4,7 +4,7 @@ Shapes: B rows, T tokens, P tokens of a prompt, V vocabulary, K results of a row
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import keras
 import numpy as np
@@ -12,9 +12,11 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
-from kbert.decoding import Greedy, Method, Sampling
+from kbert.data.tables.table import Table
+from kbert.decoding import DecodingOptions, Greedy, Method, Sampling
 from kbert.decoding.decode import check_method
 from kbert.models.generators.decoder import Decoder
+from kbert.options import Options, option
 from kbert.progress import Progress
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.generation.base import (
@@ -29,6 +31,7 @@ from kbert.tasks.generation.base import (
     padded,
     request_seed,
     tokenize,
+    written,
 )
 from kbert.tasks.generation.continuation import TextStream, continuations, cut, pieces
 from kbert.tasks.generation.likelihood import Likelihood
@@ -45,6 +48,20 @@ LEARNING_RATE, WARMUP_STEPS = 2.5e-4, 2000
 NEW_TOKENS = 64
 GREEDY = Greedy()
 Stop = str | int | Sequence[str | int]
+
+
+class GenerationOptions(DecodingOptions):
+    """How a text goes on, and where it ends.
+
+    Args:
+        {options}
+    """
+
+    stop: tuple[str, ...] = option(
+        (),
+        help="Where a continuation ends too: it is cut off before this text. May be repeated.",
+        repeated=True,
+    )
 
 
 class CausalLM(GenerationTask):
@@ -80,6 +97,8 @@ class CausalLM(GenerationTask):
     """
 
     kind = "causal_lm"
+    program = "kbert-generate"
+    answer_options = GenerationOptions
     shown_metrics = ("perplexity",)
     model_classes = (Decoder,)
     model_inputs = ("token_ids", "padding_mask")
@@ -182,13 +201,74 @@ class CausalLM(GenerationTask):
         check_method(method)
         max_new_tokens = self._longest(max_new_tokens)
         strings, stop_ids = self._checked(max_new_tokens, stop, seed)
-        ids = self._prompt_ids(prompts, max_new_tokens)
-        texts: list[list[str]] = [[] for _ in prompts]
-        scores = np.zeros((len(prompts), num_results(method)), np.float32)
+        texts, scores = self._continue(
+            self._prompt_ids(prompts, max_new_tokens),
+            method,
+            max_new_tokens,
+            strings=strings,
+            stop_ids=stop_ids,
+            batch_size=batch_size,
+            seed=seed,
+            jit_compile=jit_compile,
+            verbose=verbose,
+        )
+        if include_prompt:
+            texts = [
+                [_as_str(prompt) + text for text in row]
+                for prompt, row in zip(prompts, texts, strict=True)
+            ]
+        return answer(texts, scores, return_scores)
+
+    def answer_table(
+        self, table: Table, options: Options, *, batch_size: int, first: int = 0
+    ) -> tuple[Sequence[Any], int]:
+        """As of `Task`; a prompt that is too long loses its beginning, where `predict` raises."""
+        chosen = cast(GenerationOptions, options)
+        method, longest = self.decoding_of(chosen)
+        longest, seed = self._longest(longest), chosen.seed or 0
+        strings, stop_ids = self._checked(longest, chosen.stop, seed)
+        if self._runtime is not None:
+            stop_ids = self._runtime.stop_ids
+        ids = tokenize(self.tokenizer, table["text"])
+        budget = self.decoder.config.max_positions - longest - self.reads_cls
+        texts, scores = self._continue(
+            self._begun([x[max(0, len(x) - budget) :] for x in ids]),
+            method,
+            longest,
+            strings=strings,
+            stop_ids=stop_ids,
+            batch_size=batch_size,
+            seed=seed,
+            jit_compile=chosen.jit_compile,
+            first=first,
+        )
+        return written("continuation", texts, scores), sum(len(x) > budget for x in ids)
+
+    @property
+    def remedy(self) -> str:
+        return ": a prompt loses its beginning, so that it and the new tokens fit"
+
+    def _continue(
+        self,
+        ids: Sequence[np.ndarray],
+        method: Method,
+        max_new_tokens: int,
+        *,
+        strings: Sequence[str],
+        stop_ids: tuple[int, ...],
+        batch_size: int,
+        seed: int,
+        jit_compile: bool,
+        first: int = 0,
+        verbose: str | int = 0,
+    ) -> tuple[list[list[str]], np.ndarray]:
+        """K continuations of the ids of each prompt, and their scores (N, K)."""
+        texts: list[list[str]] = [[] for _ in ids]
+        scores = np.zeros((len(ids), num_results(method)), np.float32)
         lengths = np.array([len(x) for x in ids], int)
         most = self.decoder.config.max_positions - max_new_tokens
         done = 0
-        with Progress("", len(prompts), " examples", verbose=verbose) as bar:
+        with Progress("", len(ids), " examples", verbose=verbose) as bar:
             for width, rows in batches_of_like_width(lengths, most, batch_size):
                 chosen = [ids[row] for row in rows]
                 token_ids, mask = padded(chosen, width, self.stop_ids[0])
@@ -198,19 +278,17 @@ class CausalLM(GenerationTask):
                     max_new_tokens,
                     stop_ids=stop_ids,
                     seed=seed,
-                    row_numbers=rows,
+                    row_numbers=first + rows,
                     jit_compile=jit_compile,
                 )
                 before = tf.RaggedTensor.from_row_lengths(np.concatenate(chosen), lengths[rows])
                 found = self._texts(before, decoded, stop_ids).numpy()
                 for place, row in enumerate(rows):
-                    written = [cut(text.decode(), strings) for text in found[place]]
-                    prompt = _as_str(prompts[row]) if include_prompt else ""
-                    texts[row] = [prompt + text for text in written]
+                    texts[row] = [cut(text.decode(), strings) for text in found[place]]
                 scores[rows] = decoded.scores
                 done += len(rows)
                 bar.show(done)
-        return answer(texts, scores, return_scores)
+        return texts, scores
 
     def stream(
         self,

@@ -4,7 +4,7 @@ Shapes: B rows, S tokens of the source, T tokens of the target, V vocabulary, K 
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import keras
 import numpy as np
@@ -14,10 +14,12 @@ from keras import ops
 from kbert import inference
 from kbert.checkpoints import Checkpoint
 from kbert.configs.encoder import EncoderConfig
-from kbert.decoding import Beam, Method
+from kbert.data.tables.table import Table
+from kbert.decoding import Beam, DecodingOptions, Method
 from kbert.decoding.decode import check_method
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
 from kbert.models.generators.seq2seq import INPUTS
+from kbert.options import Options
 from kbert.progress import Progress
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.generation.base import (
@@ -31,6 +33,7 @@ from kbert.tasks.generation.base import (
     padded,
     request_seed,
     tokenize,
+    written,
 )
 from kbert.tasks.generation.translation_batches import held_out_batches, holds_pairs, pair_batches
 from kbert.tasks.loading import load_encoder
@@ -48,6 +51,16 @@ LEARNING_RATE = (HIDDEN_SIZE * WARMUP_STEPS) ** -0.5
 MAX_TOKENS = 4096  # of a batch, on either side
 LONGER = 50  # tokens that a target may be longer than its source
 BEAM = Beam()  # of 4, with a length penalty of 0.6
+
+
+class TranslationOptions(DecodingOptions):
+    """How a translation is searched for: by a beam of 4 where nothing is said.
+
+    Args:
+        {options}
+    """
+
+    method: str = DecodingOptions.with_default("method", "beam")
 
 
 class Translator(GenerationTask):
@@ -85,6 +98,8 @@ class Translator(GenerationTask):
     """
 
     kind = "translate"
+    program = "kbert-translate"
+    answer_options = TranslationOptions
     shown_metrics = ("perplexity", "bleu")
     model_classes = (Seq2Seq, PrefixSeq2Seq)
     model_inputs = INPUTS
@@ -279,15 +294,58 @@ class Translator(GenerationTask):
         check_seed(seed)
         if max_new_tokens is not None:
             check_max_new_tokens(max_new_tokens, self._max_new_tokens)
-        sources = self.source_ids(texts)
-        lengths = np.array([len(ids) + 1 for ids in sources], int)  # with the end
+        translations, scores = self._translate(
+            self.source_ids(texts),
+            method,
+            max_new_tokens,
+            batch_size=batch_size,
+            seed=seed,
+            jit_compile=jit_compile,
+            verbose=verbose,
+        )
+        return answer(translations, scores, return_scores)
 
-        translations = [[""] * num_results(method) for _ in texts]
-        scores = np.zeros((len(texts), num_results(method)), np.float32)
+    def answer_table(
+        self, table: Table, options: Options, *, batch_size: int, first: int = 0
+    ) -> tuple[Sequence[Any], int]:
+        """As of `Task`; a source that is too long is cut at its end, where `predict` raises."""
+        decoding = cast(DecodingOptions, options)
+        method, max_new_tokens = self.decoding_of(decoding)
+        if max_new_tokens is not None:
+            check_max_new_tokens(max_new_tokens, self._max_new_tokens)
+        sources = tokenize(self.tokenizer, [_stripped(text) for text in table["text"]])
+        most = self.seq2seq.max_length - 1
+        translations, scores = self._translate(
+            [ids[:most] for ids in sources],
+            method,
+            max_new_tokens,
+            batch_size=batch_size,
+            seed=decoding.seed or 0,
+            jit_compile=decoding.jit_compile,
+            first=first,
+        )
+        return written("translation", translations, scores), sum(len(x) > most for x in sources)
+
+    def _translate(
+        self,
+        sources: Sequence[np.ndarray],
+        method: Method,
+        max_new_tokens: int | None,
+        *,
+        batch_size: int,
+        seed: int,
+        jit_compile: bool,
+        first: int = 0,
+        verbose: str | int = 0,
+    ) -> tuple[list[list[str]], np.ndarray]:
+        """K translations of the ids of each source, and their scores (N, K)."""
+        lengths = np.array([len(ids) + 1 for ids in sources], int)  # with the end
+        translations = [[""] * num_results(method) for _ in sources]
+        scores = np.zeros((len(sources), num_results(method)), np.float32)
         filled = np.flatnonzero(lengths > 1)
-        done = len(texts) - len(filled)
+        done = len(sources) - len(filled)
         most = self.seq2seq.max_length
-        with Progress("", len(texts), " examples", verbose=verbose) as bar:
+        with Progress("", len(sources), " examples", verbose=verbose) as bar:
             for width, index in batches_of_like_width(lengths[filled], most, batch_size):
                 rows = filled[index]
                 decoded = self.decode_batch(
@@ -295,7 +353,7 @@ class Translator(GenerationTask):
                     method,
                     max_new_tokens or min(width + LONGER, self._max_new_tokens),
                     seed=seed,
-                    row_numbers=rows,
+                    row_numbers=first + rows,
                     jit_compile=jit_compile,
                 )
                 found = self._texts(decoded).numpy()
@@ -304,7 +362,7 @@ class Translator(GenerationTask):
                 scores[rows] = decoded.scores
                 done += len(rows)
                 bar.show(done)
-        return answer(translations, scores, return_scores)
+        return translations, scores
 
     def source_ids(self, texts: Sequence[str | bytes]) -> list[np.ndarray]:
         """Ids of sources, without their ends, as the model reads them.

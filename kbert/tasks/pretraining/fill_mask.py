@@ -4,7 +4,7 @@ Shapes: B texts, T tokens, P masks of the text that has most, V vocabulary, K an
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -12,6 +12,8 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.data.tables.table import Table
+from kbert.options import Options, option
 from kbert.serving import Signature, text_tokens
 from kbert.serving.requests import TOKENS_AT_ONCE
 from kbert.tasks.encoder_task import EncoderTask
@@ -79,12 +81,14 @@ class FillMask:
 
     Attributes:
         forward: what computes `probabilities`, from arrays to an array.
+        cut: of the texts with masks that `each_mask` has read, how many were cut at their end.
     """
 
     def __init__(self, task: EncoderTask, head: keras.layers.Layer, shift: int = 0) -> None:
         self.task = task
         self.head = head
         self.shift = shift
+        self.cut = 0
         self.forward: Callable[[dict[str, Any]], Any] = inference.compiled(
             self.probabilities, task.encoder, head
         )
@@ -112,13 +116,17 @@ class FillMask:
         return self.task.encode(features, positions=positions)["sequence"]
 
     def each_mask(
-        self, texts: Sequence[str | bytes], batch_size: int
+        self,
+        texts: Sequence[str | bytes],
+        batch_size: int,
+        place: Callable[[int], str] = "text number {}".format,
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Runs the model over all texts that hold a mask.
 
         Args:
             texts: strings.
             batch_size: largest B.
+            place: what an error calls a text, by its number.
 
         Yields:
             (number of the text, probabilities (V,)), a text's masks from left to right.
@@ -126,16 +134,19 @@ class FillMask:
         Raises:
             ValueError: if a mask is beyond the longest text that the encoder takes.
         """
+        self.cut = 0
+        budget = self.task.row_length - self.task.form.specials(1)
         for start, chunk in inference.chunks(texts):
             ids, *counts = self._tokenize(tf.constant(chunk, tf.string))
             lengths, masks = (count.numpy() for count in counts)
             masked = np.flatnonzero(masks)  # the others need no model
+            self.cut += int(np.sum(lengths[masked] > budget))
             for near in inference.by_length(lengths[masked], batch_size):
                 rows = masked[near]
                 step = max(1, MASKS_AT_ONCE // inference.next_power_of_two(masks[rows].max()))
                 for part in (rows[i : i + step] for i in range(0, len(rows), step)):
                     features, found = self._features(ids, part)
-                    self._check_none_lost(start + part, found.numpy() < masks[part])
+                    self._check_none_lost(start + part, found.numpy() < masks[part], place)
                     probabilities = self.forward(inference.pad(features))  # (B, P, V)
                     for row, text in enumerate(part):
                         yield from ((start + text, p) for p in probabilities[row, : masks[text]])
@@ -146,8 +157,12 @@ class FillMask:
         top_k: int,
         candidates: Sequence[str] | None,
         batch_size: int,
+        **named: Any,
     ) -> list[dict[str, list]]:
-        """The answers for the masks of texts; arguments and result as of `Pretraining.predict`."""
+        """The answers for the masks of texts; arguments and result as of `Pretraining.predict`.
+
+        And `place` of `each_mask`.
+        """
         texts = inference.as_texts(texts)
         inference.check_batch_size(batch_size)
         tokenizer = self.task.tokenizer
@@ -156,18 +171,20 @@ class FillMask:
         if candidates is not None:
             chosen = candidate_ids(tokenizer, inference.as_texts(candidates, "candidates"))
         answers: list[dict[str, list]] = [{"tokens": [], "probabilities": []} for _ in texts]
-        for text, probabilities in self.each_mask(texts, batch_size):
+        for text, probabilities in self.each_mask(texts, batch_size, **named):
             ids = best(probabilities, top_k) if chosen is None else chosen
             answers[text]["tokens"].append([tokenizer.vocabulary[i] for i in ids])
             answers[text]["probabilities"].append(probabilities[ids].tolist())
         return answers
 
-    def _check_none_lost(self, texts: np.ndarray, lost: np.ndarray) -> None:
+    def _check_none_lost(
+        self, texts: np.ndarray, lost: np.ndarray, place: Callable[[int], str]
+    ) -> None:
         if lost.any():
             raise ValueError(
                 f"Every mask must lie within the {self.task.encoder.config.max_positions} tokens "
                 "that the encoder takes, [CLS] and [SEP] among them; shorten the text. Received: "
-                f"text number {texts[lost][0]}, which has one behind them"
+                f"{place(int(texts[lost][0]))}, which has one behind them"
             )
 
     def signature(self, top_k: int) -> Signature:
@@ -212,6 +229,39 @@ class FillMask:
         mask = tokenizer.mask_token
         texts = (f"Fine {mask}.", f"The {mask} is not paid yet; please {mask} within a week.")
         return Signature(fill_mask, spec, tokens, too_long="cut", warm_up=texts)
+
+
+class FillMaskOptions(Options):
+    """What is asked of a mask.
+
+    Args:
+        {options}
+    """
+
+    top_k: int = option(5, help="Answers for each mask, the most probable first.", at_least=1)
+    candidates: tuple[str, ...] | None = option(
+        None,
+        help="Instead of the best answers the probabilities of these, in this order; each is one "
+        "entry of the vocabulary.",
+    )
+
+
+class FillsMasks(EncoderTask):
+    """A task that files of texts with masks are answered by; it has a `FillMask`."""
+
+    program = "kbert-fill-mask"
+    answer_options = FillMaskOptions
+    _fill_mask: FillMask
+
+    def answer_table(
+        self, table: Table, options: Options, *, batch_size: int, first: int = 0
+    ) -> tuple[Sequence[Any], int]:
+        """As of `Task`; raises ValueError for a text that is cut before a mask, by its line."""
+        chosen = cast(FillMaskOptions, options)
+        answers = self._fill_mask.fill(
+            table["text"], chosen.top_k, chosen.candidates, batch_size, place=table.place
+        )
+        return answers, self._fill_mask.cut
 
 
 def check_top_k(tokenizer: Tokenizer, top_k: int) -> None:

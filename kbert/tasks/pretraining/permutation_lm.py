@@ -14,16 +14,15 @@ from kbert.configs.base import check_count
 from kbert.configs.xlnet import XlnetConfig
 from kbert.heads import TokenLogits
 from kbert.serving import Signature
-from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
-from kbert.tasks.pretraining.fill_mask import FillMask
+from kbert.tasks.pretraining.fill_mask import FillMask, FillsMasks
 from kbert.tasks.pretraining.row_memory import RemembersRows
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.step.base import DerivedMetrics
 from kbert.types import Tensors, Terms
 
 
-class PermutationLM(RemembersRows, EncoderTask):
+class PermutationLM(RemembersRows, FillsMasks):
     """Permutation language modelling: each token is predicted from those read before it.
 
     (Yang et al. 2019, "XLNet", section 2, https://arxiv.org/abs/1906.08237.) Trained with `fit` on

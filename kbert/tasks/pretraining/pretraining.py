@@ -12,8 +12,10 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.data.tables.table import Table
 from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
 from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
+from kbert.options import Options
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
@@ -28,7 +30,7 @@ SPANS = ("span_starts", "span_ends")
 AS_WRITTEN = 0
 
 
-class Pretraining(EncoderTask):
+class Pretraining(fill_mask.FillsMasks):
     """Masked language modelling, with it a sentence objective and the boundary objective.
 
     Trained with `fit` on the batches of `kbert.data.pretraining_dataset`. The loss is the sum of
@@ -285,6 +287,12 @@ class Pretraining(EncoderTask):
         """
         self._check_has("masked-LM", "masked_lm", self.masked_lm is not None)
         return self._fill_mask.fill(texts, top_k, candidates, batch_size)
+
+    def answer_table(
+        self, table: Table, options: Options, *, batch_size: int, first: int = 0
+    ) -> tuple[Sequence[Any], int]:
+        self._check_has("masked-LM", "masked_lm", self.masked_lm is not None)
+        return super().answer_table(table, options, batch_size=batch_size, first=first)
 
     def predict_next_sentence(
         self, pairs: Sequence[tuple[str, str]], batch_size: int = inference.BATCH_SIZE

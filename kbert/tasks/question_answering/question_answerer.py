@@ -18,8 +18,8 @@ from kbert.heads import SpanHead
 from kbert.metrics.squad import best_no_answer_threshold, squad_scores, token_f1
 from kbert.options import option
 from kbert.serving import Signature
+from kbert.tasks.columns import Columns
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.fine_tuning.columns import Columns
 from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.question_answering.answer_spans import best_spans, choose, merge_windows

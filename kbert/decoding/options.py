@@ -1,0 +1,104 @@
+"""How texts are written, as settings of a program: each method's values, and what all share."""
+
+from typing import Any
+
+from kbert.decoding.methods import Beam, Greedy, Method, Sampling
+from kbert.options import Options, option
+
+# A method's name -> its class, and the options that are its arguments.
+_METHODS: dict[str, tuple[type[Any], dict[str, str]]] = {
+    "greedy": (Greedy, {}),
+    "sampling": (Sampling, {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p"}),
+    "beam": (
+        Beam,
+        {"beam_width": "width", "length_penalty": "length_penalty", "num_results": "num_results"},
+    ),
+}
+
+
+class DecodingOptions(Options):
+    """How the tokens of a text are chosen, and how many.
+
+    Args:
+        {options}
+
+    Raises:
+        ValueError: a value is out of range, or of another method than the one that is chosen.
+
+    Example:
+        >>> DecodingOptions(method="sampling", top_p=0.9).decoding
+        Sampling(temperature=1.0, top_k=None, top_p=0.9)
+        >>> DecodingOptions(method="greedy", top_p=0.9)
+        Traceback (most recent call last):
+        ValueError: top_p is of method="sampling". Received: method='greedy' with top_p=0.9
+    """
+
+    method: str = option(
+        "greedy",
+        help="How the next token is chosen: the likeliest, one that is drawn, or the best text "
+        "among those that a beam of beginnings leads to.",
+        choices=tuple(_METHODS),
+    )
+    max_new_tokens: int | None = option(
+        None, help="Tokens of the longest text. Default: as the task's predict says.", at_least=1
+    )
+    temperature: float | None = option(
+        None, help="Of sampling: below 1 likelier tokens, above 1 more different ones.", above=0
+    )
+    top_k: int | None = option(
+        None, help="Of sampling: only so many likeliest tokens may be drawn.", at_least=1
+    )
+    top_p: float | None = option(
+        None, help="Of sampling: only the likeliest tokens of this share.", above=0, at_most=1
+    )
+    seed: int | None = option(
+        None,
+        help="Of sampling: what is drawn follows from it and the number of the text. Default: 0.",
+        at_least=0,
+        at_most=2**32 - 1,
+    )
+    beam_width: int | None = option(
+        None, help="Of beam: beginnings that are followed at once. Default: 4.", at_least=1
+    )
+    length_penalty: float | None = option(
+        None,
+        help="Of beam: texts are ranked by log P / ((5 + length) / 6) ** length_penalty. "
+        "Default: 0.6.",
+        at_least=0,
+    )
+    num_results: int | None = option(
+        None, help="Of beam: texts for each input, the best first. Default: 1.", at_least=1
+    )
+    jit_compile: bool = option(
+        False,
+        help="Whether XLA compiles: faster where many batches have one shape, after 5 to 15 s for "
+        "each.",
+        changes_numbers=False,
+    )
+
+    def check(self) -> None:
+        for method, (_, arguments) in _METHODS.items():
+            own = [*arguments, *(["seed"] if method == "sampling" else [])]
+            given = [name for name in own if getattr(self, name) is not None]
+            if given and method != self.method:
+                raise ValueError(
+                    f'{", ".join(given)} is of method="{method}". Received: method={self.method!r} '
+                    f"with {', '.join(f'{name}={getattr(self, name)!r}' for name in given)}"
+                )
+        _ = self.decoding  # raises where two values do not fit together
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether no text would be another with the defaults."""
+        return all(
+            getattr(self, name) == self.field_of(name).default
+            for name in DecodingOptions.names()
+            if name not in self.unchecked()
+        )
+
+    @property
+    def decoding(self) -> Method:
+        """The method, as the tasks' `predict` takes it."""
+        made, arguments = _METHODS[self.method]
+        given = {theirs: getattr(self, ours) for ours, theirs in arguments.items()}
+        return made(**{name: value for name, value in given.items() if value is not None})
