@@ -5,6 +5,7 @@ from typing import Any
 
 from kbert.tasks import losses
 from kbert.tasks.columns import Columns
+from kbert.tasks.embedding.text_denoiser import TextDenoiser
 from kbert.tasks.embedding.text_embedder import TextEmbedder
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.exported import ExportedTask, load_exported
@@ -59,6 +60,7 @@ __all__ = [
     "RowOptions",
     "Task",
     "TextClassifier",
+    "TextDenoiser",
     "TextEmbedder",
     "TextOptions",
     "TextRegressor",

@@ -5,7 +5,7 @@ width, D width of a vector.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -13,27 +13,21 @@ import tensorflow as tf
 from absl import logging
 from keras import ops
 
-from kbert import inference, metrics
+from kbert import metrics
 from kbert.data.tables.rows import Rows
-from kbert.data.tables.table import Table, as_table
+from kbert.data.tables.table import Table
 from kbert.layers import Dense
-from kbert.models.pooling import pool_tokens
-from kbert.options import Options, option
+from kbert.options import option
 from kbert.search.index import Index
-from kbert.serving import Signature, text_tokens
-from kbert.tasks.columns import Columns
 from kbert.tasks.embedding import global_batch
-from kbert.tasks.embedding.losses import LOSSES, SCORED, Compared, row_losses, unit
-from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.fine_tuning.task_options import RowOptions
+from kbert.tasks.embedding.losses import LOSSES, SCORED, Compared, row_losses
+from kbert.tasks.embedding.vector_task import PROMPTS, VectorOptions, VectorTask, cosines_of
 from kbert.tasks.losses import Prediction
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.run.history import History
 from kbert.training.step.base import Replicas
 from kbert.types import Tensor, Tensors, Terms
 
-POOLINGS = ("mean", "cls", "max", "weighted")
-PROMPTS = ("query", "document")
 # A text of an example -> what its features' names begin with, and its vectors' name.
 _TEXTS = {
     "first": ("", "embedding"),
@@ -42,32 +36,22 @@ _TEXTS = {
 }
 _INPUTS = ("token_ids", "segment_ids", "padding_mask")
 _NUMBERS = "_number"  # of a text of the table, behind the text's name
-_ROWS_OF_A_TABLE = 512  # that are looked up together
 _TARGETS = "vector"  # column of a teacher's vectors
 
 
-class TextEmbedderOptions(RowOptions):
+class TextEmbedderOptions(VectorOptions):
     """What a `TextEmbedder` is set to.
 
     Args:
         {options}
     """
 
-    token_pooling: str = option(
-        "mean",
-        help="How tokens' vectors become one: their mean, the first token's, the largest of each "
-        "entry, or a mean in which later tokens count more.",
-        choices=POOLINGS,
-    )
-    normalize: bool = option(True, help="Whether a vector is given length 1.")
     projection: int | None = option(
         None, help="Width of a dense layer behind the pooling. None: no layer.", at_least=1
     )
     projection_activation: str | None = option(
         None, help="Of that layer. None: linear.", choices=("tanh", "relu", "gelu")
     )
-    query_prompt: str | None = option(None, help='Put before a query, such as "query: ".')
-    document_prompt: str | None = option(None, help="Put before a text that is searched for.")
     objective: str | None = option(
         None,
         help="What it is trained by. ranking: pairs, and triplets, against the other texts of a "
@@ -90,21 +74,7 @@ class TextEmbedderOptions(RowOptions):
     )
 
 
-class EmbeddingOptions(Options):
-    """What is put before the texts that are embedded.
-
-    Args:
-        {options}
-    """
-
-    prompt: str | None = option(
-        None,
-        help="Put the task's query_prompt or document_prompt before each text.",
-        choices=PROMPTS,
-    )
-
-
-class TextEmbedder(FineTuningTask):
+class TextEmbedder(VectorTask):
     """Gives each text a vector: near those of texts that mean the same or answer it.
 
     (Reimers & Gurevych 2019, "Sentence-BERT", https://arxiv.org/abs/1908.10084.)
@@ -153,9 +123,6 @@ class TextEmbedder(FineTuningTask):
     """
 
     kind = "embed"
-    program = "kbert-embed"
-    answer_options = EmbeddingOptions
-    columns: ClassVar = Columns()
     options: ClassVar = TextEmbedderOptions
     has_head = False  # a projection is part of a folder that says so
     held_elsewhere = (
@@ -193,22 +160,27 @@ class TextEmbedder(FineTuningTask):
         """D."""
         return self.projection or self.encoder.config.hidden_size
 
+    def project(self, vectors: Tensor, training: bool) -> Tensor:
+        if self.projection_layer is None:
+            return vectors
+        return self.projection_layer(vectors, training=training)
+
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:
         own = {} if self.projection_layer is None else {"projection": self.projection_layer}
         return {**super().parts, **own}
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
-        names = self._texts_of(table)
+        names = self.texts_of(table)
         objective = self._objective_of(table) if labelled else None
         prompts = {} if "first" not in names else {"first": "query", "second": "document"}
         columns: dict[str, Sequence] = {
-            ("first" if name == "text" else name): self._prompted(table[name], prompts.get(name))
+            ("first" if name == "text" else name): self.prompted(table[name], prompts.get(name))
             for name in names
         }
         if "negatives" in table and "first" in names:
             columns["negatives"] = [
-                self._prompted(texts, "document") for texts in table["negatives"]
+                self.prompted(texts, "document") for texts in table["negatives"]
             ]
         ragged = {name: self._encode_column(column) for name, column in columns.items()}
         lengths, cut = self._extent(ragged)
@@ -233,16 +205,6 @@ class TextEmbedder(FineTuningTask):
         return Rows(
             ragged=kept, dense=dense, lengths=lengths, examples=np.arange(len(table)), cut=cut
         )
-
-    def _texts_of(self, table: Table) -> tuple[str, ...]:
-        names = self.columns.asked(table.columns)
-        if names is None:
-            raise ValueError(
-                "A table of texts has the column `text`, or `first` and `second` for pairs; "
-                "rename() gives a table's columns these names. "
-                f"Received: {', '.join(table.columns)}"
-            )
-        return names
 
     def _objective_of(self, table: Table) -> str:
         """What a labelled table is learnt by; raises ValueError where it cannot be."""
@@ -271,10 +233,6 @@ class TextEmbedder(FineTuningTask):
                 f"matryoshka={self.matryoshka}"
             )
         return found
-
-    def _prompted(self, texts: Sequence[str], prompt: str | None) -> Sequence[str]:
-        before = None if prompt is None else getattr(self, f"{prompt}_prompt")
-        return texts if before is None else [before + text for text in texts]
 
     def _encode_column(self, column: Sequence) -> tf.RaggedTensor:
         """Ids (N, ragged); of lists of texts (N, ragged, ragged)."""
@@ -341,37 +299,9 @@ class TextEmbedder(FineTuningTask):
             features = {k: batch[prefix + k] for k in _INPUTS if prefix + k in batch}
             shape = ops.shape(features["token_ids"])
             flat = {k: ops.reshape(x, (-1, shape[-1])) for k, x in features.items()}
-            vectors = self._embed(flat, training)
+            vectors = self.normalized(self.embed_rows(flat, training))
             found[name] = ops.reshape(vectors, (*shape[:-1], self.width))
         return found
-
-    def embed_rows(self, features: Mapping[str, Any], training: bool = False) -> Tensor:
-        """The vectors of rows as they are, whatever `normalize` says.
-
-        Args:
-            features: what `build_inputs` gives, (R, T) each.
-            training: whether dropout is active.
-
-        Returns:
-            (R, D) float32.
-        """
-        mask = features["padding_mask"]
-        if self.token_pooling == "cls":
-            first = self.form.cls_columns(mask)[:, None]
-            vectors = self.encode(features, training, positions=first)["sequence"][:, 0]
-        else:
-            outputs = self.encode(features, training)
-            counted = outputs.get("counted", mask)  # some encoders count fewer tokens
-            sequence = ops.cast(outputs["sequence"], "float32")
-            vectors = pool_tokens(sequence, counted, self.token_pooling)
-        if self.projection_layer is not None:
-            vectors = self.projection_layer(vectors, training=training)
-        return ops.cast(vectors, "float32")
-
-    def _embed(self, features: Mapping[str, Any], training: bool) -> Tensor:
-        """(R, D) of rows."""
-        vectors = self.embed_rows(features, training)
-        return unit(vectors) if self.normalize else vectors
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         weights = ops.cast(batch["label_weights"], "float32")
@@ -436,7 +366,7 @@ class TextEmbedder(FineTuningTask):
 
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Any:
         found = np.array([output["vectors"] for output in outputs], np.float32)
-        texts = 1 if "text" in self._texts_of(table) else -1
+        texts = 1 if "text" in self.texts_of(table) else -1
         found = found.reshape(len(outputs), found.shape[1] if outputs else 1, self.width)
         return found[:, 0] if texts == 1 else found
 
@@ -464,20 +394,14 @@ class TextEmbedder(FineTuningTask):
         wrong = f", not {table['negatives'][row]!r:.80}" if "negatives" in table else ""
         return f"near {table['second'][row]!r:.80}{wrong}" if "second" in table else "a text"
 
-    def written(self, answers: Sequence) -> Sequence:
-        """Of texts `vector`, as a student learns it from a file; of pairs `score`, their cosine."""
-        if np.ndim(answers) == 2:
-            return [{"vector": vector} for vector in answers]
-        return list(_cosines(answers[:, 0], answers[:, 1]))  # type: ignore[call-overload]
-
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
         if "first" not in table:
             if _TARGETS not in table:
                 return {}
             vectors = _vectors(table, self.width)
-            return {"cosine": float(np.mean(_cosines(np.asarray(answers), vectors)))}
+            return {"cosine": float(np.mean(cosines_of(np.asarray(answers), vectors)))}
         first, second, *wrong = np.swapaxes(np.asarray(answers), 0, 1)
-        found = _cosines(first, second)
+        found = cosines_of(first, second)
         if "label" in table:
             labels = _scores(table, "cosent")
             return {
@@ -485,7 +409,7 @@ class TextEmbedder(FineTuningTask):
                 "pearson": metrics.pearson(labels, found),
             }
         if wrong:
-            return {"accuracy": float(np.mean(found > _cosines(first, wrong[0])))}
+            return {"accuracy": float(np.mean(found > cosines_of(first, wrong[0])))}
         return _retrieval(first, second, table)
 
     def score_names(self, table: Table) -> list[str] | None:
@@ -543,89 +467,6 @@ class TextEmbedder(FineTuningTask):
         options.setdefault("batch_size", self._usual_batch_size)
         return super().evaluate(_with_triplets(data), labels, **options)
 
-    def predict(self, data: Any, *, prompt: str | None = None, **options: Any) -> Any:
-        """The vectors of texts.
-
-        Args:
-            data: texts, or pairs, or one text.
-            prompt: "query" or "document" puts `query_prompt` or `document_prompt` before texts; of
-                pairs the first is a query and the second a document in any case.
-            **options: `batch_size` and `verbose` of `FineTuningTask.predict`.
-
-        Returns:
-            (N, D) float32; of pairs (N, 2, D), of triplets (N, 3, D).
-
-        Raises:
-            ValueError: no such prompt, or data that does not fit.
-        """
-        options.setdefault("batch_size", self._usual_batch_size)
-        return super().predict(self._with_prompt(data, prompt), **options)
-
-    def answer_table(
-        self, table: Table, options: Options, *, batch_size: int, first: int = 0
-    ) -> tuple[Sequence[Any], int]:
-        table = self._with_prompt(table, cast(EmbeddingOptions, options).prompt)
-        return super().answer_table(table, options, batch_size=batch_size, first=first)
-
-    def _with_prompt(self, data: Any, prompt: str | None) -> Any:
-        """Texts behind what the task puts before a query or a document."""
-        if prompt is None:
-            return data
-        if prompt not in PROMPTS or getattr(self, f"{prompt}_prompt") is None:
-            raise ValueError(
-                "`prompt` is query or document, and the task's setting of that name is put "
-                f"before the texts. Received: prompt={prompt!r}, "
-                f"query_prompt={self.query_prompt!r}, document_prompt={self.document_prompt!r}"
-            )
-        table = as_table([data] if isinstance(data, str | bytes) else data)
-        return table.with_column("text", list(self._prompted(table["text"], prompt)))
-
-    @property
-    def _usual_batch_size(self) -> int:
-        """Without layers a row costs so little that the calls of small batches would cost most."""
-        return inference.BATCH_SIZE if self.encoder.config.num_layers else _ROWS_OF_A_TABLE
-
-    def similarity(self, texts: Any, others: Any = None, **options: Any) -> np.ndarray:
-        """Cosines of the vectors of texts.
-
-        Args:
-            texts: N of them, or their vectors (N, D).
-            others: M of them, or their vectors; None = the same.
-            **options: of `predict`.
-
-        Returns:
-            (N, M) float32.
-        """
-        each = [texts] if others is None else [texts, others]
-        found = [_unit(x if _are_vectors(x) else self.predict(x, **options)) for x in each]
-        return found[0] @ found[-1].T
-
-    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        return {"embedding": self(features)["embedding"]}
-
-    def signatures(self) -> dict[str, Signature]:
-        """`embed`, also `serving_default`, and `embed_query` and `embed_document` with prompts.
-
-        Returns:
-            `text` (B,) strings -> `embedding` (B, D). A text that is too long is cut. Bytes that
-            are not UTF-8 are dropped.
-        """
-        tokens = text_tokens(self.row_length)
-
-        def entry(before: str) -> Signature:
-            def texts(text: tf.Tensor) -> tf.Tensor:
-                return tf.strings.join([before, text]) if before else text
-
-            def embed(text: tf.Tensor) -> dict[str, tf.Tensor]:
-                return self.row_outputs(self.build_inputs(self.tokenizer.encode(texts(text))))
-
-            spec = [tf.TensorSpec([None], tf.string, "text")]
-            return Signature(embed, spec, lambda text: tokens(texts(text)), too_long="cut")
-
-        prompts = {f"embed_{name}": getattr(self, f"{name}_prompt") for name in PROMPTS}
-        given = {name: before for name, before in prompts.items() if before is not None}
-        return {name: entry(before) for name, before in {"embed": "", **given}.items()}
-
 
 _COMPARED = ("label_weights", "labels", *(name + _NUMBERS for name in _TEXTS))
 _RETRIEVAL = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10")
@@ -680,19 +521,6 @@ def _vectors(table: Table, width: int) -> np.ndarray:
                 f"Received: {vector!r:.80}"
             )
     return np.array(table[_TARGETS], np.float32)
-
-
-def _unit(vectors: Any) -> np.ndarray:
-    vectors = np.asarray(vectors, np.float32)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-
-
-def _cosines(first: Any, second: Any) -> np.ndarray:
-    return (_unit(first) * _unit(second)).sum(-1)
-
-
-def _are_vectors(data: Any) -> bool:
-    return not isinstance(data, str | bytes) and np.ndim(data) == 2 and not isinstance(data, Table)
 
 
 def _retrieval(first: np.ndarray, second: np.ndarray, table: Table) -> dict[str, float]:

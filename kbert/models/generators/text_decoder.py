@@ -1,0 +1,94 @@
+"""A decoder that knows of a text nothing but its vector.
+
+Shapes: `B` batch, `T` tokens, `H` hidden width.
+"""
+
+from typing import Any
+
+import keras
+
+from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.layers import attention_bias, causal_bias
+from kbert.layers.recompute import run_layer
+from kbert.models.blocks import BLOCKS
+from kbert.models.encoder import Encoder
+from kbert.models.generators.warm_start import arrays_of_encoder, config_of_encoder
+from kbert.models.weights import get_arrays, set_arrays
+from kbert.types import Shape, Tensor
+
+_PREFIX = "decoder"
+
+
+class TextDecoder(keras.layers.Layer):
+    """Writes the tokens of a text, of which it is told the vector alone.
+
+    A token sees those before it, and all of them the vector by cross-attention. There is no table:
+    it is given embedded tokens.
+
+    Args:
+        config: of an encoder-decoder, whose decoder's blocks these are.
+        **kwargs: `name` and `dtype` of the layer.
+
+    Example:
+        >>> from keras import ops
+        >>> config = Seq2SeqConfig(vocabulary_size=10, hidden_size=8, num_layers=1, num_heads=2,
+        ...                        intermediate_size=16)
+        >>> decoder = TextDecoder(config)
+        >>> tuple(decoder(ops.ones((2, 5, 8)), ops.ones((2, 5)), ops.ones((2, 8))).shape)
+        (2, 5, 8)
+    """
+
+    def __init__(self, config: Seq2SeqConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        make_block = BLOCKS[config.block]
+        self.blocks: list[Any] = [
+            make_block(config, crossed=True, name=f"layers_{i}", dtype=self.dtype_policy)
+            for i in range(config.decoder_layers)
+        ]
+        self.build((None, None, config.hidden_size))
+
+    def build(self, input_shape: Shape) -> None:
+        for block in self.blocks:
+            block.build(input_shape)
+
+    @classmethod
+    def from_encoder(cls, encoder: Encoder, num_layers: int | None = None) -> "TextDecoder":
+        """One whose blocks begin as an encoder's, as those of `Seq2Seq.from_encoder` do.
+
+        Args:
+            encoder: a `kbert.Encoder` of BERT's kind, its embeddings as wide as its layers.
+            num_layers: None = as many as the encoder's.
+
+        Raises:
+            ValueError: the encoder is of another kind.
+        """
+        config = config_of_encoder(encoder.config, num_layers)
+        made = cls(config, dtype=encoder.dtype_policy, name=_PREFIX)
+        found = arrays_of_encoder(encoder.config, get_arrays(encoder, "encoder"), config)
+        before = f"seq2seq/{_PREFIX}_layers/"
+        learned = {
+            f"{_PREFIX}/layers/{name.removeprefix(before)}": array
+            for name, array in found.items()
+            if name.startswith(before)
+        }
+        set_arrays(made, _PREFIX, get_arrays(made, _PREFIX) | learned, "the encoder")
+        return made
+
+    def call(self, x: Tensor, mask: Tensor, vectors: Tensor, training: bool = False) -> Tensor:
+        """Hidden states of the tokens.
+
+        Args:
+            x: (B, T, H), embedded tokens.
+            mask: (B, T), 1 for a token and 0 for padding.
+            vectors: (B, H), of the texts.
+            training: whether dropout is active.
+
+        Returns:
+            (B, T, H).
+        """
+        bias = causal_bias(x.shape[1] or keras.ops.shape(x)[1]) + attention_bias(mask)
+        for block in self.blocks:
+            x = run_layer(
+                block, *(x, vectors[:, None], bias, None), training=training, first_only=True
+            )[0]
+        return x
