@@ -1,61 +1,25 @@
 """A service that runs in a thread of the tests, tiny models for it, and raw requests."""
 
-import asyncio
 import contextlib
 import http.client
 import json
 import re
-import threading
 import urllib.parse
 
 import tensorflow as tf
 
 import kbert
-from kbert.service import ServiceOptions, run
+from kbert.service import Background, ServiceOptions
 from kbert.serving import Signature, export_saved_model
 from tests.harness import randomise, tiny_config
 
 
-class Running:
-    """A service and its addresses."""
-
-    def __init__(self, options: ServiceOptions) -> None:
-        self._options = options
-        self._ready = threading.Event()
-        self._loop = self._stop = self.error = None
-        self.addresses: list[str] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        self._ready.wait(60)
-        if self.error is not None:
-            raise self.error
-
-    def _run(self) -> None:
-        async def main():
-            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-            await run(self._options, self._stop, self._started)
-
-        try:
-            asyncio.run(main())
-        except Exception as error:
-            self.error = error
-            self._ready.set()
-
-    def _started(self, addresses: list[str]) -> None:
-        self.addresses = addresses
-        self._ready.set()
+class Running(Background):
+    """A service, and requests to it."""
 
     @property
     def address(self) -> str:
         return self.addresses[0]
-
-    def stop(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it has stopped, and its loop is closed
-            self._loop.call_soon_threadsafe(self._stop.set)
-
-    def join(self) -> None:
-        self._thread.join(60)
-        assert not self._thread.is_alive()
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(urllib.parse.urlsplit(self.address).netloc, timeout=30)
@@ -88,17 +52,9 @@ class Running:
         return sum(float(value) for found, value in lines if labels.rstrip("}") in found)
 
 
-@contextlib.contextmanager
-def running(**settings):
-    """A service on free ports; stopped behind the block."""
-    service = Running(ServiceOptions(**{"port": 0, "poll_seconds": 0, **settings}))
-    try:
-        yield service
-    finally:
-        service.stop()
-        service.join()
-    if service.error is not None:
-        raise service.error
+def running(**settings) -> Running:
+    """A service on free ports; stopped behind the `with` block."""
+    return Running(ServiceOptions(**{"port": 0, "poll_seconds": 0, **settings}))
 
 
 def export_classifier(folder, vocabulary, seed=0, labels=("no", "yes")) -> str:

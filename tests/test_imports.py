@@ -139,6 +139,7 @@ ORDER = {
         models
         grpc_service http_service
         server
+        background
     """,
     "serving": """
         requests

@@ -177,6 +177,7 @@ TASKS: dict[str, NamedTask] = {
             kind="embed",
             files="CSV, TSV, JSONL: texts, pairs, pairs and number; JSONL: pairs and negatives",
         ),
+        NamedTask(name="denoise", kind="denoise", files="TXT, CSV, TSV, JSONL: texts"),
     ]
 }
 

@@ -5,8 +5,9 @@ Example:
     128
 """
 
+from kbert.service.background import Background
 from kbert.service.client import AsyncClient, Client, ServiceError
 from kbert.service.server import run, serve
 from kbert.service.settings import ServiceOptions
 
-__all__ = ["AsyncClient", "Client", "ServiceError", "ServiceOptions", "run", "serve"]
+__all__ = ["AsyncClient", "Background", "Client", "ServiceError", "ServiceOptions", "run", "serve"]

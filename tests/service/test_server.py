@@ -43,7 +43,6 @@ def test_a_stop_answers_what_was_accepted(operations, gate):
             gate.open.set()
             found = [each.result() for each in answers]
         assert found == [(200, {"predictions": BODY["instances"]})] * 5
-        service.join()
 
 
 def test_sigterm_stops_it(operations):
