@@ -153,6 +153,8 @@ class Distiller(TrainStep, keras.Model):
     def compile(self, optimizer: Any, **settings: Any) -> None:
         """As of `TrainStep`; where layers learn in turn, the optimizer must know their rates."""
         super().compile(optimizer, **settings)
+        if any(isinstance(term, OwnLoss) for term in self.terms):
+            self.student.check_compares_whole_batches(self.micro_batches)
         if self.rate_scales and not getattr(self.optimizer, "rate_scales", None):
             raise ValueError(
                 "Layers that learn in turn have rates of their own: compile with an optimizer such "

@@ -174,13 +174,7 @@ class MultiTask(TrainStep, keras.Model):
         for task in self.tasks.values():
             parts = self.micro_batches if is_compiled else options.micro_batches
             task._check_parts(options.batch_size, parts)
-            compares = type(task).before_gradients is not FineTuningTask.before_gradients
-            if compares and parts * task.num_replicas > 1:
-                raise ValueError(
-                    "A task that compares the rows of a batch is one of several on one device and "
-                    f"without micro-batches alone. Received: a {type(task).__name__}, "
-                    f"micro_batches={parts}, {task.num_replicas} devices"
-                )
+            task.check_compares_whole_batches(parts)
         if steps_per_epoch is None:
             steps_per_epoch = sum(math.ceil(len(x) / options.batch_size) for x in rows.values())
         plan = task_plan(

@@ -10,6 +10,7 @@ from keras import ops
 
 import kbert
 from kbert import tasks
+from kbert.distillation import Distiller, HiddenStates, OwnLoss
 from kbert.layers import Dropout
 from kbert.tasks.embedding import global_batch
 
@@ -204,8 +205,16 @@ def test_texts_alone_without_dropout_are_warned_of(config, tokenizer, caplog, dr
 
 def test_of_several_tasks_it_compares_whole_batches_or_none(config, tokenizer):
     multi = tasks.MultiTask({"near": make(config, tokenizer)})
-    with pytest.raises(ValueError, match=r"a TextEmbedder, micro_batches=2, 1 devices"):
+    with pytest.raises(ValueError, match=r"a TextEmbedder in another model, micro_batches=2, 1 d"):
         multi.fit({"near": PAIRS}, batch_size=6, micro_batches=2, verbose=0)
+
+
+def test_a_student_compares_whole_batches_or_none(config, tokenizer):
+    student, teacher = make(config, tokenizer), make(config, tokenizer)
+    distiller = Distiller(student, teacher, [OwnLoss(), HiddenStates()])
+    with pytest.raises(ValueError, match=r"a TextEmbedder in another model, micro_batches=2, 1 d"):
+        distiller.fit(PAIRS, batch_size=6, micro_batches=2, verbose=0)
+    Distiller(student, teacher, [HiddenStates()]).compile("adam", micro_batches=2)
 
 
 def test_variables_are_what_they_were(config, tokenizer):
