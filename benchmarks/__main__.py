@@ -4,7 +4,8 @@ Each benchmark is a module of this folder that prints one table of its own and c
 `python -m benchmarks.dataset`. They run one after another, each in a fresh process, so that none
 inherits another's threads or memory. Those that train for half an hour run where they are named:
 `recipes`, `objectives`, `speedrun` and, alone because they need data, `distillation`, `elmo`,
-`elmo_tagging`, `fine_tuning`, `gpt`, `long_documents`, `pruning`, `translation`, `word_order`.
+`elmo_tagging`, `fine_tuning`, `gpt`, `long_documents`, `pruning`, `static`, `translation`,
+`word_order`.
 """
 
 import argparse
@@ -19,7 +20,7 @@ HERE = Path(__file__).parent
 # Left out where none is named.
 LONG = (
     *("distillation", "elmo", "elmo_tagging", "fine_tuning", "gpt", "long_documents"),
-    *("objectives", "pruning", "recipes", "speedrun", "translation", "word_order"),
+    *("objectives", "pruning", "recipes", "speedrun", "static", "translation", "word_order"),
 )
 
 

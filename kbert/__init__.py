@@ -66,6 +66,7 @@ _SUBPACKAGES = (
     "tokenizers",
     "training",
     "visualization",
+    "word_vectors",
 )
 
 # Names of the previous version -> today's; removed in the next one.

@@ -19,7 +19,7 @@ RANKS = {
     **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding", "inference"), 1),
     "service": 1,
     **dict.fromkeys(("models", "heads", "search", "training"), 2),
-    "tasks": 3,
+    **dict.fromkeys(("tasks", "word_vectors"), 3),
     **dict.fromkeys(("conversion", "visualization", "recipes", "__init__"), 4),
     **dict.fromkeys(("adapters", "pruning"), 3.5),
     "quantization": 3.8,
@@ -182,6 +182,12 @@ ORDER = {
         attention_reading canvas
         attention_page flow matrices names positions scores
         answers attention_drawing trade_off vectors
+    """,
+    "word_vectors": """
+        formats
+        fasttext
+        vectors
+        skip_gram
     """,
 }
 # `import kbert` and its subpackages must not pull these in: they load inside functions.

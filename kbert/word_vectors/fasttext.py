@@ -1,0 +1,160 @@
+"""fastText's .bin files: vectors of words and of their n-grams, so that unseen words have some.
+
+(Bojanowski et al. 2017, https://arxiv.org/abs/1607.04606; the layout is that of
+`FastText::saveModel`, version 12, in facebookresearch/fastText.)
+
+Shapes: W words, B buckets of n-grams, D width.
+"""
+
+import os
+import struct
+from typing import BinaryIO
+
+import numpy as np
+
+from kbert.files import local_only
+from kbert.word_vectors.formats import Collected
+
+MAGIC = struct.pack("<i", 793712314)
+_VERSION = 12
+_ARGUMENTS = struct.Struct("<12id")
+_COUNTS = struct.Struct("<3i2q")
+_MAX_WORD_BYTES = 1 << 16
+_END_OF_SENTENCE = "</s>"  # has no n-grams
+
+
+class Subwords:
+    """Vectors of n-grams of letters, by the hash of each.
+
+    Args:
+        table: (B, D) float32.
+        shortest: letters of an n-gram at least, "<" and ">" around the word among them.
+        longest: at most.
+    """
+
+    def __init__(self, table: np.ndarray, shortest: int, longest: int) -> None:
+        self.table = table
+        self.shortest, self.longest = shortest, longest
+
+    def rows(self, word: str) -> list[int]:
+        """Which rows of the table a word's n-grams have.
+
+        Example:
+            >>> Subwords(np.zeros((1000, 2)), 3, 3).rows("où")
+            [388, 676]
+        """
+        if word == _END_OF_SENTENCE or not len(self.table):
+            return []
+        letters = [letter.encode() for letter in f"<{word}>"]
+        found = []
+        for start in range(len(letters)):
+            value = 2166136261  # FNV-1a, with bytes above 127 as negative numbers
+            for count, letter in enumerate(letters[start : start + self.longest], 1):
+                for byte in letter:
+                    byte = byte if byte < 128 else byte | 0xFFFFFF00
+                    value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
+                at_the_edge = start == 0 or start + count == len(letters)
+                if count >= self.shortest and not (count == 1 and at_the_edge):
+                    found.append(value % len(self.table))
+        return found
+
+    def vector(self, word: str) -> np.ndarray:
+        """(D,) of a word that has no vector of its own: the mean of its n-grams'; zeros of none."""
+        rows = self.rows(word)
+        return self.table[rows].mean(0) if rows else np.zeros(self.table.shape[1], np.float32)
+
+
+def read_fasttext(path: str, limit: int | None) -> tuple[list[str], np.ndarray, Subwords]:
+    """Words with their vectors, and the n-grams.
+
+    A word's vector is the mean of its own and of those of its n-grams, as fastText prints it. The
+    tables stay on disk and are mapped into memory.
+
+    Args:
+        path: a file of this machine.
+        limit: words to read, the most frequent ones; None = all.
+
+    Returns:
+        W words, (W, D) float32, and the n-grams.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a file of another version, a quantised one, or one whose parts do not fit.
+    """
+    path = local_only(path, "A fastText file is mapped into memory")
+    found = Collected(path)
+    with open(path, "rb") as file:
+        magic, version = file.read(4), _read(file, struct.Struct("<i"), path)[0]
+        if magic != MAGIC or version != _VERSION:
+            raise ValueError(
+                f"A fastText model is one of version {_VERSION}. Received: version {version}, "
+                f"first bytes {magic!r} in {path}"
+            )
+        width, *_, bucket, shortest, longest, _, _ = _read(file, _ARGUMENTS, path)
+        size, num_words, labels, _, pruned = _read(file, _COUNTS, path)
+        words = [_entry(file, path) for _ in range(_checked(size, num_words, labels, file, path))]
+        if pruned >= 0 or file.read(1) != b"\0":
+            raise ValueError(
+                "Quantised and pruned models are not read: save the model without `quantize`. "
+                f"Received: {path}"
+            )
+        rows, columns = _read(file, struct.Struct("<2q"), path)
+        start, length = file.tell(), os.fstat(file.fileno()).st_size
+    if columns != width or width < 1 or bucket < 0 or rows != num_words + bucket:
+        raise ValueError(
+            f"The table must have {num_words} + {bucket} rows of {width} numbers. "
+            f"Received: {rows} rows of {columns} in {path}"
+        )
+    if length < start + 4 * rows * columns:
+        raise ValueError(
+            f"The table has {4 * rows * columns:,} bytes. "
+            f"Received: {length - start:,}, then {path} ends"
+        )
+    if not 0 <= shortest <= longest and longest:
+        raise ValueError(
+            f"N-grams are of letters from the shortest to the longest. Received: minn={shortest}, "
+            f"maxn={longest} in {path}"
+        )
+    table = np.memmap(path, "<f4", "r", start, (rows, columns))
+    used = bucket if longest else 0
+    subwords = Subwords(table[num_words : num_words + used], max(shortest, 1), longest)
+    for number, word in enumerate(words[:num_words][:limit]):
+        own = table[number]
+        grams = subwords.rows(word)
+        total = own + subwords.table[grams].sum(0) if grams else own
+        found.add(word, total / np.float32(1 + len(grams)), f"{path}, word {number + 1}")
+    return *found.result(), subwords
+
+
+def _checked(size: int, words: int, labels: int, file: BinaryIO, path: str) -> int:
+    left = os.fstat(file.fileno()).st_size - file.tell()
+    if not 0 < words <= size or labels != size - words or 10 * size > left:
+        raise ValueError(
+            "A dictionary has words, and labels behind them, each of 10 bytes at least. "
+            f"Received: {size} entries, {words} words, {labels} labels and {left} bytes in {path}"
+        )
+    return size
+
+
+def _read(file: BinaryIO, form: struct.Struct, path: str) -> tuple:
+    content = file.read(form.size)
+    if len(content) != form.size:
+        raise ValueError(f"The file ends early. Received: {path}, of {file.tell()} bytes")
+    return form.unpack(content)
+
+
+def _entry(file: BinaryIO, path: str) -> str:
+    content = bytearray()
+    while (byte := file.read(1)) != b"\0":
+        content += byte
+        if not byte or len(content) > _MAX_WORD_BYTES:
+            raise ValueError(
+                f"A word ends with a NUL byte. Received: {bytes(content)!r:.80}, {path}"
+            )
+    _read(file, struct.Struct("<qb"), path)  # how often it occurred, and whether it is a label
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"Words are in UTF-8. Received: {bytes(content)!r:.80} in {path}"
+        ) from error

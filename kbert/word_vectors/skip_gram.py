@@ -1,0 +1,215 @@
+"""Skip-gram with negative sampling: words learn to tell neighbours from words drawn at random.
+
+(Mikolov et al. 2013, https://arxiv.org/abs/1310.4546: subsampling of section 2.3, negatives by the
+counts to the power of 3/4; windows of a random width as in word2vec.c.) Where word2vec updates pair
+after pair, here a batch is one step, by Adagrad, whose rates fall where words have many pairs.
+
+Shapes: W words, D width, N tokens, P pairs of a batch, K negatives of each.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kbert.graphs import graph
+from kbert.progress import Progress
+from kbert.word_vectors.vectors import WordVectors, split_words
+
+_BLOCK = 1 << 19  # tokens whose pairs are in memory, and shuffled, together
+_POWER = 0.75
+_ACCUMULATED = 0.1  # of Adagrad, at the beginning
+_LEAST_RATE = 1e-4  # of the first rate, at the end
+
+
+def train_skip_gram(
+    texts: Iterable[str],
+    *,
+    width: int = 100,
+    window: int = 5,
+    negatives: int = 5,
+    min_count: int = 5,
+    subsample: float | None = 1e-3,
+    epochs: int = 5,
+    learning_rate: float = 0.1,
+    batch_size: int = 4096,
+    lowercase: bool = True,
+    seed: int = 0,
+    verbose: str | int = "auto",
+) -> WordVectors:
+    """Learns a vector for each word of texts.
+
+    The same seed gives the same vectors. Four bytes of memory for each token of the texts are
+    needed, and 16 for each number of the vectors.
+
+    Args:
+        texts: sentences, whose words are each other's context; read once. Of files and `docs:`
+            `kbert.text.documents` gives them.
+        width: D.
+        window: the most words on either side that are context.
+        negatives: K.
+        min_count: words that occur fewer times are left out, as if they were not there.
+        subsample: the share of all tokens above which a word's are left out at random; None = none
+            are.
+        epochs: passes over the texts.
+        learning_rate: of Adagrad, falling to nothing in a straight line.
+        batch_size: P.
+        lowercase: whether words are learnt in lower case.
+        seed: of all random numbers.
+        verbose: whether there is a progress line; "auto" = in a terminal.
+
+    Returns:
+        The vectors, the most frequent words first.
+
+    Raises:
+        ValueError: a setting is out of range, or there are fewer than two words.
+
+    Example:
+        >>> texts = ["the cat eats fish", "the dog eats meat"] * 20
+        >>> vectors = train_skip_gram(texts, width=8, epochs=2)
+        >>> vectors.words[:2], vectors.matrix.shape
+        (['eats', 'the'], (6, 8))
+    """
+    for name, value in (("width", width), ("window", window), ("negatives", negatives)):
+        _check(name, value)
+    for name, value in (("min_count", min_count), ("epochs", epochs), ("batch_size", batch_size)):
+        _check(name, value)
+    if (subsample is not None and not 0 < subsample < 1) or learning_rate <= 0:
+        raise ValueError(
+            "`subsample` is a share above 0 and below 1, or None, and `learning_rate` above 0. "
+            f"Received: subsample={subsample!r}, learning_rate={learning_rate!r}"
+        )
+    words, counts, ids, sentences = _encoded(texts, min_count, lowercase)
+    shares = counts / counts.sum()
+    kept = np.ones(len(words))
+    if subsample is not None:
+        kept = np.minimum(np.sqrt(subsample / shares) + subsample / shares, 1.0)
+    drawn = np.cumsum(counts**_POWER)
+    tables = _Tables(len(words), width, negatives, seed)
+    starts = range(0, len(ids), _BLOCK)
+    with Progress("", epochs * len(ids), " tokens", verbose=verbose) as bar:
+        for epoch in range(epochs):
+            for block, start in enumerate(starts):
+                rng = np.random.default_rng([seed, epoch, block])
+                part = slice(start, start + _BLOCK)
+                pairs = _pairs(ids[part], sentences[part], kept, window, rng)
+                done = epoch * len(ids) + start
+                for i in range(0, len(pairs), batch_size):
+                    share = (done + len(ids[part]) * i / len(pairs)) / (epochs * len(ids))
+                    batch = pairs[i : i + batch_size]
+                    random = rng.random((len(batch), negatives)) * drawn[-1]
+                    others = np.searchsorted(drawn, random, side="right").astype(np.int32)
+                    rate = learning_rate * max(1 - share, _LEAST_RATE)
+                    tables.step(batch[:, 0], batch[:, 1], others, rate)
+                bar.show(done + len(ids[part]))
+    return WordVectors(words, tables.words.numpy())
+
+
+class _Tables:
+    """Vectors of words and of contexts, and Adagrad's sums of squares."""
+
+    def __init__(self, count: int, width: int, negatives: int, seed: int) -> None:
+        limit = 0.5 / width
+        drawn = np.random.default_rng(seed).uniform(-limit, limit, (count, width))
+        self.words = tf.Variable(drawn.astype(np.float32))
+        self.contexts = tf.Variable(tf.zeros([count, width]))
+        self._squares = [tf.Variable(tf.fill([count, width], _ACCUMULATED)) for _ in range(2)]
+        pair, rate = tf.TensorSpec([None], tf.int32), tf.TensorSpec([], tf.float32)
+        others = tf.TensorSpec([None, negatives], tf.int32)
+        self._run = graph(self._step, autograph=False, input_signature=[pair, pair, others, rate])
+
+    def step(self, centre: Any, context: Any, others: Any, rate: float) -> None:
+        """One update by P pairs: (P,), (P,) and (P, K) words."""
+        self._run(centre, context, others, np.float32(rate))
+
+    def _step(
+        self, centre: tf.Tensor, context: tf.Tensor, others: tf.Tensor, rate: tf.Tensor
+    ) -> None:
+        ids = tf.concat([context[:, None], others], 1)  # (P, 1 + K)
+        vectors, targets = tf.gather(self.words, centre), tf.gather(self.contexts, ids)
+        scores = tf.linalg.matvec(targets, vectors)
+        is_right = tf.one_hot(tf.zeros_like(centre), tf.shape(ids)[1])
+        # The right word may be drawn too: then it is no wrong one.
+        counted = tf.maximum(is_right, tf.cast(ids != context[:, None], tf.float32))
+        slope = (tf.sigmoid(scores) - is_right) * counted  # (P, 1 + K)
+        of_centre = tf.linalg.matvec(targets, slope, transpose_a=True)
+        of_targets = slope[:, :, None] * vectors[:, None]
+        _adagrad(self.words, self._squares[0], centre, of_centre, rate)
+        width = self.words.shape[1]
+        flat = tf.reshape(ids, [-1]), tf.reshape(of_targets, [-1, width])
+        _adagrad(self.contexts, self._squares[1], *flat, rate)
+
+
+def _adagrad(
+    table: tf.Variable, squares: tf.Variable, ids: tf.Tensor, slopes: tf.Tensor, rate: tf.Tensor
+) -> None:
+    """Updates some rows; those of the same row are added first, so the result has no order."""
+    rows, places = tf.unique(ids)
+    slopes = tf.math.unsorted_segment_sum(slopes, places, tf.size(rows))
+    squares.scatter_add(tf.IndexedSlices(slopes**2, rows))
+    table.scatter_sub(
+        tf.IndexedSlices(rate * slopes * tf.math.rsqrt(tf.gather(squares, rows)), rows)
+    )
+
+
+def _encoded(
+    texts: Iterable[str], min_count: int, lowercase: bool
+) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
+    """Words by their counts, the counts (W,), and of each token that is left word and sentence."""
+    if isinstance(texts, str):
+        raise ValueError(f"`texts` are several. Received: one string, {texts!r:.60}")
+    known: dict[str, int] = {}
+    blocks: list[np.ndarray] = []
+    lengths: list[int] = []
+    for text in texts:
+        found = [known.setdefault(word, len(known)) for word in split_words(text, lowercase)]
+        blocks.append(np.array(found, np.int32))
+        lengths.append(len(found))
+    ids = np.concatenate(blocks) if blocks else np.zeros(0, np.int32)
+    counts = np.bincount(ids, minlength=len(known))
+    names = [*known]
+    order = [row for row in range(len(names)) if counts[row] >= min_count]
+    order.sort(key=lambda row: (-counts[row], names[row]))
+    if len(order) < 2:
+        raise ValueError(
+            f"There must be two words or more that occur {min_count} times (`min_count`). "
+            f"Received: {len(order)} of {len(names)} words, {len(ids)} tokens"
+        )
+    number = np.full(len(names), -1, np.int32)
+    number[order] = np.arange(len(order))
+    sentences = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    ids = number[ids]
+    there = ids >= 0
+    return [names[row] for row in order], counts[order], ids[there], sentences[there]
+
+
+def _pairs(
+    ids: np.ndarray,
+    sentences: np.ndarray,
+    kept: np.ndarray,
+    window: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """(…, 2) int32 in random order: a word, and one in its window."""
+    there = rng.random(len(ids)) < kept[ids]
+    ids, sentences = ids[there], sentences[there]
+    widths = rng.integers(1, window + 1, len(ids))
+    return rng.permutation(np.concatenate([*_sides(ids, sentences, widths, window)]))
+
+
+def _sides(
+    ids: np.ndarray, sentences: np.ndarray, widths: np.ndarray, window: int
+) -> Iterator[np.ndarray]:
+    yield np.zeros((0, 2), np.int32)
+    for apart in range(1, min(window, len(ids) - 1) + 1):
+        left, right = slice(None, -apart), slice(apart, None)
+        together = sentences[left] == sentences[right]
+        for one, other in ((left, right), (right, left)):
+            reached = together & (widths[one] >= apart)
+            yield np.stack([ids[one][reached], ids[other][reached]], 1)
+
+
+def _check(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"`{name}` must be a whole number, 1 or more. Received: {value!r}")

@@ -1,0 +1,232 @@
+"""One vector for every word, wherever it stands.
+
+Shapes: W words, D width, N texts, K found.
+"""
+
+import functools
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+import numpy as np
+
+from kbert.files import Path
+from kbert.inference import as_texts
+from kbert.search.index import Index
+from kbert.types import PathLike
+from kbert.word_vectors import formats
+from kbert.word_vectors.fasttext import MAGIC, Subwords, read_fasttext
+
+_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+FORMATS = ("text", "binary", "glove")
+
+
+def split_words(text: str | bytes, lowercase: bool = True) -> list[str]:
+    """Words and signs of a text.
+
+    Args:
+        text: UTF-8, of any length.
+        lowercase: whether they are given in lower case.
+
+    Example:
+        >>> split_words("Don't stick it there!")
+        ["don't", 'stick', 'it', 'there', '!']
+    """
+    text = text.decode("utf-8", "ignore") if isinstance(text, bytes) else text
+    return _WORD.findall(text.lower() if lowercase else text)
+
+
+class WordVectors:
+    """Words with a vector each, such as word2vec, GloVe and fastText give them.
+
+    Args:
+        words: W different words.
+        vectors: (W, D) finite numbers.
+        subwords: n-grams, from which words that are not there have vectors; None = they have none.
+
+    Raises:
+        ValueError: a word twice, another shape, or NaN.
+
+    Example:
+        >>> vectors = WordVectors(["man", "woman", "king", "queen"],
+        ...                       [[1, 0, 0], [1, 1, 0], [1, 0, 1], [1, 1, 1]])
+        >>> [word for word, _ in vectors.analogy("man", "king", "woman", k=1)]
+        ['queen']
+    """
+
+    def __init__(
+        self, words: Sequence[str], vectors: np.ndarray, subwords: Subwords | None = None
+    ) -> None:
+        self.words = list(words)
+        self.matrix = np.asarray(vectors, np.float32)
+        self.subwords = subwords
+        self._rows = {word: row for row, word in enumerate(self.words)}
+        if len(self._rows) != len(self.words) or self.matrix.shape[:1] != (len(self.words),):
+            raise ValueError(
+                "There is one vector for each of the words, which are different. Received: "
+                f"{len(self.words)} words, {len(self._rows)} of them different, and vectors of "
+                f"shape {self.matrix.shape}"
+            )
+        if self.matrix.ndim != 2 or not self.matrix.size or not np.isfinite(self.matrix).all():
+            raise ValueError(
+                "Vectors are (words, width) finite numbers, one or more. "
+                f"Received: shape {self.matrix.shape}"
+            )
+
+    @classmethod
+    def load(cls, path: PathLike, *, limit: int | None = None) -> Self:
+        """Vectors of a file of word2vec's text or binary form, of GloVe's or fastText's.
+
+        Args:
+            path: `.bin` (or `.bin.gz`) for word2vec's binary form and fastText's models; any other
+                suffix for text, which fastText's `.vec` is too, also with `.gz`.
+            limit: words to read, of the first, which are the most frequent; None = all.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: a damaged file, by the place; never is anything unpickled.
+
+        Example:
+            >>> import tempfile
+            >>> path = os.path.join(tempfile.mkdtemp(), "glove.txt")
+            >>> with open(path, "w") as file:
+            ...     _ = file.write("film 0.1 0.2\\nmovie 0.1 0.3\\n")
+            >>> WordVectors.load(path).words
+            ['film', 'movie']
+        """
+        path = os.fspath(path)
+        if limit is not None and limit < 1:
+            raise ValueError(f"At least one word is read. Received: limit={limit}")
+        if not path.removesuffix(".gz").endswith(".bin"):
+            return cls(*formats.read_text(path, limit))
+        with Path(path).open("rb") as file:
+            is_fasttext = file.read(len(MAGIC)) == MAGIC
+        if is_fasttext:
+            return cls(*read_fasttext(path, limit))
+        return cls(*formats.read_binary(path, limit))
+
+    def save(self, path: PathLike, format: str = "binary") -> None:
+        """Writes the words and their vectors, without n-grams.
+
+        Args:
+            path: the file; `load` tells the binary form by the suffix `.bin`.
+            format: "binary" or "text", word2vec's; "glove", text without a header.
+
+        Raises:
+            ValueError: another format, or words that it cannot hold.
+        """
+        if format not in FORMATS:
+            raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: {format!r}")
+        if format == "binary":
+            formats.write_binary(path, self.words, self.matrix)
+        else:
+            formats.write_text(path, self.words, self.matrix, header=format == "text")
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._rows
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.matrix.shape[1]
+
+    def vectors(self, words: Sequence[str]) -> np.ndarray:
+        """The vectors of words.
+
+        Args:
+            words: of these, or with n-grams any.
+
+        Returns:
+            (len(words), D) float32.
+
+        Raises:
+            KeyError: a word without a vector.
+        """
+        found = np.zeros((len(words := as_texts(words, "words")), self.width), np.float32)
+        missing = []
+        for row, word in enumerate(words):
+            if (vector := self._vector(word)) is None:
+                missing.append(word)
+            else:
+                found[row] = vector
+        if missing:
+            shown = ", ".join(map(repr, missing[:5]))
+            raise KeyError(f"Only words that were read or trained have vectors. Received: {shown}")
+        return found
+
+    def text_vectors(self, texts: Iterable[str], lowercase: bool = True) -> np.ndarray:
+        """The means of the vectors of texts' words: features for a classifier.
+
+        Args:
+            texts: N of them.
+            lowercase: whether words are looked up in lower case.
+
+        Returns:
+            (N, D) float32; zeros for a text of which no word has a vector.
+        """
+        found = np.zeros((len(texts := as_texts(texts)), self.width), np.float32)
+        for row, text in enumerate(texts):
+            vectors = [self._vector(word) for word in split_words(text, lowercase)]
+            if vectors := [vector for vector in vectors if vector is not None]:
+                found[row] = np.mean(vectors, axis=0)
+        return found
+
+    def nearest(self, word: str, k: int = 10) -> list[tuple[str, float]]:
+        """The words of the largest cosine, the word itself left out.
+
+        Args:
+            word: with a vector.
+            k: how many.
+
+        Returns:
+            Words and cosines, the nearest first.
+
+        Raises:
+            KeyError: the word has no vector.
+        """
+        return self._found(self.vectors([word])[0], {word}, k)
+
+    def analogy(self, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
+        """What is to `c` as `b` is to `a`: the words nearest to b - a + c.
+
+        (Mikolov et al. 2013, https://aclanthology.org/N13-1090; vectors at length 1, and none of
+        the three words.)
+
+        Args:
+            a: as the next two, a word with a vector.
+            b: another.
+            c: another.
+            k: how many.
+
+        Returns:
+            Words and cosines, the nearest first.
+
+        Raises:
+            KeyError: a word has no vector.
+        """
+        vectors = self.vectors([a, b, c])
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return self._found(vectors[1] - vectors[0] + vectors[2], {a, b, c}, k)
+
+    def _found(self, query: np.ndarray, left_out: set[str], k: int) -> list[tuple[str, float]]:
+        if k < 1:
+            raise ValueError(f"At least one word is looked for. Received: k={k}")
+        hits = self._index.search(query[None], k=k + len(left_out))
+        pairs = zip(hits.ids[0].tolist(), hits.scores[0].tolist(), strict=True)
+        named = ((self.words[row], score) for row, score in pairs)
+        return [pair for pair in named if pair[0] not in left_out][:k]
+
+    @functools.cached_property
+    def _index(self) -> Index:
+        return Index(self.matrix)
+
+    def _vector(self, word: str) -> np.ndarray | None:
+        if (row := self._rows.get(word)) is not None:
+            return self.matrix[row]
+        if self.subwords is None or not self.subwords.rows(word):
+            return None
+        return self.subwords.vector(word)
