@@ -1,10 +1,12 @@
 """`kbert-embed`, `-translate`, `-generate` and `-fill-mask` as they are typed."""
 
+import contextlib
 import io
 import json
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import keras
@@ -68,6 +70,27 @@ def presets(tasks, tmp_path_factory) -> dict[str, Path]:
     return {name: folder / name for name in tasks}
 
 
+@contextlib.contextmanager
+def interrupted(kind, calls=2) -> Iterator[None]:
+    """Ctrl-C comes after so many parts of an input."""
+    ask, answered = kind.answer_table, []
+
+    def answer(self, table, *given, **options):
+        if len(answered) == calls:
+            raise KeyboardInterrupt
+        answered.append(table)
+        return ask(self, table, *given, **options)
+
+    code = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "answer_table", answer)
+        try:
+            yield
+        except SystemExit as stopped:
+            code = stopped.code
+    assert code == 130
+
+
 def lines(path) -> list[dict]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
@@ -128,8 +151,11 @@ def test_continuations_that_are_drawn_follow_from_their_numbers(run, tasks, tmp_
     options = {"method": method, "max_new_tokens": 6, "seed": 5, "stop": "a"}
     texts = tasks["generate"].predict(TEXTS, **options)
     monkeypatch.setattr(answer_file, "CHUNK", 2)
-    parts = run("generate", tmp_path / "a.jsonl", *drawn)
-    assert [answer["continuation"] for answer in lines(parts)] == texts
+    with interrupted(kbert.tasks.CausalLM):
+        run("generate", tmp_path / "a.jsonl", *drawn)
+    assert len(lines(tmp_path / "a.jsonl")) == 4
+    resumed = run("generate", tmp_path / "a.jsonl", *drawn)
+    assert [answer["continuation"] for answer in lines(resumed)] == texts
     assert tasks["generate"].predict(TEXTS, **{**options, "seed": 6}) != texts
 
 
@@ -149,9 +175,11 @@ def test_masks(run, tasks, tmp_path):
     ("name", "output", "flags"),
     [
         ("embed", "a.npy", ()),
-        ("generate", "a.jsonl", ("--method=sampling", "--seed=3")),
         pytest.param("embed", "a.jsonl", (), marks=pytest.mark.slow),
         pytest.param("translate", "a.jsonl", (), marks=pytest.mark.slow),
+        pytest.param(
+            "generate", "a.jsonl", ("--method=sampling", "--seed=3"), marks=pytest.mark.slow
+        ),
         pytest.param("fill_mask", "a.jsonl", (), marks=pytest.mark.slow),
     ],
 )
@@ -161,20 +189,8 @@ def test_interrupted_it_resumes_to_the_same_bytes(
     monkeypatch.setattr(answer_file, "CHUNK", 2)
     whole, broken = tmp_path / f"whole{output[1:]}", tmp_path / f"broken{output[1:]}"
     run(name, whole, *flags)
-    kind, calls = type(tasks[name]), []
-    ask = kind.answer_table
-
-    def interrupted(self, table, *given, **options):
-        calls.append(len(table))
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return ask(self, table, *given, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(kind, "answer_table", interrupted)
-        with pytest.raises(SystemExit) as stopped:
-            run(name, broken, *flags)
-    assert stopped.value.code == 130
+    with interrupted(type(tasks[name])):
+        run(name, broken, *flags)
     assert 0 < len(broken.read_bytes()) < len(whole.read_bytes())
     if output.endswith("npy"):
         with pytest.raises(ValueError, match="pickled"):  # NumPy's word for what it does not know
