@@ -17,7 +17,7 @@ import kbert
 from kbert.decoding import Beam, Sampling
 from kbert.experiments import answer_file
 from kbert.tasks import Pretraining, TextEmbedder
-from pipelines import embed, fill_mask, generate, predict, translate
+from pipelines import answering, embed, fill_mask, generate, predict, translate
 from tests.processes import start_program
 from tests.tasks.generation import writing
 
@@ -308,8 +308,22 @@ def test_another_task_is_refused_by_the_name_of_its_program(
     assert not (tmp_path / "out.jsonl").exists()
 
 
+def test_every_task_that_fills_masks_and_none_that_answers_no_files(tasks, tmp_path):
+    config = kbert.configs.XlnetConfig(
+        vocabulary_size=13, max_positions=32, pooler_activation=None, **writing.SIZES
+    )
+    own = writing.tokenizer()
+    kbert.tasks.PermutationLM(kbert.Encoder(config), own).save_to_preset(tmp_path / "a")
+    task, checksum = answering.load("kbert-fill-mask", Pretraining, str(tmp_path / "a"))
+    assert (type(task), len(checksum())) == (kbert.tasks.PermutationLM, 8)
+    electra = kbert.tasks.ReplacedTokenDetection(encoder(), own)
+    electra.save_to_preset(tmp_path / "b")
+    with pytest.raises(ValueError, match=r"no program answers files with it. Received: a Replaced"):
+        answering.load("kbert-fill-mask", Pretraining, str(tmp_path / "b"))
+
+
 def test_vectors_in_a_file_of_numpy_are_of_an_embedder(run, tmp_path):
-    with pytest.raises(SystemExit, match=r"holds the vectors of kbert-embed.*for a Translator"):
+    with pytest.raises(SystemExit, match=r"vectors that kbert-embed writes.*a.npy of kbert-tr"):
         run("translate", tmp_path / "a.npy")
 
 
