@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from absl import flags
 
@@ -12,7 +12,7 @@ from kbert.files import exists
 from kbert.options import Options
 from kbert.progress import Progress
 from kbert.serving.exported import DESCRIPTION_FILE
-from kbert.tasks import FineTuningTask, Task, load_exported
+from kbert.tasks import FineTuningTask, Task, TextEmbedder, load_exported
 from kbert.tasks.loading import WrongTaskError
 
 from . import command, option_flags
@@ -83,7 +83,7 @@ def answer(program: str, task_class: type[Task], options: flags.FlagValues, colu
         "bytes of the input": records.size,
         **chosen.identity(),
     }
-    output = _output(options.output, identity, task)
+    output = _output(program, options.output, identity, task)
     if output.finished:
         print(f"{options.output} holds {output.records:,} answers, finished", file=sys.stderr)
         return
@@ -135,16 +135,17 @@ def _wrong(program: str, found: type[Task], folder: str) -> str:
     )
 
 
-def _output(path: str, identity: dict[str, Any], task: Task) -> experiments.AnswerFile:
+def _output(
+    program: str, path: str, identity: dict[str, Any], task: Task
+) -> experiments.AnswerFile:
     if not path.endswith(".npy"):
         return experiments.AnswerFile(path, identity)
-    width = getattr(task, "width", None)
-    if width is None:
+    if program != TextEmbedder.program:
         raise ValueError(
-            f"A .npy file holds the vectors of kbert-embed. Received: --output={path} for a "
-            f"{type(task).__name__}"
+            f"A .npy file holds the vectors that {TextEmbedder.program} writes. "
+            f"Received: --output={path} of {program}"
         )
-    return experiments.VectorFile(path, identity, width)
+    return experiments.VectorFile(path, identity, cast(TextEmbedder, task).width)
 
 
 def _to_standard_output(task: Task, records: experiments.Records, how: Mapping[str, Any]) -> None:

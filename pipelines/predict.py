@@ -14,7 +14,8 @@ What it reads, plain or .gz; - is text from standard input:
 
 Answers are in the order of the input and include the text: {"text": "…", "label": "spam",
 "probability": 0.98, …}. Memory does not grow with the input. Killed at any moment, the same command
-resumes where it was; it refuses another input or model.
+resumes where it was; it refuses another input or model. Vectors, translations, continuations and
+masks: kbert-embed, kbert-translate, kbert-generate, kbert-fill-mask.
 
 Many files on many machines, by Apache Beam (pip install 'kbert[beam]'): --input is a pattern,
 --output a folder for predictions-00000-of-00012.jsonl and so on, one a file in the order of names,

@@ -225,9 +225,10 @@ def task_for(task: Task, name: str | None = None) -> NamedTask:
     """
     if not isinstance(task, FineTuningTask):
         classes = ", ".join(named.task_class.__name__ for named in _kinds().values())
+        own = "" if task.program is None else f", and {task.program} answers files with this one"
         raise ValueError(
             f"A fine-tuned model is one of {classes}. Received: a {type(task).__name__}; "
-            "kbert-finetune makes one of a pretrained model"
+            f"kbert-finetune makes one of a pretrained model{own}"
         )
     alike = [named for named in TASKS.values() if named.kind == task.kind]
     # What names of this kind decide, such as whether a text has any number of labels.

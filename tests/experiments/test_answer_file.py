@@ -1,11 +1,21 @@
 """Answers to a stream of records: killed anywhere, they come out the same."""
 
+import io
 import json
+import sys
 
 import keras
+import numpy as np
 import pytest
 
-from kbert.experiments import AnswerFile, Records, answer_records, answer_stream, model_checksum
+from kbert.experiments import (
+    AnswerFile,
+    Records,
+    VectorFile,
+    answer_records,
+    answer_stream,
+    model_checksum,
+)
 from kbert.experiments import answer_file as module
 from kbert.tasks import Columns
 from kbert.tasks.task import NoAnswerOptions
@@ -140,6 +150,53 @@ def test_a_stream_for_standard_output(source):
 )
 def test_texts_that_are_cut_are_told_of_at_once_and_counted_once(source, tmp_path, longest, told):
     assert answer(source, tmp_path / "a.jsonl", Counter(longest=longest)).told == told
+
+
+class Vectors(Counter):
+    """A vector of two numbers for each text."""
+
+    def answer_table(self, table, options, *, batch_size, first=0):
+        answers, cut = super().answer_table(table, options, batch_size=batch_size, first=first)
+        return [{"vector": np.array([x["length"], -x["number"]])} for x in answers], cut
+
+
+def embed(source, output, task=None):
+    file = VectorFile(output, {"model": "m"}, width=2)
+    for _ in answer_records(task or Vectors(), Records(source, "classify"), file):
+        pass
+
+
+def test_vectors_are_whole_or_unreadable(source, tmp_path):
+    whole, broken = tmp_path / "whole.npy", tmp_path / "broken.npy"
+    embed(source, whole)
+    vectors = np.load(whole, mmap_mode="r")
+    assert (vectors.dtype, vectors.tolist()) == (np.float32, [[n, -n] for n in range(45)])
+    assert whole.stat().st_size == module.HEADER + vectors.nbytes
+    with pytest.raises(KeyboardInterrupt):
+        embed(source, broken, Vectors(dies_after=2))
+    with broken.open("ab") as file:
+        file.write(b"torn")
+    with pytest.raises(ValueError, match="pickled"):  # NumPy's word for a file of no known header
+        np.load(broken)
+    embed(source, broken)
+    assert broken.read_bytes() == whole.read_bytes()
+    # Killed between the header and the note, and then the input has gone on.
+    state = tmp_path / "broken.npy.state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "finished": False}))
+    with source.open("a") as file:
+        file.write("x\n" * 20)
+    with pytest.raises(KeyboardInterrupt):
+        embed(source, broken, Vectors(dies_after=1))
+    with pytest.raises(ValueError, match="pickled"):
+        np.load(broken)
+    embed(source, broken)
+    assert np.load(broken)[[44, 45, 64]].tolist() == [[44, -44], [1, -45], [1, -64]]
+
+
+def test_no_texts_no_vectors(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    embed("-", tmp_path / "none.npy")
+    assert np.load(tmp_path / "none.npy").shape == (0, 2)
 
 
 def test_the_checksum_is_of_weights_and_settings():

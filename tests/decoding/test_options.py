@@ -1,0 +1,46 @@
+"""How texts are written, as settings."""
+
+import pytest
+
+from kbert.decoding import Beam, DecodingOptions, Greedy, Sampling
+
+
+@pytest.mark.parametrize(
+    ("given", "method"),
+    [
+        ({}, Greedy()),
+        ({"method": "sampling"}, Sampling()),
+        (
+            {"method": "sampling", "temperature": 0.5, "top_k": 3, "top_p": 0.9},
+            Sampling(0.5, top_k=3, top_p=0.9),
+        ),
+        ({"method": "beam"}, Beam()),
+        (
+            {"method": "beam", "beam_width": 6, "length_penalty": 0.0, "num_results": 2},
+            Beam(width=6, length_penalty=0.0, num_results=2),
+        ),
+    ],
+)
+def test_the_method_has_the_values_that_are_given(given, method):
+    assert DecodingOptions(**given).decoding == method
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"top_k": 3}, "top_k is of method=\"sampling\". Received: method='greedy' with top_k=3"),
+        ({"method": "beam", "seed": 1}, 'seed is of method="sampling".*with seed=1'),
+        ({"method": "sampling", "num_results": 2}, 'num_results is of method="beam"'),
+        ({"method": "beam", "beam_width": 2, "num_results": 3}, "must not exceed `width`"),
+        ({"method": "sampling", "temperature": 0.0}, "`temperature` must be a number above 0"),
+        ({"method": "nucleus"}, "`method` must be one of greedy, sampling, beam"),
+    ],
+)
+def test_values_of_another_method_or_out_of_range_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        DecodingOptions(**given)
+
+
+def test_what_changes_no_text_is_as_usual():
+    assert DecodingOptions(jit_compile=True).is_usual
+    assert not DecodingOptions(max_new_tokens=3).is_usual
