@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kbert.checkpoints.huggingface.foreign import read_flax, read_tensorflow
 from kbert.checkpoints.huggingface.shards import INDEX_SUFFIX, read_shards
 from kbert.checkpoints.pytorch.file import read_pytorch
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors
@@ -22,6 +23,8 @@ class _Format(NamedTuple):
 _FORMATS = (
     _Format(WEIGHTS_FILE, read_safetensors),
     _Format("pytorch_model.bin", read_pytorch),
+    _Format("tf_model.h5", read_tensorflow),
+    _Format("flax_model.msgpack", read_flax),
 )
 # All names that mark weights, with which a folder is told from others.
 FILES = tuple(name for kind in _FORMATS for name in (kind.file, kind.file + INDEX_SUFFIX))
