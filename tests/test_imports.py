@@ -39,7 +39,7 @@ ORDER = {
         groups hdf5 keys pytorch
         preset
         bilm huggingface keras_hub
-        google
+        fairseq google
         folder
     """,
     "configs": """

@@ -9,6 +9,7 @@ import keras
 from kbert.checkpoints import preset
 from kbert.checkpoints.bilm import checkpoint as bilm
 from kbert.checkpoints.checkpoint import Checkpoint
+from kbert.checkpoints.fairseq import checkpoint as fairseq
 from kbert.checkpoints.google import checkpoint as google
 from kbert.checkpoints.huggingface import huggingface, weights
 from kbert.checkpoints.keras_hub import checkpoint as keras_hub
@@ -25,12 +26,12 @@ from kbert.types import Arrays, PathLike
 
 _IN_SHARDS = ("tf_model.h5.index.json", "flax_model.msgpack.index.json")
 # In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.
-_FORMATS = (preset, huggingface, keras_hub, google, bilm)
+_FORMATS = (preset, huggingface, keras_hub, google, bilm, fairseq)
 _READ = (
     "a kbert folder (kbert.json), a Hugging Face one (config.json + model.safetensors, "
     "pytorch_model.bin, tf_model.h5 or flax_model.msgpack), a KerasHub one (config.json + "
-    "model.weights.h5), a Google one (*_config.json + *.ckpt.index, TensorFlow 1) or one of "
-    "ELMo's (*options.json + *weights.hdf5)"
+    "model.weights.h5), a Google one (*_config.json + *.ckpt.index, TensorFlow 1), one of ELMo's "
+    "(*options.json + *weights.hdf5) or RoBERTa of fairseq (model.pt)"
 )
 
 
