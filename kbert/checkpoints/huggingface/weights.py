@@ -17,7 +17,7 @@ class _Format(NamedTuple):
 
     file: str
     read: Callable[[Path], dict[str, np.ndarray]]
-    index: str | None = None
+    several: str | None = None
 
 
 # In the order of asking: where several are there, one is a copy of the other.
@@ -28,8 +28,8 @@ _FORMATS = (
     _Format("flax_model.msgpack", read_flax),
 )
 # The names that mark weights, and those of them that transformers reads too, since version 5.
-FILES = tuple(name for kind in _FORMATS for name in (kind.file, kind.index) if name)
-OF_PYTORCH = tuple(name for kind in _FORMATS[:2] for name in (kind.file, kind.index) if name)
+FILES = tuple(name for kind in _FORMATS for name in (kind.file, kind.several) if name)
+OF_PYTORCH = tuple(name for kind in _FORMATS[:2] for name in (kind.file, kind.several) if name)
 
 
 def has_weights(folder: Path) -> bool:
@@ -52,6 +52,6 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
     for kind in _FORMATS:
         if (folder / kind.file).is_file():
             return kind.read(folder / kind.file)
-        if kind.index is not None and (folder / kind.index).is_file():
-            return read_shards(folder, kind.index, kind.read)
+        if kind.several is not None and (folder / kind.several).is_file():
+            return read_shards(folder, kind.several, kind.read)
     raise ValueError(f"A folder of a model holds one of {', '.join(FILES)}. Received: {folder}")
