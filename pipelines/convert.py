@@ -9,13 +9,15 @@ r"""Converts a model between formats: config, weights, heads and tokenizer, with
 Formats it reads, recognised by the files:
 
   a name on the hub        "bert-base-uncased", or hf:owner/name with @revision behind it
-  a Hugging Face folder    config.json and model.safetensors
+  a Hugging Face folder    config.json and model.safetensors, pytorch_model.bin, tf_model.h5 or
+                           flax_model.msgpack; pickles are never run
+  a fairseq folder         model.pt of RoBERTa or XLM-R
   a KerasHub folder        config.json and model.weights.h5
   a Google folder or zip   *_config.json and *.ckpt.*, TensorFlow 1
   a kbert folder           kbert.json and model.safetensors
 
 The report lists every weight with its shape, and what the target has no place for. With --check
-both models are loaded from their folders and run on the same random inputs, each in the library
+both models are loaded from their folders and run with all their heads on the same random inputs, each in the library
 whose format it is, where that is installed; a difference above the printed tolerance ends the
 program with exit code 1. Nothing is overwritten: --to is a new or empty folder.
 

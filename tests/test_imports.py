@@ -39,7 +39,7 @@ ORDER = {
         groups hdf5 keys pytorch
         preset
         bilm huggingface keras_hub
-        google
+        fairseq google
         folder
     """,
     "configs": """
@@ -50,7 +50,8 @@ ORDER = {
         transformer_xl
     """,
     "conversion": """
-        check heads lengthening
+        heads lengthening
+        check
         convert
     """,
     "data": """
@@ -196,7 +197,7 @@ HEAVY = {
     "huggingface_hub", "torch", "jax", "transformers", "matplotlib", "pandas", "tqdm", "scipy",
     "sklearn", "seqeval", "sacrebleu", "apache_beam", "onnx", "onnxruntime", "tf2onnx", "openvino",
     "nncf", "ai_edge_litert", "onnxruntime_extensions", "openvino_tokenizers", "faiss", "umap",
-    "starlette", "uvicorn", "orjson", "prometheus_client", "grpc", "tensorflow_serving",
+    "starlette", "uvicorn", "orjson", "msgpack", "prometheus_client", "grpc", "tensorflow_serving",
 }  # fmt: skip
 # keras.ops alone, so that these also run on the JAX and PyTorch backends.
 BACKEND_FREE = ("layers", "heads", "models", "decoding")

@@ -9,6 +9,7 @@ import keras
 from kbert.checkpoints import preset
 from kbert.checkpoints.bilm import checkpoint as bilm
 from kbert.checkpoints.checkpoint import Checkpoint
+from kbert.checkpoints.fairseq import checkpoint as fairseq
 from kbert.checkpoints.google import checkpoint as google
 from kbert.checkpoints.huggingface import huggingface, weights
 from kbert.checkpoints.keras_hub import checkpoint as keras_hub
@@ -23,13 +24,14 @@ from kbert.files import Path
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays, PathLike
 
+_IN_SHARDS = ("tf_model.h5.index.json", "flax_model.msgpack.index.json")
 # In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.
-_FORMATS = (preset, huggingface, keras_hub, google, bilm)
+_FORMATS = (preset, huggingface, keras_hub, google, bilm, fairseq)
 _READ = (
-    "a kbert folder (kbert.json), a Hugging Face one (config.json + model.safetensors or "
-    "pytorch_model.bin), a KerasHub "
-    "one (config.json + model.weights.h5), a Google one (*_config.json + *.ckpt.index, "
-    "TensorFlow 1) or one of ELMo's (*options.json + *weights.hdf5)"
+    "a kbert folder (kbert.json), a Hugging Face one (config.json + model.safetensors, "
+    "pytorch_model.bin, tf_model.h5 or flax_model.msgpack), a KerasHub one (config.json + "
+    "model.weights.h5), a Google one (*_config.json + *.ckpt.index, TensorFlow 1), one of ELMo's "
+    "(*options.json + *weights.hdf5) or RoBERTa of fairseq (model.pt)"
 )
 
 
@@ -164,26 +166,15 @@ def write_checkpoint(
 
 def _why_not(folder: Path) -> str:
     files = {path.name for path in folder.iterdir()}
-    for names, what in _OTHERS.items():
-        found = sorted(files.intersection(names))
-        if found:
-            return f"{found[0]} {what}"
+    for name in _IN_SHARDS:
+        if name in files:
+            return (
+                f"{name} leads to shards of transformers' TensorFlow or Flax classes: load them "
+                "with from_pretrained(folder, from_tf=True or from_flax=True) of a transformers "
+                "below version 5 and save them with save_pretrained, as safetensors."
+            )
     if preset.ADAPTER_FILE in files:
         return f"{preset.ADAPTER_FILE} is of an adapter: see kbert.adapters.load_task."
     if "config.json" not in files and {*weights.FILES} & files:
         return "Weights alone do not say what model they are of: config.json is missing."
     return "The folder holds no model that kbert knows."
-
-
-# Weights of other kinds, and the way out.
-_OTHERS = {
-    ("tf_model.h5", "tf_model.h5.index.json"): (
-        "is of transformers' TensorFlow classes: load it with from_pretrained(folder, "
-        "from_tf=True) of a transformers below version 5 and save it with save_pretrained, as "
-        "safetensors."
-    ),
-    ("flax_model.msgpack", "flax_model.msgpack.index.json"): (
-        "is of transformers' Flax classes: load it with from_pretrained(folder, from_flax=True) "
-        "of a transformers below version 5 and save it with save_pretrained, as safetensors."
-    ),
-}

@@ -1,6 +1,6 @@
 """Whether two folders compute the same, on random inputs.
 
-Shapes: `B` batch, `T` tokens, `H` hidden width, `V` vocabulary.
+Shapes: `B` batch, `T` tokens, `H` hidden width, `C` classes, `V` vocabulary.
 """
 
 import contextlib
@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from kbert.checkpoints import read_checkpoint
+from kbert.checkpoints import Checkpoint, read_checkpoint
+from kbert.checkpoints.huggingface.weights import OF_PYTORCH
 from kbert.checkpoints.keras_hub import checkpoint as keras_hub
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.encoder import EncoderConfig
+from kbert.conversion.heads import load_heads, run_heads
 from kbert.files import Path, local_only
-from kbert.heads import MaskedLMHead
 from kbert.json_file import read_json
 from kbert.models import Encoder
 from kbert.models.generators.decoder import Decoder
@@ -29,6 +30,24 @@ TOLERANCE = 1e-4
 _TEXTS = 4
 _TOKENS = 64
 _FIRST_WORD = 5  # below lie [PAD] and other special tokens, which some models treat specially
+# Outputs that are of texts as a whole; of the others, those at padding are arbitrary.
+_OF_TEXTS = ("pooled", "sentence", "classifier", "choice")
+# Head here -> the class of transformers that has it, and output here -> there: the first it has.
+_THEIR_HEADS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
+    "masked_lm": ("AutoModelForMaskedLM", {"masked_lm": ("logits",)}),
+    "sentence": (
+        "AutoModelForPreTraining",
+        {"sentence": ("seq_relationship_logits", "sop_logits")},
+    ),
+    "discriminator": ("AutoModelForPreTraining", {"discriminator": ("logits",)}),
+    "classifier": ("AutoModelForSequenceClassification", {"classifier": ("logits",)}),
+    "tokens": ("AutoModelForTokenClassification", {"tokens": ("logits",)}),
+    "span": (
+        "AutoModelForQuestionAnswering",
+        {"span_start": ("start_logits",), "span_end": ("end_logits",)},
+    ),
+    "choice": ("AutoModelForMultipleChoice", {"choice": ("logits",)}),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,19 +91,20 @@ def check(source: PathLike, target: PathLike) -> list[Check]:
         target: another.
 
     Returns:
-        One or two checks: of "sequence", of "pooled" where both have a pooler, of "masked_lm"
-        (logits of every position) where both have that head, and of a decoder's "logits". Padding
-        is left out.
+        One or two checks: of "sequence", of "pooled" where both have a pooler, of a decoder's
+        "logits", and of the logits of every head that both have: "masked_lm" (of every position),
+        "sentence", "discriminator", "classifier", "tokens", "span_start" and "span_end", "choice"
+        (of the texts as alternatives), "span_boundary". Padding is left out.
     """
     source, target = (Path(local_only(path, "A comparison of models")) for path in (source, target))
     here, there = read_checkpoint(source), read_checkpoint(target)
     inputs = _random_inputs(here.config)
-    masked_lm = "masked_lm/bias" in here.arrays and "masked_lm/bias" in there.arrays
+    heads = _head_names(here.arrays) & _head_names(there.arrays)
     reference_name, reference = _runners(source)[-1]
-    expected = _without_padding(reference(source, inputs, masked_lm), inputs)
+    expected = _without_padding(reference(source, inputs, heads), inputs)
     checks = []
     for name, run in _runners(target):
-        found = _without_padding(run(target, inputs, masked_lm), inputs)
+        found = _without_padding(run(target, inputs, heads), inputs)
         both = [output for output in expected if output in found]
         checks.append(
             Check(
@@ -94,6 +114,10 @@ def check(source: PathLike, target: PathLike) -> list[Check]:
             )
         )
     return checks
+
+
+def _head_names(arrays: Arrays) -> set[str]:
+    return {name.split("/")[0] for name in arrays}
 
 
 def _random_inputs(config: EncoderConfig | DecoderConfig) -> dict[str, np.ndarray]:
@@ -117,13 +141,17 @@ def _difference(expected: np.ndarray, found: np.ndarray) -> float:
     return float(np.abs(expected - found).max() / max(1.0, np.abs(expected).max()))
 
 
-def _runners(folder: Path) -> list[tuple[str, Callable[[Path, dict, bool], Tensors]]]:
+_Runner = Callable[[Path, dict, set[str]], Tensors]  # folder, inputs, heads -> outputs
+
+
+def _runners(folder: Path) -> list[tuple[str, _Runner]]:
     """Who can run the model of a folder, the most independent last."""
-    runners: list[tuple[str, Callable[[Path, dict, bool], Tensors]]] = [("kbert", _run_kbert)]
+    runners: list[tuple[str, _Runner]] = [("kbert", _run_kbert)]
     if keras_hub.is_folder(folder):
         runners.append(("KerasHub", _run_keras_hub))
     installed = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-    if installed and _names_its_architecture(folder / "config.json"):
+    readable = any((folder / name).is_file() for name in OF_PYTORCH)  # since version 5
+    if installed and readable and _names_its_architecture(folder / "config.json"):
         import transformers
 
         runners.append((f"transformers {transformers.__version__}", _run_transformers))
@@ -134,29 +162,27 @@ def _names_its_architecture(path: Path) -> bool:
     return path.is_file() and "model_type" in read_json(path)
 
 
-def _run_kbert(folder: Path, inputs: dict, masked_lm: bool) -> Tensors:
+def _run_kbert(folder: Path, inputs: dict, heads: set[str]) -> Tensors:
     checkpoint = read_checkpoint(folder)
     if isinstance(checkpoint.config, DecoderConfig):
-        return _run_decoder(folder, inputs)
+        return _run_decoder(folder, inputs, checkpoint)
     encoder = Encoder(checkpoint.config)
     set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
+    own = {k: x for k, x in checkpoint.arrays.items() if k.split("/")[0] in heads}
     outputs = dict(encoder(inputs))
-    if masked_lm:
-        head = MaskedLMHead(checkpoint.config, encoder.token_embedding)
-        set_arrays(head, "masked_lm", checkpoint.part("masked_lm/"), checkpoint.source)
-        batch, length = inputs["token_ids"].shape
-        positions = np.broadcast_to(np.arange(length, dtype="int32"), (batch, length))
-        outputs["masked_lm"] = head(outputs["sequence"], positions)  # (B, T, V)
-    return outputs
+    return outputs | run_heads(load_heads(encoder, own, checkpoint.source), outputs)
 
 
-def _run_decoder(folder: Path, inputs: dict) -> Tensors:
+def _run_decoder(folder: Path, inputs: dict, checkpoint: Checkpoint) -> Tensors:
     decoder = Decoder.from_preset(folder)
     sequence = decoder(inputs)["sequence"]
-    return {"sequence": sequence, "logits": decoder.logits(sequence)}  # (B, T, H), (B, T, V)
+    found = {"sequence": sequence, "logits": decoder.logits(sequence)}  # (B, T, H), (B, T, V)
+    # Its head reads the last token; here, every one.
+    head = load_heads(decoder, checkpoint.part("classifier/"), checkpoint.source).get("classifier")
+    return found if head is None else {**found, "classes": head(sequence)}  # (B, T, C)
 
 
-def _run_keras_hub(folder: Path, inputs: dict, masked_lm: bool) -> Tensors:
+def _run_keras_hub(folder: Path, inputs: dict, heads: set[str]) -> Tensors:
     from keras_hub import models
 
     backbone = models.Backbone.from_preset(str(folder))
@@ -167,7 +193,7 @@ def _run_keras_hub(folder: Path, inputs: dict, masked_lm: bool) -> Tensors:
     return {name: found[key] for name, key in names.items() if key in found}
 
 
-def _run_transformers(folder: Path, inputs: dict, masked_lm: bool) -> Tensors:
+def _run_transformers(folder: Path, inputs: dict, heads: set[str]) -> Tensors:
     import torch
     import transformers
 
@@ -196,17 +222,25 @@ def _run_transformers(folder: Path, inputs: dict, masked_lm: bool) -> Tensors:
         # Weights that are missing in the file are drawn at random there.
         if getattr(found, "pooler_output", None) is not None and not info["missing_keys"]:
             outputs["pooled"] = found.pooler_output.numpy()
-        if masked_lm:
-            model, _ = load(transformers.AutoModelForMaskedLM)
-            outputs["masked_lm"] = model.eval()(**tensors).logits.numpy()
+        for head, (class_name, names) in _THEIR_HEADS.items():
+            if head not in heads:
+                continue
+            model, _ = load(getattr(transformers, class_name))
+            given = tensors
+            if head == "choice":  # one question, whose alternatives the texts are: (1, B, T)
+                given = {name: value[None] for name, value in tensors.items()}
+            found = model.eval()(**given)
+            for name, theirs in names.items():
+                logits = next(x for key in theirs if (x := getattr(found, key, None)) is not None)
+                outputs[name] = (logits[0] if head == "choice" else logits).numpy()
     return outputs
 
 
 def _without_padding(outputs: Tensors, inputs: Arrays) -> dict[str, np.ndarray]:
-    """The outputs of real tokens: those at padding are arbitrary."""
+    """The outputs of texts and of real tokens: those at padding are arbitrary."""
     mask = inputs["padding_mask"] == 1
-    outputs = {name: ops.convert_to_numpy(value) for name, value in outputs.items()}
-    return {name: value[mask] if value.ndim == 3 else value for name, value in outputs.items()}
+    arrays = {name: ops.convert_to_numpy(value) for name, value in outputs.items()}
+    return {name: x if name in _OF_TEXTS else x[mask] for name, x in arrays.items()}
 
 
 @contextlib.contextmanager

@@ -1,15 +1,19 @@
-"""The heads of a model that is converted: each whole, of its shapes, and finite."""
+"""The heads of a model that is converted: each whole, of its shapes, and finite; what they give.
+
+Shapes: `B` batch, `T` tokens, `H` hidden width, `C` classes, `V` vocabulary.
+"""
 
 from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from kbert.heads import DiscriminatorHead, MaskedLMHead, SpanBoundaryHead, TokenLogits
 from kbert.heads.linear import LinearHead, SpanHead, TokenHead
 from kbert.models import Decoder, Encoder
 from kbert.models.weights import set_arrays
-from kbert.types import Arrays
+from kbert.types import Arrays, Tensor, Tensors
 
 # First parts of the names of the heads' weights.
 HEADS = (
@@ -41,10 +45,55 @@ def check_heads(encoder: Encoder | Decoder, arrays: Arrays, source: str) -> None
         ValueError: The weights do not fit the model. Received: memory
           - missing span/dense/kernel (8, 2)
     """
+    load_heads(encoder, arrays, source)
+
+
+def load_heads(
+    encoder: Encoder | Decoder, arrays: Arrays, source: str
+) -> dict[str, keras.layers.Layer]:
+    """The heads that are there, with their weights; arguments and errors as of `check_heads`.
+
+    Returns:
+        first part of the names of its weights -> layer.
+    """
+    heads = {}
     for head in HEADS:
         own = {name: array for name, array in arrays.items() if name.split("/")[0] == head}
         if own:
-            set_arrays(_make(head, encoder, own), head, own, source)
+            heads[head] = _make(head, encoder, own)
+            set_arrays(heads[head], head, own, source)
+    return heads
+
+
+def run_heads(heads: dict[str, keras.layers.Layer], outputs: Tensors) -> dict[str, Tensor]:
+    """What heads make of an encoder's outputs.
+
+    Args:
+        heads: of `load_heads`.
+        outputs: the encoder's, "sequence" (B, T, H) and perhaps "pooled" (B, H).
+
+    Returns:
+        Logits under the heads' names: for each token (B, T, V), (B, T, C) or (B, T), "span" being
+        "span_start" and "span_end"; for each text (B, C), the choice being one among all (B,).
+        Heads on a vector that the encoder does not give are left out.
+    """
+    sequence, pooled = outputs["sequence"], outputs.get("pooled")
+    batch, length = sequence.shape[:2]
+    positions = np.broadcast_to(np.arange(length, dtype="int32"), (batch, length))
+    found: dict[str, Tensor] = {}
+    for name, head in heads.items():
+        if name == "masked_lm":
+            found[name] = head(sequence, positions)
+        elif name == "span_boundary":  # every token as a span of its own
+            found[name] = head(sequence, positions, positions, positions)
+        elif name == "span":
+            found["span_start"], found["span_end"] = head(sequence)
+        elif name in ("permutation_lm", "discriminator", "tokens"):
+            found[name] = head(sequence)
+        elif pooled is not None:
+            logits = head(pooled)
+            found[name] = ops.squeeze(logits, axis=-1) if name == "choice" else logits
+    return found
 
 
 def _make(head: str, encoder: Encoder | Decoder, arrays: Arrays) -> keras.layers.Layer:

@@ -32,6 +32,8 @@ _CONFIG_FILES = (
 _WEIGHT_FILES = (
     ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
     ("pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json"),
+    ("tf_model.h5",),
+    ("flax_model.msgpack",),
 )
 _MODULE_WEIGHTS = (("[1-9]_*/model.safetensors",), ("[1-9]_*/pytorch_model.bin",))  # likewise
 _MAIN = "main"

@@ -179,20 +179,25 @@ def test_the_check_without_another_library_compares_with_the_target_read_back(pr
     convert(preset, tmp_path / "there")
     (done,) = check(preset, tmp_path / "there")
     assert done.passed
-    assert done.differences == {"sequence": 0.0, "pooled": 0.0, "masked_lm": 0.0}
+    outputs = ("sequence", "pooled", "masked_lm", "sentence")
+    assert done.differences == dict.fromkeys(outputs, 0.0)
     assert str(done).startswith("kbert on the source, kbert on the target: equal; largest diff")
 
 
-@pytest.mark.parametrize("head", ["encoder/layers/1/feed_forward/output/bias", "masked_lm/bias"])
+@pytest.mark.parametrize(
+    "head",
+    ["encoder/layers/1/feed_forward/output/bias", "masked_lm/bias", "sentence/dense/bias"],
+)
 def test_the_check_finds_a_wrong_weight(preset, tmp_path, head):
     convert(preset, tmp_path / "there")
     checkpoint = read_checkpoint(tmp_path / "there")
-    checkpoint.arrays[head][3] += 0.01
+    checkpoint.arrays[head][1] += 0.01
     write_preset(tmp_path / "there", checkpoint.config, checkpoint.arrays)
     (done,) = check(preset, tmp_path / "there")
     assert not done.passed
     assert "NOT EQUAL" in str(done)
-    assert done.differences["masked_lm"] > conversion.TOLERANCE
+    output = "masked_lm" if head.startswith("encoder/") else head.split("/")[0]
+    assert done.differences[output] > conversion.TOLERANCE
 
 
 def test_the_check_finds_another_activation(preset, tmp_path):
@@ -254,6 +259,58 @@ def test_transformers_agrees_for_every_architecture_in_both_directions(tmp_path,
         assert done.reference.startswith("transformers")
         has_head = "MaskedLM" in class_name or model_type == "bert"
         assert ("masked_lm" in done.differences) == has_head
+
+
+HEADS = [
+    ("BertForQuestionAnswering", {"span_start", "span_end"}),
+    ("BertForMultipleChoice", {"choice"}),
+]
+MORE_HEADS = [
+    ("BertForPreTraining", {"masked_lm", "sentence"}),
+    ("BertForNextSentencePrediction", {"sentence"}),
+    ("BertForSequenceClassification", {"classifier"}),
+    ("BertForTokenClassification", {"tokens"}),
+    ("ElectraForPreTraining", {"discriminator"}),
+    ("ElectraForMultipleChoice", {"choice"}),
+    ("AlbertForPreTraining", {"masked_lm", "sentence"}),
+    ("RobertaForSequenceClassification", {"classifier"}),
+    ("DistilBertForSequenceClassification", {"classifier"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("class_name", "outputs"),
+    [*HEADS, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_HEADS)],
+)
+def test_transformers_agrees_about_every_head(tmp_path, class_name, outputs):
+    """And finds one weight of the head that is another."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    model_class = getattr(transformers, class_name)
+    kind = model_class.config_class.model_type
+    sizes = {"vocab_size": 40, "max_position_embeddings": 26}
+    model = model_class(model_class.config_class(**SIZES[kind], **sizes))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randn_like(weight) * 0.15)
+    model.save_pretrained(tmp_path / "source")
+    convert(tmp_path / "source", tmp_path / "here")
+    convert(tmp_path / "here", tmp_path / "there", format="huggingface", architecture=kind)
+    for target in ("here", "there"):
+        for done in check(tmp_path / "source", tmp_path / target):
+            assert done.passed, str(done)
+            assert done.differences.keys() - {"sequence", "pooled"} == outputs
+    checkpoint = read_checkpoint(tmp_path / "here")
+    (head,) = [
+        name
+        for name in checkpoint.arrays
+        if name.split("/")[0] in {*outputs, "span"} - {"masked_lm"} and name.endswith("bias")
+    ][-1:]
+    checkpoint.arrays[head][0] += 0.1
+    write_preset(tmp_path / "here", checkpoint.config, checkpoint.arrays, task=checkpoint.task)
+    (done,) = check(tmp_path / "source", tmp_path / "here")
+    assert not done.passed
 
 
 def test_labels_of_a_fine_tuned_model_are_kept_or_listed(tmp_path):

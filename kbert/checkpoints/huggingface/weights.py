@@ -5,26 +5,31 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kbert.checkpoints.huggingface.shards import INDEX_SUFFIX, read_shards
+from kbert.checkpoints.huggingface.foreign import read_flax, read_tensorflow
+from kbert.checkpoints.huggingface.shards import INDEX_FILE, read_shards
 from kbert.checkpoints.pytorch.file import read_pytorch
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors
 from kbert.files import Path
 
 
 class _Format(NamedTuple):
-    """A file's name, which with `INDEX_SUFFIX` is that of the index of several, and its reader."""
+    """A file's name, its reader, and that of the index of several, where kbert reads those."""
 
     file: str
     read: Callable[[Path], dict[str, np.ndarray]]
+    several: str | None = None
 
 
 # In the order of asking: where several are there, one is a copy of the other.
 _FORMATS = (
-    _Format(WEIGHTS_FILE, read_safetensors),
-    _Format("pytorch_model.bin", read_pytorch),
+    _Format(WEIGHTS_FILE, read_safetensors, INDEX_FILE),
+    _Format("pytorch_model.bin", read_pytorch, "pytorch_model.bin.index.json"),
+    _Format("tf_model.h5", read_tensorflow),
+    _Format("flax_model.msgpack", read_flax),
 )
-# All names that mark weights, with which a folder is told from others.
-FILES = tuple(name for kind in _FORMATS for name in (kind.file, kind.file + INDEX_SUFFIX))
+# The names that mark weights, and those of them that transformers reads too, since version 5.
+FILES = tuple(name for kind in _FORMATS for name in (kind.file, kind.several) if name)
+OF_PYTORCH = tuple(name for kind in _FORMATS[:2] for name in (kind.file, kind.several) if name)
 
 
 def has_weights(folder: Path) -> bool:
@@ -45,9 +50,8 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
         ValueError: a file is damaged, missing, or not understood.
     """
     for kind in _FORMATS:
-        index = kind.file + INDEX_SUFFIX
         if (folder / kind.file).is_file():
             return kind.read(folder / kind.file)
-        if (folder / index).is_file():
-            return read_shards(folder, index, kind.read)
+        if kind.several is not None and (folder / kind.several).is_file():
+            return read_shards(folder, kind.several, kind.read)
     raise ValueError(f"A folder of a model holds one of {', '.join(FILES)}. Received: {folder}")

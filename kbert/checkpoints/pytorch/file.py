@@ -93,7 +93,9 @@ def open_pytorch(path: PathLike, below: str | None = None) -> "TensorFile":
         content = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
     read = _read_zip if content[:4] == _ZIP else _read_stream
     value, regions, big = read(content, str(path))
-    return TensorFile(content, _tensors(value, below, str(path)), regions, big, str(path))
+    tensors = _tensors(value, below, str(path))
+    beside = {} if below is None else {key: x for key, x in value.items() if key != below}
+    return TensorFile(content, tensors, regions, big, str(path), beside)
 
 
 class TensorFile:
@@ -105,6 +107,7 @@ class TensorFile:
         regions: key of a storage -> where it lies.
         big_endian: the order of the bytes of a number.
         source: the file, for messages.
+        beside: what else the pickle says, by its keys: plain values, tensors and records.
     """
 
     def __init__(
@@ -114,7 +117,9 @@ class TensorFile:
         regions: Mapping[str, _Region],
         big_endian: bool,
         source: str,
+        beside: Mapping[Any, Any],
     ) -> None:
+        self.beside = beside
         self._content, self._tensors, self._regions = content, tensors, regions
         self._big_endian, self._source = big_endian, source
         self._verified: set[str] = set()

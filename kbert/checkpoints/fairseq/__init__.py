@@ -1,0 +1,1 @@
+"""fairseq's RoBERTa and XLM-R, as they were released: `model.pt`."""

@@ -1,0 +1,183 @@
+"""RoBERTa and XLM-R as fairseq saves them: a folder with `model.pt`, a pickle that is never run.
+
+The file is a dict of `args` (an argparse.Namespace; newer files have `cfg`) and `model`, the
+weights, perhaps with the state of a training. Beside it lie the vocabulary's files, which say
+nothing about the model. (fairseq/checkpoint_utils.py, models/roberta/model.py.)
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kbert.checkpoints.checkpoint import Checkpoint, default_labels
+from kbert.checkpoints.huggingface.huggingface import import_model
+from kbert.checkpoints.pytorch.file import open_pytorch
+from kbert.checkpoints.pytorch.pickles import Record
+from kbert.checkpoints.safetensors import widened
+from kbert.files import Path
+from kbert.types import Arrays
+
+MODEL_FILE = "model.pt"
+# Key of the settings -> of Hugging Face's config.
+_SIZES = {
+    "encoder_layers": "num_hidden_layers",
+    "encoder_embed_dim": "hidden_size",
+    "encoder_ffn_embed_dim": "intermediate_size",
+    "encoder_attention_heads": "num_attention_heads",
+}
+_OTHERS = {
+    "activation_fn": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+}
+# What makes another model of it, unless it is so.
+_REQUIRED = {
+    "encoder_normalize_before": False,
+    "untie_weights_roberta": False,
+    "encoder_learned_pos": True,
+    "no_token_positional_embeddings": False,
+    "encoder_layers_to_keep": None,
+    "spectral_norm_classification_head": False,
+}
+_ENCODER = re.compile(r"^(decoder|encoder)\.(sentence_encoder\.)?")
+_LAYER = re.compile(r"^layers\.(\d+)\.(.+)\.(weight|bias)$")
+_PACKED = re.compile(r"^layers\.(\d+)\.self_attn\.in_proj_(weight|bias)$")
+_HEAD = re.compile(r"^classification_heads\.([^.]+)\.(dense|out_proj)\.(weight|bias)$")
+_PARTS = {
+    "self_attn.q_proj": "attention.self.query",
+    "self_attn.k_proj": "attention.self.key",
+    "self_attn.v_proj": "attention.self.value",
+    "self_attn.out_proj": "attention.output.dense",
+    "self_attn_layer_norm": "attention.output.LayerNorm",
+    "fc1": "intermediate.dense",
+    "fc2": "output.dense",
+    "final_layer_norm": "output.LayerNorm",
+}
+_TABLES = {
+    "embed_tokens": "embeddings.word_embeddings",
+    "embed_positions": "embeddings.position_embeddings",
+    # Before version 0.10, and since.
+    "emb_layer_norm": "embeddings.LayerNorm",
+    "layernorm_embedding": "embeddings.LayerNorm",
+}
+_WORDS = "roberta.embeddings.word_embeddings.weight"
+_POSITIONS = "roberta.embeddings.position_embeddings.weight"
+
+
+def is_folder(folder: Path) -> bool:
+    """Whether the folder holds a model of fairseq's."""
+    return (folder / MODEL_FILE).is_file()
+
+
+def read_folder(folder: Path) -> Checkpoint:
+    """Reads a folder for which `is_folder` holds.
+
+    Args:
+        folder: holds `model.pt`.
+
+    Returns:
+        The checkpoint; with the head of a classifier, where there is one.
+
+    Raises:
+        ValueError: the file is damaged, holds what is not of weights, or is of another model.
+    """
+    path = folder / MODEL_FILE
+    file = open_pytorch(path, below="model")
+    settings = _settings(file.beside, str(path))
+    arrays: dict[str, np.ndarray] = {}
+    left = []
+    classifiers = set()
+    for name in file.keys():  # noqa: SIM118 (a file is no mapping)
+        short = _ENCODER.sub("", name)
+        if head := _HEAD.match(short):
+            classifiers.add(head[1])
+        if re.search(r"(^|\.)(version|_float_tensor)$", name):  # buffers of its layers
+            left.append(name)
+        else:
+            arrays |= _renamed(short, widened(file.get_tensor(name)))
+    if len(classifiers) > 1:
+        raise ValueError(
+            "kbert reads a model of fairseq's with one head for classes. "
+            f"Received: {', '.join(sorted(classifiers))} in {path}"
+        )
+    for name in (_WORDS, _POSITIONS):
+        if name not in arrays or arrays[name].ndim != 2:
+            raise ValueError(
+                "A RoBERTa of fairseq's has tables of tokens and of positions. "
+                f"Received: no {name} of {len(arrays)} arrays in {path}"
+            )
+    content = _config(settings, arrays)
+    segment = np.zeros((1, arrays[_WORDS].shape[1]), np.float32)  # which fairseq has not
+    arrays["roberta.embeddings.token_type_embeddings.weight"] = segment
+    if classifiers:
+        content["architectures"] = ["RobertaForSequenceClassification"]
+        bias = arrays.get("classifier.out_proj.bias", np.zeros(0))
+        content["id2label"] = dict(enumerate(default_labels(bias.size)))
+    checkpoint = import_model(content, arrays, str(path))
+    return dataclasses.replace(checkpoint, left=(*checkpoint.left, *left))
+
+
+def _settings(beside: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    found = beside.get("args")
+    if found is None and isinstance(beside.get("cfg"), dict):
+        found = beside["cfg"].get("model")
+    if isinstance(found, Record):
+        found = found.state
+    if not isinstance(found, dict):
+        raise ValueError(
+            "A file of fairseq's says its model's sizes in `args`, or in `model` of `cfg`. "
+            f"Received: neither in {source}"
+        )
+    for key, value in _REQUIRED.items():
+        if found.get(key, value) not in (value, None):
+            raise ValueError(
+                f"`{key}` must be {value!r} in a RoBERTa of fairseq's that kbert reads. "
+                f"Received: {found[key]!r:.40} in {source}"
+            )
+    missing = [key for key in _SIZES if type(found.get(key)) is not int]
+    if missing:
+        raise ValueError(
+            f"The settings of a RoBERTa of fairseq's give {', '.join(_SIZES)}. "
+            f"Received: no {', '.join(missing)} in {source}"
+        )
+    return found
+
+
+def _config(settings: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
+    """A `config.json` of the same model."""
+    return {
+        "model_type": "roberta",
+        "vocab_size": len(arrays[_WORDS]),
+        "max_position_embeddings": len(arrays[_POSITIONS]),
+        "type_vocab_size": 1,
+        "pad_token_id": 1,
+        "layer_norm_eps": 1e-5,  # of PyTorch's LayerNorm, which fairseq takes as it is
+        **{there: settings[key] for key, there in _SIZES.items()},
+        **{there: settings[key] for key, there in _OTHERS.items() if key in settings},
+    }
+
+
+def _renamed(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
+    """A weight under the names of Hugging Face's RoBERTa; an unknown one stays what it is."""
+    if packed := _PACKED.match(name):  # before version 0.8
+        layer, kind = packed.groups()
+        parts = np.split(array, 3) if array.ndim and len(array) % 3 == 0 else [array] * 3
+        return {
+            f"roberta.encoder.layer.{layer}.{_PARTS[f'self_attn.{x}_proj']}.{kind}": part
+            for x, part in zip("qkv", parts, strict=True)
+        }
+    if layer_match := _LAYER.match(name):
+        layer, part, kind = layer_match.groups()
+        if part in _PARTS:
+            return {f"roberta.encoder.layer.{layer}.{_PARTS[part]}.{kind}": array}
+    table, _, kind = name.rpartition(".")
+    if table in _TABLES:
+        return {f"roberta.{_TABLES[table]}.{kind}": array}
+    if name == "lm_head.weight":
+        return {"lm_head.decoder.weight": array}
+    if head := _HEAD.match(name):
+        return {f"classifier.{head[2]}.{head[3]}": array}
+    return {name: array}

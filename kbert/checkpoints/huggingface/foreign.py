@@ -1,0 +1,146 @@
+"""Weights that transformers' TensorFlow and Flax classes wrote, as its PyTorch classes name them.
+
+The TensorFlow classes (until version 4) wrote Keras' HDF5: GROUP/MODEL/path/of/layers/kernel:0,
+where the groups are the model's direct layers, and a layer that shares the token table has a copy
+of it. The Flax classes wrote nested dicts of arrays in MessagePack. Both call things as the PyTorch
+classes do, but for what the leaves are called and how they lie. (modeling_tf_pytorch_utils.py and
+modeling_flax_pytorch_utils.py of transformers 4; flax/serialization.py.)
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from kbert.checkpoints.hdf5 import open_datasets
+from kbert.checkpoints.safetensors import widened
+from kbert.files import Path
+
+_KERNELS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "kernel": np.transpose,  # of a dense layer
+    "depthwise_kernel": lambda kernel: kernel.transpose(1, 2, 0),
+    "pointwise_kernel": lambda kernel: kernel.transpose(2, 1, 0),
+}
+# Of tables and norms; the other leaves have one name everywhere.
+_LEAVES = {
+    **dict.fromkeys(("embeddings", "gamma", "embedding", "scale"), "weight"),
+    "beta": "bias",
+}
+# Of PyTorch's convolutions, which hold their two parts as layers of their own.
+_CONVOLUTIONS = {"depthwise_kernel": "depthwise.weight", "pointwise_kernel": "pointwise.weight"}
+# `layer_._0` is item 0 of the list `layer`; of `mlm___cls` the first part tells two of them apart.
+_ITEM, _TOLD_APART = re.compile(r"_\._(?=\d+$)"), re.compile(r".*___")
+_ARRAY, _SCALAR = 1, 3  # flax' kinds of MessagePack's extensions
+_CHUNKED = "__msgpack_chunked_array__"  # how flax writes an array of more than a gigabyte
+_DTYPES = frozenset(
+    "float16 float32 float64 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
+)
+
+
+def read_tensorflow(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of a `tf_model.h5`.
+
+    Args:
+        path: the file.
+
+    Returns:
+        name in PyTorch's class -> array; float16 is widened.
+
+    Raises:
+        ValueError: the file is damaged, or two copies of an array differ.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    with open_datasets(path) as datasets:
+        for key, dataset in datasets.items():
+            parts = [
+                _ITEM.sub(".", _TOLD_APART.sub("", part))
+                for part in key.removesuffix(":0").split("/")[2:]
+            ]
+            if not parts:
+                raise ValueError(
+                    "An array of a tf_model.h5 lies in a layer of a model. "
+                    f"Received: {key} in {path}"
+                )
+            name, array = _renamed(parts, widened(dataset[()]))
+            if name in arrays and not np.array_equal(arrays[name], array):
+                raise ValueError(
+                    "Copies of an array must be equal: layers share it. "
+                    f"Received: two of {name} in {path}"
+                )
+            arrays[name] = array
+    # ALBERT's class has two biases, and adds the second.
+    if "predictions.decoder.bias" in arrays:
+        arrays["predictions.bias"] = arrays["predictions.decoder.bias"]
+    return arrays
+
+
+def read_flax(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of a `flax_model.msgpack`.
+
+    Args:
+        path: the file.
+
+    Returns:
+        name in PyTorch's class -> array; bfloat16 and float16 are widened.
+
+    Raises:
+        ImportError: msgpack is not installed.
+        ValueError: the file is damaged, or holds something else than nested dicts of arrays.
+    """
+    try:
+        import msgpack
+    except ImportError as error:
+        raise ImportError(
+            "flax_model.msgpack is read with the package msgpack: pip install 'kbert[msgpack]'. "
+            f"Received: {path}"
+        ) from error
+    arrays: dict[str, np.ndarray] = {}
+    content = path.read_bytes()
+    try:
+        # No text, list or array is longer than the file: msgpack compares before it allocates.
+        value = msgpack.unpackb(content, ext_hook=_extension, max_ext_len=len(content))
+        _flatten(value, [], arrays)
+    except (ValueError, TypeError, KeyError, RecursionError, msgpack.UnpackException) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(
+            f"The file is damaged, cut short, or not one of Flax ({reason}). Received: {path}"
+        ) from error
+    return arrays
+
+
+def _renamed(parts: list[str], array: np.ndarray) -> tuple[str, np.ndarray]:
+    *layers, leaf = parts
+    if leaf in _KERNELS:
+        array = np.ascontiguousarray(_KERNELS[leaf](array))
+        leaf = _CONVOLUTIONS.get(leaf, "weight")
+    elif leaf == "bias" and array.ndim == 2:
+        array = array[0]  # of GPT's convolutions of width 1, which have rows
+    return ".".join([*layers, _LEAVES.get(leaf, leaf)]), array
+
+
+def _extension(code: int, content: bytes) -> np.ndarray:
+    import msgpack
+
+    if code not in (_ARRAY, _SCALAR):
+        raise ValueError(f"an extension {code} is none of arrays")
+    shape, kind, numbers = msgpack.unpackb(content, max_bin_len=len(content))
+    if kind not in _DTYPES:
+        raise ValueError(f"an array of {kind!r:.40}")
+    dtype = np.dtype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
+    return np.frombuffer(numbers, dtype).reshape(shape)
+
+
+def _flatten(value: Any, parts: list[str], arrays: dict[str, np.ndarray]) -> None:
+    if isinstance(value, np.ndarray):
+        name, array = _renamed(parts, widened(value))
+        arrays[name] = array
+    elif not isinstance(value, dict):
+        raise ValueError(f"{'/'.join(parts)[:80] or 'the whole'} is a {type(value).__name__}")
+    elif _CHUNKED in value:
+        chunks, shape = (list(value[name].values()) for name in ("chunks", "shape"))
+        _flatten(np.concatenate(chunks).reshape([int(size) for size in shape]), parts, arrays)
+    else:
+        for key, item in value.items():
+            _flatten(item, [*parts, str(key)], arrays)
