@@ -5,17 +5,19 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 QUICKSTART_FLAGS ?=
 BENCH_FLAGS ?=
+INSTALL_FLAGS ?=
 
 # What a process compiles stays for the next one; so pip need not compile what nobody imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test test-slow test-beam coverage bench lint types clean
+.PHONY: help quickstart test test-slow test-beam test-install coverage bench lint types clean
 
 help:
 	@echo "make quickstart   text -> vocabulary -> pretrained BERT -> SavedModel, in five minutes on two cores"
 	@echo "make test         the tests (TensorFlow backend, then the model on the JAX backend)"
 	@echo "make test-slow    the tests marked slow"
 	@echo "make test-beam    a corpus and answers made on Apache Beam, in an environment with the extra [beam]"
+	@echo "make test-install the wheel and the sdist in empty environments, and the quickstart there"
 	@echo "make coverage     the tests on the TensorFlow backend, and the share of kbert's lines that they run"
 	@echo "make bench        speed and memory beside the nearest peers, as ratios"
 	@echo "make lint         ruff: style and import order"
@@ -61,6 +63,11 @@ test-beam:
 	$(PYTHON) -m venv $(VENV)-beam
 	$(VENV)-beam/bin/python -m pip install --quiet -e '.[beam]' pytest hypothesis
 	$(VENV)-beam/bin/python -m pytest -m 'slow or not slow' tests/data/corpus/test_beam.py tests/experiments/test_beam.py
+
+# What is built is installed with its dependencies, from pip's cache or index; INSTALL_FLAGS='--kinds=wheel
+# --pythons=python3.11' chooses.
+test-install: $(VENV)/.created
+	$(BIN)/python -m tests.installed $(INSTALL_FLAGS)
 
 coverage: $(VENV)/.installed-test
 	$(PYTEST) $(SPREAD) --cov --cov-report= $(HALF)
