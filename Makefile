@@ -20,7 +20,7 @@ help:
 	@echo "make test-beam    a corpus and answers made on Apache Beam, in an environment with the extra [beam]"
 	@echo "make test-install the wheel and the sdist in empty environments, and the quickstart there"
 	@echo "make fuzz         damaged files for every reader, ten minutes"
-	@echo "make docs         the site, in docs/_build"
+	@echo "make docs         the site, in docs/_build/html"
 	@echo "make constraints  constraints.txt: the versions that the tests run with"
 	@echo "make coverage     the tests on the TensorFlow backend, and the share of kbert's lines that they run"
 	@echo "make bench        speed and memory beside the nearest peers, as ratios"
@@ -83,7 +83,7 @@ constraints: $(VENV)/.installed-test
 
 # In an environment of its own: the tests need none of it.
 docs: $(VENV)-docs/.installed
-	$(VENV)-docs/bin/sphinx-build --fail-on-warning --keep-going --quiet --conf-dir docs . docs/_build
+	$(VENV)-docs/bin/sphinx-build --fail-on-warning --keep-going --quiet --conf-dir docs . docs/_build/html
 
 $(VENV)-docs/.installed: setup.py kbert/version.py
 	$(PYTHON) -m venv $(VENV)-docs
