@@ -33,8 +33,13 @@ exclude_patterns = ["docs/_build", "docs/_templates", "docs/README.md"]  # the f
 templates_path = ["_templates"]
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+smartquotes = False  # "--flag" stays one
 html_title = f"kbert {release}"
-html_additional_pages = {"index": "redirect.html"}  # `_build/html/index.html` leads to the root page
+html_additional_pages = {
+    "index": "redirect.html"
+}  # `_build/html/index.html` leads to the root page
 html_copy_source = False
 highlight_language = "none"
 
@@ -138,8 +143,19 @@ def plain_text(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines:
         lines[number] = line
 
 
+def constructor(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, result: Any
+) -> tuple[str, Any] | None:
+    """Arguments of a class whose `__new__`, such as Keras', hides them."""
+    if what != "class" or signature != "(*args, **kwargs)":
+        return None
+    _, *parameters = inspect.signature(obj.__init__).parameters.values()
+    return str(inspect.Signature(parameters)), result
+
+
 def setup(app: Sphinx) -> None:
     """Registers the directives, and what happens to docstrings before napoleon sees them."""
     app.add_directive("flags", ProgramFlags)
     app.add_directive("recipes", Recipes)
     app.connect("autodoc-process-docstring", plain_text, priority=400)
+    app.connect("autodoc-process-signature", constructor)
