@@ -5,17 +5,23 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 QUICKSTART_FLAGS ?=
 BENCH_FLAGS ?=
+INSTALL_FLAGS ?=
+FUZZ_MINUTES ?= 10
 
 # What a process compiles stays for the next one; so pip need not compile what nobody imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test test-slow test-beam coverage bench lint types clean
+.PHONY: help quickstart test test-slow test-beam test-install fuzz constraints docs coverage bench lint types clean
 
 help:
 	@echo "make quickstart   text -> vocabulary -> pretrained BERT -> SavedModel, in five minutes on two cores"
 	@echo "make test         the tests (TensorFlow backend, then the model on the JAX backend)"
 	@echo "make test-slow    the tests marked slow"
 	@echo "make test-beam    a corpus and answers made on Apache Beam, in an environment with the extra [beam]"
+	@echo "make test-install the wheel and the sdist in empty environments, and the quickstart there"
+	@echo "make fuzz         damaged files for every reader, ten minutes"
+	@echo "make docs         the site, in docs/_build/html"
+	@echo "make constraints  constraints.txt: the versions that the tests run with"
 	@echo "make coverage     the tests on the TensorFlow backend, and the share of kbert's lines that they run"
 	@echo "make bench        speed and memory beside the nearest peers, as ratios"
 	@echo "make lint         ruff: style and import order"
@@ -62,6 +68,28 @@ test-beam:
 	$(VENV)-beam/bin/python -m pip install --quiet -e '.[beam]' pytest hypothesis
 	$(VENV)-beam/bin/python -m pytest -m 'slow or not slow' tests/data/corpus/test_beam.py tests/experiments/test_beam.py
 
+# What is built is installed with its dependencies, from pip's cache or index; INSTALL_FLAGS='--kinds=wheel
+# --pythons=python3.11' chooses.
+test-install: $(VENV)/.created
+	$(BIN)/python -m tests.installed $(INSTALL_FLAGS)
+
+fuzz: $(VENV)/.installed-test
+	$(BIN)/python -m tests.fuzz --minutes=$(FUZZ_MINUTES)
+
+# Without what tells a build apart ("+cpu"), which an index may not have.
+constraints: $(VENV)/.installed-test
+	@echo "# The versions that \`make test\` ran with, on Python 3.11. Written by \`make constraints\`." > constraints.txt
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' >> constraints.txt
+
+# In an environment of its own: the tests need none of it.
+docs: $(VENV)-docs/.installed
+	$(VENV)-docs/bin/sphinx-build --fail-on-warning --keep-going --quiet --conf-dir docs . docs/_build/html
+
+$(VENV)-docs/.installed: setup.py kbert/version.py
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --no-compile --editable '.[docs]'
+	@touch $@
+
 coverage: $(VENV)/.installed-test
 	$(PYTEST) $(SPREAD) --cov --cov-report= $(HALF)
 	$(PYTEST) $(SPREAD) --cov --cov-append --cov-report=term $(OTHER_HALF)
@@ -77,4 +105,4 @@ types: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info quickstart
+	rm -rf $(VENV) $(VENV)-beam $(VENV)-docs docs/_build build dist *.egg-info quickstart

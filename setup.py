@@ -23,6 +23,9 @@ SERVE = [
 ]
 OPENVINO = ["openvino>=2024.6", "openvino-tokenizers", "nncf"]
 
+# The site that `make docs` builds.
+DOCS = ["sphinx>=8", "myst-nb>=1.3", "furo"]
+
 # The independent references that tests compare against. torch is pinned so that the reference's
 # own rounding does not move under the tolerances.
 TEST = [
@@ -85,6 +88,7 @@ setup(
     extras_require={
         "beam": ["apache-beam>=2.70"],
         "chinese": ["jieba"],
+        "docs": DOCS,
         "faiss": ["faiss-cpu"],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "jax": ["jax"],
@@ -120,6 +124,7 @@ setup(
         "Development Status :: 3 - Alpha",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
 )

@@ -307,6 +307,24 @@ def test_every_page_is_in_the_index():
     assert pages == set(re.findall(r"^\|.*\]\((\w+\.md)\) \|$", PAGES["docs/README.md"], re.M))
 
 
+def frame(name: str) -> str:
+    """A page that only the site has."""
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def test_the_site_has_every_page_program_and_package():
+    """A warning of the build is an error, but `make docs` is run less often."""
+    entries = re.findall(r"^   (?:[^:<\n]+<)?([\w./*]+)>?$", frame("index.rst"), re.MULTILINE)
+    pages = {f"{ROOT / 'docs' / entry}.md" for entry in entries}
+    there = {str(ROOT / "docs" / Path(page).name) for page in PAGES if page.startswith("docs/")}
+    assert there - {str(ROOT / "docs" / "README.md")} <= pages
+    for entry in entries:
+        assert list((ROOT / "docs").glob(f"{entry}.*")) or "*" in entry, entry
+    assert re.findall(r"^\.\. flags:: (\S+)$", frame("reference/flags.rst"), re.M) == programs()
+    packages = re.findall(r"^   kbert\.(\w+)$", frame("reference/api.rst"), re.MULTILINE)
+    assert packages == ["doctor", *kbert._SUBPACKAGES]
+
+
 def test_the_citation_is_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert {"cff-version", "message", "title", "authors"} <= set(citation)

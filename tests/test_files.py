@@ -227,6 +227,7 @@ def test_one_process_of_this_machine(folder):
 # What opens files of this machine alone: it makes them, maps them into memory or locks them.
 LOCAL = {
     "kbert/atomic.py",  # locks, and bytes on the disk
+    "kbert/doctor.py",  # /proc, /sys, /dev
     "kbert/files.py",
     "kbert/checkpoints/pytorch/file.py",  # a memory map of a local copy
     "kbert/data/corpus/spill.py",  # memory maps, in `atomic.stand_in`

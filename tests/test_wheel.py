@@ -1,14 +1,16 @@
-"""The wheel: the library with its programs inside, and no top-level name that a user may have."""
+"""The wheel and the sdist: the library with its programs inside, and nothing else."""
 
 import configparser
 import importlib.util
-import shutil
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 
 import pytest
 
+from tests import installed
 from tests.processes import ROOT
 
 pytestmark = [
@@ -18,7 +20,9 @@ pytestmark = [
         importlib.util.find_spec("setuptools") is None, reason="needs setuptools, to build with"
     ),
 ]
-SOURCES = ("kbert", "pipelines", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+# What a wheel is built from, and the description of the package.
+TOP_LEVEL = {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md"}
+TOP_LEVEL |= {"pyproject.toml", "setup.cfg", "setup.py"}
 
 
 def has_run(path):
@@ -27,21 +31,12 @@ def has_run(path):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The built file. A build leaves files among its sources, so it is of a copy."""
-    sources = tmp_path_factory.mktemp("sources")
-    for name in SOURCES:
-        if (ROOT / name).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / name, sources / name, ignore=ignored)
-        else:
-            shutil.copy(ROOT / name, sources)
-    folder = tmp_path_factory.mktemp("wheel")
-    options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
-    command = (sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", folder, sources)
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    (built,) = folder.glob("*.whl")
-    return built
+    return installed.build("wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    return installed.build("sdist", tmp_path_factory.mktemp("sdist"))
 
 
 def test_it_holds_the_library_and_nothing_else(wheel):
@@ -53,6 +48,24 @@ def test_it_holds_the_library_and_nothing_else(wheel):
         files = {f"{place}{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*.py")}
         assert files <= set(names)
     assert {"kbert/py.typed", "kbert/visualization/attention_page.html"} <= set(names)
+    assert f"{about}/licenses/LICENSE" in names
+
+
+def test_the_sdist_holds_what_a_wheel_is_built_from(sdist, wheel):
+    with tarfile.open(sdist) as archive:
+        names = {x.name.partition("/")[2] for x in archive.getmembers() if x.isfile()}
+    rest = {x for x in names if not x.startswith("kbert.egg-info/")}
+    built = {x for x in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in x}
+    assert {x for x in rest if "/" not in x} == TOP_LEVEL
+    sources = {re.sub("^kbert/pipelines/", "pipelines/", x) for x in built}
+    assert rest - TOP_LEVEL == sources
+
+
+def test_pythons_are_those_of_setup():
+    found = re.findall(
+        r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "setup.py").read_text()
+    )
+    assert [f"python{version}" for version in found] == list(installed.PYTHONS)
 
 
 def test_every_console_script_starts(wheel, tmp_path):

@@ -5,71 +5,22 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-import kbert
 from kbert.checkpoints import read_checkpoint
-from kbert.checkpoints.google.names import bert_rules
-from kbert.checkpoints.renames import write_arrays
-from kbert.models.weights import get_arrays
 from kbert.tokenizers import load_tokenizer
-from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
-from tests.harness import tiny_config
-from tests.models.elmo.elmo_reference import OPTIONS, make_weights, write_folder
-
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "##es"]
-CONFIG = tiny_config(vocabulary_size=len(PIECES), hidden_size=8, num_heads=2, num_layers=1)
-
-
-def write_google(folder):
-    arrays = get_arrays(kbert.Encoder(CONFIG), "encoder")
-    names = {
-        "vocab_size": "vocabulary_size",
-        "hidden_size": "hidden_size",
-        "num_hidden_layers": "num_layers",
-        "num_attention_heads": "num_heads",
-        "intermediate_size": "intermediate_size",
-        "max_position_embeddings": "max_positions",
-        "type_vocab_size": "num_segments",
-    }
-    content = {there: getattr(CONFIG, here) for there, here in names.items()}
-    folder.mkdir()
-    (folder / "bert_config.json").write_text(json.dumps({**content, "hidden_act": "gelu"}))
-    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
-    there = write_arrays(bert_rules(CONFIG), arrays)
-    tf.raw_ops.SaveV2(
-        prefix=str(folder / "bert_model.ckpt"),
-        tensor_names=list(there),
-        shape_and_slices=[""] * len(there),
-        tensors=[tf.constant(array) for array in there.values()],
-    )
+from tests.checkpoints.folders import WRITERS
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Format -> a folder of it, whole."""
     base = tmp_path_factory.mktemp("whole")
-    tokenizer = kbert.WordPieceTokenizer(PIECES)
-    task = kbert.tasks.TextClassifier(kbert.Encoder(CONFIG), tokenizer, ["no", "yes"])
-    task.save_to_preset(base / "kbert")
-    task.save_to_preset(base / "huggingface", "huggingface")
-    task.save_to_preset(base / "shards", "huggingface", max_shard_size=1000)
-    for name in ("huggingface", "shards"):
-        (base / name / "special_tokens_map.json").write_text('{"mask_token": "[MASK]"}')
-    gpt2 = kbert.BytePairTokenizer([*CHARACTERS, "<|endoftext|>"], [])
-    sizes = {"hidden_size": 8, "num_layers": 1, "num_heads": 2, "intermediate_size": 32}
-    config = kbert.DecoderConfig(vocabulary_size=257, max_positions=12, **sizes)
-    kbert.Decoder(config).save_to_preset(base / "gpt2", "huggingface")
-    gpt2.save(base / "gpt2")
-    write_google(base / "google")
-    (base / "bilm").mkdir()
-    write_folder(base / "bilm", OPTIONS, make_weights(OPTIONS))
-    words = "".join(f"{word}\n" for word in ("</S>", "<S>", "<UNK>", "the"))
-    (base / "bilm" / "vocab.txt").write_text(words)
+    for name, write in WRITERS.items():
+        write(base / name)
     return base
 
 
-FORMATS = ("kbert", "huggingface", "shards", "gpt2", "google", "bilm")
+FORMATS = tuple(WRITERS)
 
 
 def files_of(folder):

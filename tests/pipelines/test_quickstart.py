@@ -8,17 +8,10 @@ import keras
 import pytest
 
 from pipelines import quickstart
+from tests.installed import SMALL
 from tests.processes import LIGHT
 
 pytestmark = pytest.mark.tensorflow
-SMALL = (
-    "--sources=docs:email,docs:unittest,docs:asyncio",
-    "--vocabulary_size=1000",
-    "--sequence_length=32",
-    "--batch_size=16",
-    "--held_out_share=0.3",
-    "--train_steps=40",
-)
 
 
 @pytest.fixture

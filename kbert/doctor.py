@@ -1,0 +1,519 @@
+"""What this machine has for kbert, what is broken, and what will be slow: `python -m kbert.doctor`.
+
+It imports the standard library alone, so that it answers where a package is missing or broken.
+TensorFlow, TensorFlow Text and Keras are imported in a process of its own, which may crash.
+
+Example:
+    >>> python = next(x for x in examine_packages() if x.name in ("python", "kbert"))
+    >>> python.state in STATES
+    True
+"""
+
+import ctypes
+import dataclasses
+import functools
+import glob
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from kbert.version import __version__
+
+# Of a finding: fine; works, slowly; may surprise; not there, and not needed; does not work.
+STATES = ("ok", "slow", "note", "-", "BROKEN")
+
+# What an extra of setup.py opens.
+EXTRAS = {
+    "beam": "kbert-prepare-corpus --runner=beam, kbert-predict --runner=beam",
+    "chinese": "kbert-prepare-corpus --lexicon",
+    "docs": "make docs",
+    "faiss": "kbert.search.Index by FAISS",
+    "gpu": "NVIDIA GPUs: CUDA's libraries for TensorFlow",
+    "jax": "KERAS_BACKEND=jax",
+    "litert": "kbert-export --format=litert",
+    "onnx": "kbert-export --format=onnx",
+    "openvino": "kbert-export --format=openvino",
+    "serve": "kbert-serve",
+    "test": "make test",
+    "umap": "kbert.visualization.projection by UMAP",
+}
+# Distributions that lay their files into the same folder: the last one installed wins.
+SAME_FOLDER = {
+    "tensorflow": ("tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "tensorflow-gpu"),
+    "keras": ("keras-nightly", "keras-core"),
+}
+GIB = 2**30
+ENOUGH_MEMORY = 4 * GIB  # what the quickstart and its process for serving leave room in
+
+# A library a line, so that the first that fails is known.
+_PROBE = """
+import json
+found = {}
+def attempt(name, action):
+    try:
+        found[name] = action()
+    except BaseException as error:
+        found[name] = {"error": f"{type(error).__name__}: {error}"}
+def of_tensorflow():
+    import tensorflow as tf
+    details = tf.config.experimental.get_device_details
+    gpus = [details(x).get("device_name", "GPU") for x in tf.config.list_physical_devices("GPU")]
+    return {"gpus": gpus, "cuda": tf.test.is_built_with_cuda()}
+def of_text():
+    import tensorflow_text
+    return {}
+def of_keras():
+    import keras
+    found = {"backend": keras.backend.backend()}
+    if found["backend"] == "jax":
+        import jax
+        found["devices"] = [str(device) for device in jax.devices()]
+    return found
+attempt("tensorflow", of_tensorflow)
+attempt("tensorflow_text", of_text)
+attempt("keras", of_keras)
+print("\\n" + json.dumps(found))
+"""
+_PROBE_SECONDS = 300
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One line of the table.
+
+    Args:
+        state: one of `STATES`.
+        name: what was looked at.
+        value: what it is.
+        hint: what follows from it, or what to do.
+    """
+
+    state: str
+    name: str
+    value: str
+    hint: str = ""
+
+
+def examine() -> dict[str, list[Finding]]:
+    """All that is looked at.
+
+    Returns:
+        title of a section -> its findings.
+    """
+    probe, said = probe_libraries()
+    return {
+        "packages": examine_packages(),
+        "conflicts": examine_conflicts(),
+        "libraries and devices": examine_devices(probe, said),
+        "processor and memory": examine_processor(said),
+        "extras": examine_extras(),
+    }
+
+
+def examine_packages() -> list[Finding]:
+    """Python, and what kbert cannot do without: installed, and in setup.py's ranges."""
+    wanted = _requirements("kbert")
+    if wanted is None:
+        return [
+            Finding(
+                "BROKEN", "kbert", "not installed", "pip install kbert, or `pip install -e .` here"
+            )
+        ]
+    found = []
+    range_ = importlib.metadata.metadata("kbert")["Requires-Python"] or ""
+    state = "ok" if _fits(platform.python_version(), range_) else "BROKEN"
+    found.append(Finding(state, "python", platform.python_version(), range_))
+    for requirement in wanted:
+        version = _version(requirement.name)
+        range_ = str(requirement.specifier)
+        if version is None:
+            hint = f"pip install '{requirement.name}{range_}'"
+            found.append(Finding("BROKEN", requirement.name, "missing", hint))
+        elif _fits(version, range_):
+            found.append(Finding("ok", requirement.name, version, range_))
+        else:
+            hint = f"pip install '{requirement.name}{range_}'"
+            found.append(Finding("BROKEN", requirement.name, version, hint))
+    return found
+
+
+def examine_conflicts() -> list[Finding]:
+    """What does not go together, of packages and of settings in the environment."""
+    found = [*_foreign_requirements(), *_same_folders()]
+    tensorflow, text = _version("tensorflow"), _version("tensorflow-text")
+    if tensorflow and text and tensorflow.split(".")[:2] != text.split(".")[:2]:
+        found.append(
+            Finding(
+                "BROKEN",
+                "tensorflow-text",
+                f"{text} beside tensorflow {tensorflow}",
+                "both of one version: it is compiled against TensorFlow's library",
+            )
+        )
+    legacy = os.environ.get("TF_USE_LEGACY_KERAS", "")
+    if legacy.lower() in ("1", "true"):
+        found.append(
+            Finding(
+                "BROKEN",
+                "TF_USE_LEGACY_KERAS",
+                legacy,
+                "tf.keras is Keras 2 then, and kbert's models are Keras 3's: unset it",
+            )
+        )
+    elif _version("tf-keras"):
+        found.append(
+            Finding(
+                "note",
+                "tf-keras",
+                _version("tf-keras") or "",
+                "Keras 2: its layers, optimizers and callbacks do not go into kbert's models",
+            )
+        )
+    return found or [Finding("ok", "packages, environment", "none known")]
+
+
+def examine_devices(probe: dict[str, dict], said: str) -> list[Finding]:
+    """Whether the libraries can be imported, and the devices that they see.
+
+    Args:
+        probe: what `probe_libraries` has found.
+        said: what TensorFlow said meanwhile.
+    """
+    found = []
+    for name in ("tensorflow", "tensorflow_text", "keras"):
+        error = probe.get(name, {}).get("error")
+        if error is not None:
+            found.append(Finding("BROKEN", f"import {name}", "fails", _one_line(error)))
+        else:
+            found.append(Finding("ok", f"import {name}", "works"))
+    if "backend" in probe.get("keras", {}):
+        found.append(_backend(probe["keras"]))
+    if "gpus" in probe.get("tensorflow", {}):
+        gpus = probe["tensorflow"]["gpus"]
+        if gpus:
+            found.append(Finding("ok", "GPU", f"{len(gpus)}: {', '.join(gpus)}"))
+        else:
+            found.append(why_no_gpu(probe["tensorflow"]["cuda"], said))
+    return found
+
+
+def why_no_gpu(built_with_cuda: bool, said: str) -> Finding:
+    """The reason for which TensorFlow sees no GPU.
+
+    Args:
+        built_with_cuda: whether this TensorFlow can use one.
+        said: its messages.
+    """
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not glob.glob("/dev/nvidia[0-9]*"):
+        return Finding("slow", "GPU", "none", "everything is computed on the processor")
+    if hidden is not None and hidden.strip() in ("", "-1"):
+        return Finding("note", "GPU", "hidden", f"CUDA_VISIBLE_DEVICES={hidden!r}")
+    if not built_with_cuda:
+        hint = "this TensorFlow is built without CUDA: pip install 'kbert[gpu]' on Linux x86-64"
+        return Finding("BROKEN", "GPU", "there, not seen", hint)
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        hint = "no driver (libcuda.so.1): install NVIDIA's; in Docker start with --gpus all"
+        return Finding("BROKEN", "GPU", "there, not seen", hint)
+    lines = [x for x in said.splitlines() if "Cannot" in x or "Could not" in x or "failed" in x]
+    hint = _one_line(lines[0].split("] ")[-1]) if lines else "TensorFlow does not say why"
+    if _version("nvidia-cudnn-cu12") is None:
+        hint = f"CUDA's libraries are missing: pip install 'kbert[gpu]' ({hint})"
+    return Finding("BROKEN", "GPU", "there, not seen", hint)
+
+
+def examine_processor(said: str) -> list[Finding]:
+    """Cores, memory and instructions, as far as this process may use them.
+
+    Args:
+        said: what TensorFlow said when it was imported.
+    """
+    cores, memory = usable_cores(), usable_memory()
+    state = "ok" if cores >= 4 else "slow"
+    hint = "" if cores >= 4 else "a run of minutes for bert-tiny, of days for bert-base"
+    found = [Finding(state, "cores", f"{cores:g}", hint)]
+    whole = os.cpu_count() or 1
+    if cores < whole:
+        found.append(
+            Finding(
+                "note",
+                "limit of cores",
+                f"{cores:g} of {whole}",
+                "TensorFlow starts a thread for each core of the machine that it sees",
+            )
+        )
+    if memory is None:
+        found.append(Finding("note", "memory", "unknown"))
+    else:
+        state = "ok" if memory >= ENOUGH_MEMORY else "slow"
+        hint = "kbert.describe(name).training_memory(rows, length) says what a model takes"
+        found.append(Finding(state, "memory", f"{memory / GIB:.1f} GiB", hint))
+    return [*found, *_instructions(_processor_flags(), said)]
+
+
+def examine_extras() -> list[Finding]:
+    """What is optional: whether it is installed, and what it opens."""
+    if _requirements("kbert") is None:
+        return []
+    names = importlib.metadata.metadata("kbert").get_all("Provides-Extra") or []
+    found = []
+    for extra in sorted(names):
+        missing, outside = [], []
+        for wanted in _requirements("kbert", extra) or []:
+            version = _version(wanted.name)
+            if version is None:
+                missing.append(wanted.name)
+            elif not _fits(version, str(wanted.specifier)):
+                outside.append(f"{wanted.name} {version}, not {wanted.specifier}")
+            missing += [
+                x.name
+                for part in sorted(wanted.extras)
+                for x in _requirements(wanted.name, part) or []
+                if _version(x.name) is None
+            ]
+        opens = EXTRAS.get(extra, "")
+        if outside:
+            found.append(Finding("BROKEN", extra, "; ".join(outside), opens))
+        elif missing:
+            shown = f"without {', '.join(missing[:2])}" + (", …" if len(missing) > 2 else "")
+            found.append(Finding("-", extra, shown, f"pip install 'kbert[{extra}]': {opens}"))
+        else:
+            found.append(Finding("ok", extra, "installed", opens))
+    return found
+
+
+def probe_libraries() -> tuple[dict[str, dict[str, Any]], str]:
+    """Imports TensorFlow, TensorFlow Text and Keras in a process of its own.
+
+    Returns:
+        library -> what it has, or {"error": why it cannot be imported}; and what was said.
+    """
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_SECONDS,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired:
+        return {"tensorflow": {"error": f"no answer within {_PROBE_SECONDS} seconds"}}, ""
+    try:
+        return json.loads(done.stdout.splitlines()[-1]), done.stderr
+    except (IndexError, ValueError):
+        return {"tensorflow": {"error": _how_it_ended(done.returncode)}}, done.stderr
+
+
+def usable_cores() -> float:
+    """Cores that this process may use: those it is bound to, and the limit of its container."""
+    sets = getattr(os, "sched_getaffinity", None)
+    cores = float(len(sets(0)) if sets else os.cpu_count() or 1)
+    for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
+        words = _read(path).split()
+        if path.endswith("quota_us"):
+            words += _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us").split()
+        if len(words) == 2 and all(x.isdecimal() for x in words):
+            cores = min(cores, int(words[0]) / int(words[1]))
+    return cores
+
+
+def usable_memory() -> int | None:
+    """Bytes that this process may use: the machine's, or the limit of its container."""
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        limit = _read(path).strip()
+        if limit.isdecimal():
+            found = min(found, int(limit))
+    return found
+
+
+def write_table(sections: dict[str, list[Finding]]) -> str:
+    """The findings as plain text.
+
+    Example:
+        >>> print(write_table({"packages": [Finding("ok", "keras", "3.15", ">=3.15")]}))
+        packages
+          ok      keras  3.15  >=3.15
+    """
+    lines = []
+    for title, findings in sections.items():
+        widths = [max((len(getattr(x, key)) for x in findings), default=0) for key in _COLUMNS]
+        lines += [title] if not lines else ["", title]
+        for finding in findings:
+            cells = [getattr(finding, k).ljust(n) for k, n in zip(_COLUMNS, widths, strict=True)]
+            lines.append(f"  {finding.state:6}  {'  '.join(cells)}  {finding.hint}".rstrip())
+    return "\n".join(lines)
+
+
+_COLUMNS = ("name", "value")
+
+
+def main() -> int:
+    """Prints the table.
+
+    Returns:
+        1 where something is broken, else 0.
+    """
+    print(f"kbert {__version__}, Python {platform.python_version()}, {platform.platform()}\n")
+    sections = examine()
+    print(write_table(sections))
+    broken = [x.name for findings in sections.values() for x in findings if x.state == "BROKEN"]
+    print(f"\nbroken: {', '.join(broken)}" if broken else "\nnothing is broken")
+    return 1 if broken else 0
+
+
+def _requirements(package: str, extra: str | None = None) -> list[Any] | None:
+    """What a package needs here, or what one of its extras adds; None where it is not installed."""
+    parse = _packaging("requirements").Requirement if _packaging("requirements") else _Bare
+    try:
+        lines = importlib.metadata.requires(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = []
+    for line in lines:
+        wanted = parse(line)
+        always = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+        if (extra is None and always) or (
+            extra is not None and not always and wanted.marker.evaluate({"extra": extra})
+        ):
+            found.append(wanted)
+    return found
+
+
+class _Bare:
+    """A requirement without `packaging`, which TensorFlow needs too: the name, and no range."""
+
+    def __init__(self, line: str) -> None:
+        self.name = re.split(r"[\s\[<>=!~;(]", line, maxsplit=1)[0]
+        self.specifier, self.extras = "", frozenset[str]()
+        self.marker = self if "extra ==" in line else None
+        self._line = line
+
+    def evaluate(self, environment: dict[str, str]) -> bool:
+        """Whether it belongs to an extra; other conditions are taken to hold."""
+        return f'extra == "{environment["extra"]}"' in self._line
+
+
+@functools.cache
+def _packaging(module: str) -> Any:
+    try:
+        return importlib.import_module(f"packaging.{module}")
+    except ImportError:
+        return None
+
+
+def _fits(version: str, range_: str) -> bool:
+    specifiers = _packaging("specifiers")
+    if specifiers is None or not range_:
+        return True
+    return specifiers.SpecifierSet(range_).contains(version, prereleases=True)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _foreign_requirements() -> Iterator[Finding]:
+    """What the packages that kbert needs, need themselves: protobuf, NumPy and the like."""
+    seen, ahead = set(), [x.name for x in _requirements("kbert") or []]
+    while ahead:
+        package = ahead.pop()
+        if package in seen:
+            continue
+        seen.add(package)
+        for wanted in _requirements(package) or []:
+            version, range_ = _version(wanted.name), str(wanted.specifier)
+            if version is None or not _fits(version, range_):
+                value = f"{wanted.name} {version or 'missing'}"
+                hint = f"needs {wanted.name}{range_}"
+                yield Finding("BROKEN", package, value, hint)
+            ahead.append(wanted.name)
+
+
+def _same_folders() -> Iterator[Finding]:
+    for package, others in SAME_FOLDER.items():
+        both = [x for x in others if _version(x)]
+        if both and _version(package):
+            hint = "they overwrite each other: uninstall all of them, then install one again"
+            yield Finding("BROKEN", package, f"and {', '.join(both)}", hint)
+
+
+def _backend(keras: dict[str, Any]) -> Finding:
+    name = keras["backend"]
+    if name == "tensorflow":
+        return Finding("ok", "Keras' backend", name)
+    if name == "jax":
+        return Finding("ok", "Keras' backend", name, ", ".join(keras["devices"]))
+    hint = "layers, heads and models run on it; training and programs need tensorflow or jax"
+    return Finding("note", "Keras' backend", name, hint)
+
+
+def _instructions(flags: frozenset[str] | None, said: str) -> Iterator[Finding]:
+    if flags is not None:
+        if "avx" not in flags:
+            yield Finding("BROKEN", "AVX", "missing", "TensorFlow's wheels are compiled for it")
+        elif not {"avx2", "fma"} <= flags:
+            yield Finding("slow", "AVX2 and FMA", "missing", "products take twice as long or more")
+        else:
+            wider = [x for x in ("avx512f", "avx512_vnni", "avx_vnni") if x in flags]
+            yield Finding("ok", "AVX2 and FMA", ", ".join(["there", *wider]))
+        halves = [x for x in ("avx512_bf16", "amx_bf16") if x in flags]
+        if halves:
+            yield Finding("ok", "bfloat16", ", ".join(halves), "mixed_bfloat16 is quicker here")
+        else:
+            hint = "mixed_bfloat16 is slower than float32 on this processor"
+            yield Finding("slow", "bfloat16", "emulated", hint)
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") == "0":
+        yield Finding("slow", "oneDNN", "off", "TF_ENABLE_ONEDNN_OPTS=0: unset it")
+    elif "oneDNN custom operations are on" in said:
+        yield Finding("ok", "oneDNN", "on")
+    else:
+        yield Finding("note", "oneDNN", "not mentioned", "TensorFlow tells where it uses it")
+
+
+def _processor_flags() -> frozenset[str] | None:
+    """The instruction sets of an x86 processor under Linux; None elsewhere."""
+    found = re.search(r"^flags\s*:(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return None if found is None else frozenset(found[1].split())
+
+
+def _how_it_ended(status: int) -> str:
+    if status >= 0:
+        return f"the process ended with {status}"
+    name = signal.Signals(-status).name
+    hint = ": an instruction that this processor lacks" if name == "SIGILL" else ""
+    return f"the process was killed by {name}{hint}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200]
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

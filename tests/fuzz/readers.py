@@ -1,0 +1,242 @@
+"""Every reader of files and requests from outside, with whole examples for it."""
+
+import contextlib
+import gzip
+import json
+import types
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kbert
+from kbert.checkpoints import read_checkpoint, read_safetensors, write_safetensors
+from kbert.data import readers
+from kbert.data.corpus.manifest import verify_corpus
+from kbert.hub.archive import unpacked
+from kbert.service import json_rows
+from kbert.service.errors import Refused
+from kbert.service.loaded import Spec
+from kbert.tokenizers import load_tokenizer
+from tests.checkpoints.folders import CONFIG, PIECES, WRITERS, write_google
+
+REFUSALS = (ValueError, OSError)
+SENTENCES = [
+    "the quick brown fox jumps over the lazy dog",
+    "a red house by the river, and 3.5 boats",
+]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What reads something from outside.
+
+    Args:
+        write: makes a whole example in a folder that is there and empty.
+        read: reads the folder.
+        refusals: what it raises for what it does not take.
+        rate: for its share of the time, beside 1.0.
+        seconds: the longest that a reading may take.
+    """
+
+    write: Callable[[Path], Any]
+    read: Callable[[Path], Any]
+    refusals: tuple[type[Exception], ...] = REFUSALS
+    rate: float = 1.0
+    seconds: float = 10.0
+
+
+def of_text(name: str, text: str, read: Callable[[Path], Any]) -> Reader:
+    """A reader of one file of text, which is also read from a .gz."""
+
+    def write(folder: Path) -> None:
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / f"{name}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+
+    def read_both(folder: Path) -> None:
+        for path in (folder / name, folder / f"{name}.gz"):
+            refused = None
+            try:
+                read(path)
+            except REFUSALS as error:
+                refused = error
+        if refused is not None:
+            raise refused
+
+    return Reader(write, read_both)
+
+
+def of_format(name: str) -> Reader:
+    """A reader of model folders; the tokenizer in it too."""
+
+    def write(folder: Path) -> None:
+        folder.rmdir()
+        WRITERS[name](folder)
+
+    def read(folder: Path) -> None:
+        with contextlib.suppress(*REFUSALS):
+            load_tokenizer(folder)
+        read_checkpoint(folder)
+
+    return Reader(write, read)
+
+
+def write_keras_hub(folder: Path) -> None:
+    kbert.Encoder(CONFIG).save_to_preset(folder, "keras_hub")
+
+
+def write_task(folder: Path) -> None:
+    folder.rmdir()
+    WRITERS["kbert"](folder)
+
+
+def write_zip(folder: Path) -> None:
+    write_google(folder / "model")
+    with zipfile.ZipFile(folder / "model.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted((folder / "model").iterdir()):
+            archive.write(path, f"model/{path.name}")
+            path.unlink()
+    (folder / "model").rmdir()
+
+
+def write_unigram(folder: Path) -> None:
+    model = kbert.tokenizers.train_unigram(SENTENCES * 20, 60)
+    kbert.UnigramTokenizer(model).save(folder)
+
+
+def write_words(folder: Path) -> None:
+    kbert.WordTokenizer(kbert.tokenizers.train_words(SENTENCES, 20)).save(folder)
+
+
+def write_corpus(folder: Path) -> None:
+    (folder / "text.txt").write_text("\n\n".join(["the fox. the fox."] * 3 + ["foxes"]))
+    tokenizer = kbert.WordPieceTokenizer(PIECES)
+    kbert.data.prepare_corpus(folder / "text.txt", folder, tokenizer, held_out_share=0.0)
+    (folder / "text.txt").unlink()
+
+
+def read_corpus(folder: Path) -> None:
+    with contextlib.suppress(*REFUSALS):
+        load_tokenizer(folder)
+    verify_corpus(folder)
+
+
+def write_arrays(folder: Path) -> None:
+    arrays = {"a": np.arange(12, dtype="float32").reshape(3, 4), "b": np.arange(3)}
+    write_safetensors(folder / "model.safetensors", arrays)
+
+
+def write_index(folder: Path) -> None:
+    kbert.search.Index(np.eye(4, dtype="float32"), ids=["a", "b", "c", "d"]).save(folder)
+
+
+ENTRIES = {
+    "texts": {"text": Spec(np.dtype(object), (None,), "string")},
+    "arrays": {
+        "ids": Spec(np.dtype("int32"), (None, None), "int32"),
+        "flags": Spec(np.dtype("bool"), (None,), "bool"),
+        "numbers": Spec(np.dtype("float32"), (None, 2), "float32"),
+    },
+}
+
+
+def write_requests(folder: Path) -> None:
+    arrays = {"ids": [1, 2], "flags": True, "numbers": [0.5, -1e3]}
+    columns = {"ids": [[1], [2]], "flags": [True, False], "numbers": [[1, 2], [3, 4]]}
+    for name, body in {
+        "texts.rows": {"instances": ["the fox", {"b64": "Zm94"}], "signature_name": "a"},
+        "texts.columns": {"inputs": {"text": ["the fox"]}},
+        "arrays.rows": {"instances": [arrays]},
+        "arrays.columns": {"inputs": columns},
+    }.items():
+        (folder / name).write_text(json.dumps(body))
+
+
+def read_requests(folder: Path) -> None:
+    refused = None
+    for path in sorted(folder.iterdir()):
+        inputs = ENTRIES[path.name.partition(".")[0]]
+        entry = types.SimpleNamespace(name="entry", inputs=inputs, is_rows=True)
+        try:
+            json_rows.read_inputs(json_rows.parse(path.read_bytes()), entry)
+        except Refused as error:
+            refused = error
+    if refused is not None:
+        raise refused
+
+
+def squad() -> str:
+    answer = {"text": "fox", "answer_start": 4}
+    questions = [
+        {"id": "1", "question": "Who jumps?", "answers": [answer], "is_impossible": False},
+        {"id": "2", "question": "Who sings?", "answers": [], "is_impossible": True},
+    ]
+    paragraph = {"context": "the fox jumps", "qas": questions}
+    return json.dumps({"version": "v2.0", "data": [{"title": "t", "paragraphs": [paragraph]}]})
+
+
+CONLL = "-DOCSTART- -X- O O\n\nthe DT B-NP O\nfox NN I-NP B-MISC\n\n" * 2
+CONLLU = "# sent_id = s\n1\tthe\tthe\tDET\tDT\t_\t2\tdet\t_\t_\n2-3\tab\t_\t_\t_\t_\t_\t_\t_\t_\n\n"
+TABLE = 'text,label\n"the fox, red",yes\nhouse,no\n'
+LINES = '{"text": "the fox", "label": "yes"}\n{"text": "a house", "label": "no"}\n'
+SWAG = (
+    "sent1,sent2,ending0,ending1,ending2,ending3,label,fold-ind\nHe sits.,He,eats,runs,is,has,0,1\n"
+)
+RACE = json.dumps(
+    {
+        "article": "the fox",
+        "questions": ["Who?", "It is _ ."],
+        "options": [["a", "b", "c", "d"]] * 2,
+        "answers": ["A", "D"],
+        "id": "high1.txt",
+    }
+)
+
+
+def iterate(documents: Any) -> None:
+    for _ in documents:
+        pass
+
+
+READERS = {
+    **{f"{name} folder": of_format(name) for name in WRITERS},
+    "keras_hub folder": Reader(write_keras_hub, read_checkpoint),
+    "preset of a task": Reader(write_task, kbert.tasks.Task.from_preset, rate=2.0, seconds=60),
+    "zip of a release": Reader(write_zip, lambda folder: unpacked(folder / "model.zip")),
+    "safetensors": Reader(
+        write_arrays, lambda folder: read_safetensors(folder / "model.safetensors")
+    ),
+    "unigram tokenizer": Reader(write_unigram, load_tokenizer),
+    "words tokenizer": Reader(write_words, load_tokenizer),
+    "shards": Reader(write_corpus, read_corpus),
+    "index of vectors": Reader(write_index, kbert.search.Index.load),
+    "requests": Reader(write_requests, read_requests, (Refused,)),
+    "read_conll": of_text("a.conll", CONLL, readers.read_conll),
+    "read_conllu": of_text("a.conllu", CONLLU, readers.read_conllu),
+    "read_squad": of_text("a.json", squad(), readers.read_squad),
+    "read_table csv": of_text("a.csv", TABLE, readers.read_table),
+    "read_table jsonl": of_text("a.jsonl", LINES, readers.read_table),
+    "read_glue": of_text(
+        "dev.tsv",
+        "sentence\tlabel\nA gem .\t1\nA bore .\t0\n",
+        lambda path: readers.read_glue("SST-2", path),
+    ),
+    "read_choices swag": of_text(
+        "a.csv", SWAG, lambda path: readers.read_choices(path, format="swag")
+    ),
+    "read_choices race": of_text(
+        "a.jsonl", RACE + "\n", lambda path: readers.read_choices(path, format="race")
+    ),
+    "text": of_text(
+        "a.txt", "One fox.\nTwo.\n\nA house.\n", lambda path: iterate(kbert.text.documents(path))
+    ),
+    "text jsonl": of_text("a.jsonl", LINES, lambda path: iterate(kbert.text.documents(path))),
+    "pairs of texts": of_text(
+        "a.tsv",
+        "the fox\tder Fuchs\na house\tein Haus\n",
+        lambda p: iterate(kbert.text.read_pairs(p)),
+    ),
+}
