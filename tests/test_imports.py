@@ -24,7 +24,7 @@ RANKS = {
     **dict.fromkeys(("adapters", "pruning"), 3.5),
     "quantization": 3.8,
     **dict.fromkeys(("extraction", "experiments"), 4),
-    "distillation": 5,
+    **dict.fromkeys(("demo", "distillation"), 5),
     **dict.fromkeys(("config", "finetuning"), 6),  # names of the version before, which warn
 }
 # Inside a subpackage: what stands in a line imports from the lines above it alone (and, a
@@ -63,6 +63,11 @@ ORDER = {
         beam choice single
         decode
         stream
+    """,
+    "demo": """
+        abilities assets settings
+        models
+        server site
     """,
     "distillation": """
         augmentation comparison layer_map losses reading student

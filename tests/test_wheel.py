@@ -52,7 +52,13 @@ def test_it_holds_the_library_and_nothing_else(wheel):
     for folder, place in (("kbert", ""), ("pipelines", "kbert/")):
         files = {f"{place}{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*.py")}
         assert files <= set(names)
-    assert {"kbert/py.typed", "kbert/visualization/attention_page.html"} <= set(names)
+    pages = {
+        str(path.relative_to(ROOT))
+        for folder in ("kbert/visualization", "kbert/demo/page")
+        for path in (ROOT / folder).iterdir()
+        if path.suffix in (".css", ".html", ".js")
+    }
+    assert {"kbert/py.typed", *pages} <= set(names)
 
 
 def test_every_console_script_starts(wheel, tmp_path):

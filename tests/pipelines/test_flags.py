@@ -13,7 +13,7 @@ import kbert.tasks  # noqa: F401 - whose settings are flags
 from kbert import registry
 
 PROGRAMS = (
-    *("augment", "convert", "distill", "evaluate", "export", "finetune", "predict"),
+    *("augment", "convert", "demo", "distill", "evaluate", "export", "finetune", "predict"),
     *("prepare_corpus", "pretrain", "prune", "quickstart", "serve"),
 )
 
