@@ -62,8 +62,8 @@ setup(
     package_dir={"kbert.pipelines": "pipelines"},
     package_data={
         "kbert": ["py.typed"],
-        "kbert.visualization": ["*.css", "*.js"],
         "kbert.demo": ["page/*"],
+        "kbert.visualization": ["*.css", "*.js"],
     },
     install_requires=[
         "tensorflow>=2.21,<2.22",

@@ -55,7 +55,8 @@ def _demo(options: flags.FlagValues) -> None:
     if not options.preset and not Path(QUICKSTART).is_dir():
         raise ValueError(
             "--preset is the folder or the name of a trained model; kbert-quickstart makes one in "
-            f"five minutes, and here it is taken without a flag. Received: none, and no {QUICKSTART}"
+            "five minutes, which is then taken without a flag. "
+            f"Received: none, and no {QUICKSTART}"
         )
     if (options.site_dir is None) != (options.runtime is None):
         raise ValueError(

@@ -184,8 +184,8 @@ ORDER = {
     """,
     "visualization": """
         attention_reading canvas
-        attention_page flow matrices names positions scores
-        answers attention_drawing trade_off vectors
+        attention_page flow learning_curve matrices names positions scores
+        answers attention_drawing report_page trade_off vectors
     """,
 }
 # `import kbert` and its subpackages must not pull these in: they load inside functions.

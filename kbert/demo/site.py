@@ -107,10 +107,9 @@ def _rows(task: Pretraining) -> RowFunction:
     def function(features: dict[str, Any]) -> dict[str, tf.Tensor]:
         found = task.encoder({name: features[name] for name in names}, return_attention=True)
         logits = task.masked_lm(found["sequence"], features["mask_positions"])
+        size = task.tokenizer.vocabulary_size  # a table may have more rows
         outputs = {
-            "probabilities": ops.softmax(logits)[
-                ..., : task.tokenizer.vocabulary_size
-            ],  # (B, P, V)
+            "probabilities": ops.softmax(logits)[..., :size],  # (B, P, V)
             "attention": ops.stack(found["attention"], axis=1),  # (B, L, N, T, T)
         }
         if task.next_sentence:

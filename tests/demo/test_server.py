@@ -23,7 +23,7 @@ TEXT = "the red [MASK] jumps over the [MASK]"
 
 
 def test_the_page_knows_what_each_model_can_do(demo):
-    status, headers, body = demo.send("GET", "/api/about")
+    status, _, body = demo.send("GET", "/api/about")
     about = json.loads(body)
     assert status == 200
     assert [model["name"] for model in about["models"]] == [
@@ -99,8 +99,8 @@ def test_the_nearest_lines(demo, presets, tmp_path):
     path.write_text("\n".join(lines), encoding="utf-8")
     with running(preset=presets["classifier"], lines=str(path), most_lines=2) as other:
         _, found = other.ask("nearest", text=lines[1])
-        assert [hit["text"] for hit in found["hits"]][0] == lines[1]
-        assert len(found["hits"]) == 2
+        texts = [hit["text"] for hit in found["hits"]]
+        assert (len(texts), texts[0]) == (2, lines[1])
 
 
 @pytest.mark.parametrize(
@@ -227,5 +227,5 @@ def test_what_does_not_start(demo, presets, tmp_path):
         DemoServer(
             DemoOptions(preset=presets["pretrained"], lines=str(tmp_path / "none.txt"), port=0)
         )
-    with pytest.raises(ValueError, match="one preset at least. Received: none"):
+    with pytest.raises(ValueError, match=r"one preset at least. Received: none"):
         DemoOptions(preset=())
