@@ -28,6 +28,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+_READ_ON = 8  # so many times the largest body is read to its end, that the client sees why it fails
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -83,7 +84,7 @@ class DemoServer(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         """As the base, without asking a name server for this machine's name."""
-        socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = self.options.host, self.server_address[1]
@@ -141,8 +142,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer(self._post)
 
+    @property
+    def _size(self) -> int | None:
+        """Bytes of the body; None where the request does not say."""
+        given = self.headers.get("Content-Length", "")
+        is_known = given.isascii() and given.isdecimal() and len(given) < 19
+        return int(given) if is_known and "Transfer-Encoding" not in self.headers else None
+
     def _answer(self, find: Callable[[], tuple[str, bytes]]) -> None:
         headers, status = {}, 200
+        self._unread = self._size or 0
         try:
             if not self.server.takes_host(self.headers.get("Host", "")):
                 raise Refused(403, "The demo answers at localhost. Received: another Host")
@@ -150,6 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
         except Refused as error:
             status, kind = error.status, "application/json"
             body = _json({"error": str(error)})
+            self._read(min(self._unread, _READ_ON * self.server.options.max_body_bytes))
             if error.retry_after is not None:
                 headers["Retry-After"] = str(error.retry_after)
         except (TimeoutError, ConnectionError):
@@ -158,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
             logging.exception("A request failed")
             status, kind = 500, "application/json"
             body = _json({"error": "The demo failed; what it printed says how."})
-        if status != 200:  # a body may not have been read
+        if status != 200:  # more of its body may come
             self.close_connection = True
             headers["Connection"] = "close"
         self.send_response(status)
@@ -188,22 +198,23 @@ class _Handler(BaseHTTPRequestHandler):
         return "application/json", _json(self.server.models.answer(ability, request))
 
     def _read_body(self) -> bytes:
-        most = self.server.options.max_body_bytes
-        given = self.headers.get("Content-Length", "")
-        if not (given.isascii() and given.isdecimal()) or "Transfer-Encoding" in self.headers:
+        most, size = self.server.options.max_body_bytes, self._size
+        if size is None:
             raise Refused(411, "A request says its Content-Length. Received: none")
-        size = int(given[:19])
         if size > most:
-            raise Refused(413, f"A request has {most} bytes at most. Received: {given[:19]}")
+            raise Refused(413, f"A request has {most} bytes at most. Received: {size}")
+        return self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        """So many bytes of the body, in the time that a request may take."""
         ends = time.monotonic() + self.server.options.timeout_seconds
         body = bytearray()
         while len(body) < size:
-            if time.monotonic() > ends:
-                raise Refused(408, "A request is sent faster. Received: a part of it")
             part = self.rfile.read1(size - len(body))
-            if not part:
-                raise ConnectionError("The client has left")
+            if not part or time.monotonic() > ends:
+                raise ConnectionError("The client has left, or sends too slowly")
             body += part
+        self._unread -= size
         return bytes(body)
 
 

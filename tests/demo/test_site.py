@@ -15,6 +15,7 @@ import kbert
 from kbert.demo import site, write_site
 from kbert.serving.exported import open_runtime
 from kbert.visualization import read_attention
+from pipelines import demo
 from tests.browser import chromium, needs_chromium
 from tests.processes import ROOT
 
@@ -93,6 +94,14 @@ def test_a_tokenizer_that_javascript_has_not(presets, runtime, tmp_path, tiny_vo
     kbert.tasks.Pretraining(task.encoder, tokenizer).save_to_preset(tmp_path / "special")
     with pytest.raises(ValueError, match="without special tokens in texts"):
         write_site(tmp_path / "site", tmp_path / "special", runtime)
+
+
+def test_one_version_of_the_runtime_is_named():
+    name, _, version = site.RUNTIME.removesuffix(".tgz").rpartition("-")
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"RUNTIME := {name}\nRUNTIME_VERSION := {version}\n" in makefile
+    assert f"npm pack {name}@{version}" in demo.__doc__
+    assert site.RUNTIME in demo.__doc__
 
 
 @needs_chromium
