@@ -168,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
             logging.exception("A request failed")
             status, kind = 500, "application/json"
             body = _json({"error": "The demo failed; what it printed says how."})
-        if status != 200:  # more of its body may come
+        if status != 200 or self._unread:  # what comes next is not another request
             self.close_connection = True
             headers["Connection"] = "close"
         self.send_response(status)
