@@ -75,6 +75,12 @@ def running(**options):
 
 
 @pytest.fixture(scope="session")
+def tasks(demo, presets):
+    """The demo's own tasks by name: what they have traced is not traced again."""
+    return dict(zip(presets, demo.server.models._tasks, strict=True))
+
+
+@pytest.fixture(scope="session")
 def demo(presets, tmp_path_factory):
     """All of them, and lines to find."""
     lines = tmp_path_factory.mktemp("lines") / "lines.txt"

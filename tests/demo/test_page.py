@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import kbert
-from kbert.tasks import Task
 from tests.browser import chromium, needs_chromium
 
 pytestmark = [pytest.mark.tensorflow, needs_chromium]
@@ -52,8 +50,8 @@ def choose_model(browser, name):
     )
 
 
-def test_masks_are_filled_as_one_types(page, presets):
-    task = kbert.tasks.Pretraining.from_preset(presets["pretrained"])
+def test_masks_are_filled_as_one_types(page, tasks):
+    task = tasks["pretrained"]
     text = "the red [MASK] jumps"
     page.type("#fill_mask-text", text)
     (wanted,) = task.predict([text], top_k=8)
@@ -114,10 +112,10 @@ def test_attention_of_every_head(page):
     assert page.run("return document.activeElement.dataset.name") == "layer"
 
 
-def test_answers_of_fine_tuned_models(page, presets):
+def test_answers_of_fine_tuned_models(page, tasks):
     choose_model(page, "classifier")
     page.type("#predict-text", "the red fox")
-    (answer,) = Task.from_preset(presets["classifier"]).predict(["the red fox"], verbose=0)
+    (answer,) = tasks["classifier"].predict(["the red fox"], verbose=0)
     page.wait_for_text("#panel-predict .bars .name", answer["label"])
     page.wait_for_text("#panel-predict .percent", f"{100 * answer['probability']:.1f} %")
     picture(page, "classify")
@@ -129,7 +127,7 @@ def test_answers_of_fine_tuned_models(page, presets):
     page.type("#predict-question", "who was it?")
     page.type("#predict-context", "👑 it was the old king.")
     row = [("who was it?", "👑 it was the old king.")]
-    (answer,) = Task.from_preset(presets["answerer"]).predict(row, verbose=0)
+    (answer,) = tasks["answerer"].predict(row, verbose=0)
     page.wait_for_text("#panel-predict mark", answer["answer"])
     picture(page, "answer")
     choose_model(page, "embedder")

@@ -12,7 +12,6 @@ import pytest
 import kbert
 from kbert.demo import DemoOptions
 from kbert.demo.server import DemoServer
-from kbert.tasks import Task
 from kbert.visualization import read_attention
 from tests.demo.conftest import running
 
@@ -46,8 +45,8 @@ def test_the_page_knows_what_each_model_can_do(demo):
     assert about["lines"] == 3  # the same line once, and none that is empty
 
 
-def test_the_answers_are_those_of_the_tasks(demo, presets):
-    task = kbert.tasks.Pretraining.from_preset(presets["pretrained"])
+def test_the_answers_are_those_of_the_tasks(demo, tasks):
+    task = tasks["pretrained"]
     (wanted,) = task.predict([TEXT], top_k=8)
     status, found = demo.ask("fill_mask", text=TEXT)
     assert status == 200
@@ -67,16 +66,15 @@ def test_the_answers_are_those_of_the_tasks(demo, presets):
     assert (part["rows"], part["layers"], part["heads"]) == (weights.rows, 2, 4)
 
 
-def test_fine_tuned_answers_are_those_of_the_tasks(demo, presets):
+def test_fine_tuned_answers_are_those_of_the_tasks(demo, tasks):
     rows = {
         CLASSIFIER: ("classifier", {"first": "the red fox", "second": "a dog"}),
         TAGGER: ("tagger", {"text": "the red fox"}),
         ANSWERER: ("answerer", {"question": "who was it?", "context": "it was the old king."}),
     }
     for number, (name, row) in rows.items():
-        task = Task.from_preset(presets[name])
         table = {column: [value] for column, value in row.items()}
-        (wanted,) = task.predict(table, verbose=0)
+        (wanted,) = tasks[name].predict(table, verbose=0)
         status, found = demo.ask("predict", number, row=row)
         assert status == 200
         assert set(found["answer"]) == set(wanted)
@@ -84,8 +82,8 @@ def test_fine_tuned_answers_are_those_of_the_tasks(demo, presets):
         assert found["answer"][shown] == wanted[shown]
 
 
-def test_the_nearest_lines(demo, presets, tmp_path):
-    task = kbert.tasks.TextEmbedder.from_preset(presets["embedder"])
+def test_the_nearest_lines(demo, presets, tasks, tmp_path):
+    task = tasks["embedder"]
     lines = ["the red fox jumps", "a big old house", "the sun and the moon"]
     index = kbert.search.Index(task.predict(lines, verbose=0), lines)
     query = "the old house"

@@ -106,7 +106,7 @@ def random_texts(count: int, seed: int) -> list[str]:
 
 def tokenizer_of(texts: list[str], **options) -> kbert.WordPieceTokenizer:
     """One whose pieces are the characters of texts, so that ids tell what became of each."""
-    bare = kbert.WordPieceTokenizer([*SPECIAL_TOKENS], **options)
+    bare = kbert.WordPieceTokenizer([*SPECIAL_TOKENS, "a"], **options)
     lowercase, strip = bare.lowercase, bare.strip_accents
     found = normalize(tf.constant(texts), lowercase=lowercase, strip_accents=strip).numpy()
     characters = sorted({c for text in found.tolist() for c in text.decode() if not c.isspace()})
