@@ -79,7 +79,7 @@ def test_what_is_no_site(presets, runtime, tmp_path):
     (tmp_path / "full" / "a").touch()
     with pytest.raises(ValueError, match=r"new or empty folder. Received: .*full"):
         write_site(tmp_path / "full", presets["pretrained"], runtime)
-    with pytest.raises(ValueError, match=r"classify"):
+    with pytest.raises(ValueError, match=r"Pretraining\. Received: a TextClassifier"):
         write_site(tmp_path / "site", presets["classifier"], runtime)
     runtime.write_bytes(b"another")
     rule = rf"The runtime is npm's {site.RUNTIME}, of SHA-512 .*Received: '.*', of [\w+/]+=="
