@@ -144,7 +144,7 @@ def _of_pairs(ask: Callable[[Any], Any], texts: Texts) -> Answer:
 def _predict(task: FineTuningTask, request: Request, texts: Texts) -> dict[str, Any]:
     row = request.get("row")
     names = task.columns.asked(row) if isinstance(row, dict) else None
-    if names is None:
+    if not isinstance(row, dict) or names is None:
         raise Refused(400, f"'row' has the column(s) {task.columns.rule}. Received: {_kind(row)}")
     table = {
         name: [texts.read_list(row, name) if name in LISTS else texts.read(row, name)]

@@ -64,7 +64,7 @@ class Models:
             Refused: there is no such model or ability, the request is not as it should be, or too
                 many wait.
         """
-        number = request.get("model")
+        number: Any = request.get("model")
         last = len(self._tasks) - 1
         is_number = isinstance(number, int) and not isinstance(number, bool)
         if not is_number or not 0 <= number <= last:

@@ -126,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
     error_message_format = '{"error": "%(code)d %(message)s"}'
 
     def setup(self) -> None:
-        self.timeout = self.server.options.timeout_seconds
+        self.request.settimeout(self.server.options.timeout_seconds)
         super().setup()
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -86,7 +86,8 @@ def write_site(folder: PathLike, preset: PathLike, runtime: PathLike) -> str:
 
 
 def _check(task: Pretraining) -> None:
-    tokenizer, encoder = task.tokenizer, task.encoder
+    encoder: Any = task.encoder
+    tokenizer: Any = task.tokenizer
     plain = type(encoder) is Encoder and type(tokenizer) is WordPieceTokenizer
     if not plain or tokenizer.special_tokens_in_text or tokenizer.pair_separators != 1:
         raise ValueError(
@@ -122,7 +123,7 @@ def _rows(task: Pretraining) -> RowFunction:
 
 def _site(task: Pretraining, preset: str) -> dict[str, Any]:
     """What `browser_engine.js` reads."""
-    tokenizer = task.tokenizer
+    tokenizer: Any = task.tokenizer
     pairs = ["next_sentence"] if task.next_sentence else []
     model = {
         "name": short_name(preset),
