@@ -11,10 +11,11 @@ FUZZ_MINUTES ?= 10
 # What a process compiles stays for the next one; so pip need not compile what nobody imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test test-slow test-beam test-install fuzz constraints docs coverage bench lint types clean
+.PHONY: help quickstart demo test test-slow test-beam test-install fuzz constraints docs coverage bench lint types clean
 
 help:
 	@echo "make quickstart   text -> vocabulary -> pretrained BERT -> SavedModel, in five minutes on two cores"
+	@echo "make demo         that BERT as a page of files, which runs in a browser"
 	@echo "make test         the tests (TensorFlow backend, then the model on the JAX backend)"
 	@echo "make test-slow    the tests marked slow"
 	@echo "make test-beam    a corpus and answers made on Apache Beam, in an environment with the extra [beam]"
@@ -43,6 +44,19 @@ $(VENV)/.installed-test: $(VENV)/.created setup.py kbert/version.py
 
 quickstart: $(VENV)/.installed
 	$(BIN)/python -m pipelines.quickstart $(QUICKSTART_FLAGS)
+
+# npm fetches ONNX Runtime for browsers; kbert checks that it is the one that it knows.
+RUNTIME := onnxruntime-web
+RUNTIME_VERSION := 1.30.0
+
+demo: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[onnx]'
+	test -e quickstart/preset || $(BIN)/python -m pipelines.quickstart $(QUICKSTART_FLAGS)
+	mkdir -p build
+	cd build && npm pack --silent $(RUNTIME)@$(RUNTIME_VERSION)
+	rm -rf build/demo
+	$(BIN)/python -m pipelines.demo --preset=quickstart/preset --site_dir=build/demo \
+		--runtime=build/$(RUNTIME)-$(RUNTIME_VERSION).tgz
 
 # Two processes for two cores, a file's tests in one of them. Files come in their own order: sorted by
 # their number of tests, the few long ones (notebooks) would come last. TensorFlow gives back little

@@ -64,7 +64,11 @@ setup(
     # The programs lie beside the library in a checkout, and inside it where it is installed: a
     # top-level package of that name would collide with a user's own.
     package_dir={"kbert.pipelines": "pipelines"},
-    package_data={"kbert": ["py.typed"], "kbert.visualization": ["*.html"]},
+    package_data={
+        "kbert": ["py.typed"],
+        "kbert.demo": ["page/*"],
+        "kbert.visualization": ["*.css", "*.js"],
+    },
     install_requires=[
         "tensorflow>=2.21,<2.22",
         "tensorflow-text>=2.21,<2.22",
@@ -104,6 +108,7 @@ setup(
         "console_scripts": [
             "kbert-augment=kbert.pipelines.augment:run",
             "kbert-convert=kbert.pipelines.convert:run",
+            "kbert-demo=kbert.pipelines.demo:run",
             "kbert-distill=kbert.pipelines.distill:run",
             "kbert-embed=kbert.pipelines.embed:run",
             "kbert-export=kbert.pipelines.export:run",

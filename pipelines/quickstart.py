@@ -5,6 +5,8 @@ packages), trains a vocabulary on it, writes shards, pretrains a small BERT on m
 sentences, evaluates it on held-out text, exports a SavedModel and queries it from a fresh process
 that imports TensorFlow alone. Stopped and started again, it resumes.
 
+What it has learnt is in report.html, and to be tried by kbert-demo, as the last lines say.
+
 Examples:
   kbert-quickstart
   kbert-quickstart --sources='novels/*.txt.gz' --output_dir=novels-bert --minutes=30
@@ -29,6 +31,7 @@ from kbert.files import Path, local_only
 from kbert.training import AdamW, Phase, train
 from kbert.training.run.phases import Start, parse_phases
 from kbert.types import PathLike
+from kbert.visualization import AttentionPage, ReportPage, learning_curve, read_attention
 
 from . import command
 
@@ -207,9 +210,49 @@ def print_answers(texts: tuple[str, ...], answers: list[dict]) -> None:
     """Prints each text with the likeliest tokens of its masks."""
     for text, answer in zip(texts, answers, strict=True):
         print(f"  {text}")
-        for tokens, probabilities in zip(answer["tokens"], answer["probabilities"], strict=True):
-            likely = zip(tokens, probabilities, strict=True)
-            print("      " + "   ".join(f"{token} {p:.0%}" for token, p in likely))
+        for likely in each_mask(answer):
+            print(f"      {in_words(likely)}")
+
+
+def add_results(
+    report: ReportPage,
+    steps: Sequence[dict],
+    phases: Sequence[Phase],
+    untrained: list[dict],
+    trained: list[dict],
+) -> None:
+    """The learning curve, and what stood for the masks before and after."""
+    if len(steps) > 1:
+        changes = {
+            phase.first_step: f"rows of {phase.sequence_length}"
+            for phase in phases
+            if phase.first_step < steps[-1]["step"]
+        }
+        figure = learning_curve(steps, ("mlm_loss", "mlm_accuracy"), changes=changes)
+        first, last = steps[0], steps[-1]
+        report.picture(
+            "Learning curve",
+            figure,
+            f"The loss of masked tokens falls from {first['mlm_loss']:.2f} to "
+            f"{last['mlm_loss']:.2f} over {last['step']:,} steps; the share of those found rises.",
+        )
+    rows = [
+        (text, in_words(before), in_words(after))
+        for text, *answers in zip(EXAMPLES, untrained, trained, strict=True)
+        for before, after in zip(*map(each_mask, answers), strict=True)
+    ]
+    report.table("For each [MASK]", ["text", "before training", "after"], rows)
+
+
+def each_mask(answer: dict) -> list[list[tuple[str, float]]]:
+    """The likely tokens of each mask with their probabilities."""
+    both = zip(answer["tokens"], answer["probabilities"], strict=True)
+    return [list(zip(*mask, strict=True)) for mask in both]
+
+
+def in_words(likely: list[tuple[str, float]]) -> str:
+    """One mask's answers on a line."""
+    return "   ".join(f"{token} {p:.0%}" for token, p in likely)
 
 
 def ask_server(folder: str) -> list[dict]:
@@ -301,6 +344,7 @@ def quickstart(options: flags.FlagValues) -> None:
         phases = plan(length, size, steps)
         task = make_task(options.model, tokenizer)
         seconds = None if options.train_steps else options.minutes * 60
+        untrained = task.predict(list(EXAMPLES), top_k=5)
         print(f"{options.model}: {task.count_params():,} parameters, {steps:,} steps", flush=True)
         history = train(
             task,
@@ -322,33 +366,59 @@ def quickstart(options: flags.FlagValues) -> None:
         print(f"always the most frequent token: {before:.1%}")
 
     with stages("fill the masks"):
-        print_answers(EXAMPLES, task.predict(list(EXAMPLES), top_k=5))
+        trained = task.predict(list(EXAMPLES), top_k=5)
+        print_answers(EXAMPLES, trained)
 
     with stages("export, and a question from a fresh process"):
         exported = task.export(folder / "serving")
         task.save_to_preset(folder / "preset")
         print_answers(EXAMPLES, ask_server(exported))
 
-    first, last = history.steps[0], history.steps[-1]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    numbers = {
+        "loss of the first step": (history.steps[0]["loss"], 2),
+        "loss of the last step": (history.steps[-1]["loss"], 2),
+        "held-out masked-token accuracy": (measured["mlm_accuracy"], 3),
+        "  most frequent token instead": (before, 3),
+        "  times better": (measured["mlm_accuracy"] / before, 1),
+        "held-out next-sentence accuracy": (measured["nsp_accuracy"], 3),
+        "largest memory of this process (GB)": (peak, 2),
+    }
+    times = {**stages.seconds, "all": sum(stages.seconds.values())}
     rule = "-" * 72
     print(f"\n{rule}")
-    for name, seconds in stages.seconds.items():
+    for name, seconds in times.items():
         print(f"{name:48} {seconds:8.1f} s")
-    print(f"{'all':48} {sum(stages.seconds.values()):8.1f} s")
     print(rule)
-    print(f"{'loss of the first step':48} {first['loss']:8.2f}")
-    print(f"{'loss of the last step':48} {last['loss']:8.2f}")
-    print(f"{'held-out masked-token accuracy':48} {measured['mlm_accuracy']:8.3f}")
-    print(f"{'  most frequent token instead':48} {before:8.3f}")
-    print(f"{'  times better':48} {measured['mlm_accuracy'] / before:8.1f}")
-    print(f"{'held-out next-sentence accuracy':48} {measured['nsp_accuracy']:8.3f}")
-    print(f"{'largest memory of this process (GB)':48} {peak:8.2f}")
+    for name, (value, digits) in numbers.items():
+        print(f"{name:48} {value:8.{digits}f}")
     print(rule)
+    report = ReportPage(
+        "A BERT from raw text",
+        f"{options.model}, {task.count_params():,} parameters, trained by kbert-quickstart for "
+        f"{history.step:,} steps on {learn.tokens:,} tokens.",
+    )
+    add_results(report, history.steps, phases, untrained, trained)
+    report.attention("Attention", AttentionPage(read_attention(task, EXAMPLES[1])))
+    report.table(
+        "Numbers",
+        ["what", "value"],
+        [(name, f"{x:.{digits}f}") for name, (x, digits) in numbers.items()],
+    )
+    report.table("Times", ["stage", "seconds"], times.items())
+    sizes = {"vocabulary and shards": folder / "shards", "run": folder / "run", "export": exported}
+    report.table(
+        "Sizes", ["files", "MB"], [(f"{k}: {path}", megabytes(path)) for k, path in sizes.items()]
+    )
+    report.heading("Try it")
+    report.command(f"kbert-demo --preset={folder / 'preset'}")
+    report.save(folder / "report.html")
     print(f"vocabulary and shards   {folder / 'shards'} ({megabytes(folder / 'shards'):.0f} MB)")
     print(f"run: checkpoints, log   {folder / 'run'} ({megabytes(folder / 'run'):.0f} MB)")
     print(f"to load in Python: kbert.tasks.Pretraining.from_preset('{folder / 'preset'}')")
     print(f"to serve: {exported} ({megabytes(exported):.0f} MB)")
+    print(f"what it has learnt, in pictures: {folder / 'report.html'}")
+    print(f"to try it in a browser: kbert-demo --preset={folder / 'preset'}")
 
 
 def planned_steps(

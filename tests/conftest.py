@@ -51,7 +51,7 @@ def pytest_collection_finish():
     gc.set_threshold(10_000)
 
 
-EAGER = {"tasks", "distillation", "experiments", "extraction", "pipelines", "pruning"}
+EAGER = {"demo", "tasks", "distillation", "experiments", "extraction", "pipelines", "pruning"}
 
 
 class Everywhere:

@@ -227,6 +227,7 @@ def test_one_process_of_this_machine(folder):
 # What opens files of this machine alone: it makes them, maps them into memory or locks them.
 LOCAL = {
     "kbert/atomic.py",  # locks, and bytes on the disk
+    "kbert/demo/assets.py",  # files of the package
     "kbert/doctor.py",  # /proc, /sys, /dev
     "kbert/files.py",
     "kbert/checkpoints/pytorch/file.py",  # a memory map of a local copy
@@ -248,7 +249,7 @@ LOCAL = {
     "kbert/tasks/tensorflow_copy.py",  # modules
     "kbert/text/documentation.py",  # what Python has installed
     "kbert/training/run/log.py",  # cuts a local file where another is written again
-    "kbert/visualization/attention_page.py",  # a file of the package
+    "kbert/visualization/attention_page.py",  # files of the package
     "pipelines/answering.py",  # /dev
     "pipelines/quiet.py",  # /dev
     "kbert/word_vectors/fasttext.py",  # memory maps, refused elsewhere

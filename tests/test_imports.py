@@ -24,7 +24,7 @@ RANKS = {
     **dict.fromkeys(("adapters", "pruning"), 3.5),
     "quantization": 3.8,
     **dict.fromkeys(("extraction", "experiments"), 4),
-    "distillation": 5,
+    **dict.fromkeys(("demo", "distillation"), 5),
     **dict.fromkeys(("config", "finetuning"), 6),  # names of the version before, which warn
 }
 # Inside a subpackage: what stands in a line imports from the lines above it alone (and, a
@@ -64,6 +64,11 @@ ORDER = {
         beam choice options single
         decode
         stream
+    """,
+    "demo": """
+        abilities assets settings
+        models
+        server site
     """,
     "distillation": """
         augmentation comparison layer_map losses reading static student
@@ -181,8 +186,8 @@ ORDER = {
     """,
     "visualization": """
         attention_reading canvas
-        attention_page flow matrices names positions scores
-        answers attention_drawing trade_off vectors
+        attention_page flow learning_curve matrices names positions scores
+        answers attention_drawing report_page trade_off vectors
     """,
     "word_vectors": """
         formats

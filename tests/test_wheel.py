@@ -47,7 +47,13 @@ def test_it_holds_the_library_and_nothing_else(wheel):
     for folder, place in (("kbert", ""), ("pipelines", "kbert/")):
         files = {f"{place}{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*.py")}
         assert files <= set(names)
-    assert {"kbert/py.typed", "kbert/visualization/attention_page.html"} <= set(names)
+    pages = {
+        str(path.relative_to(ROOT))
+        for folder in ("kbert/visualization", "kbert/demo/page")
+        for path in (ROOT / folder).iterdir()
+        if path.suffix in (".css", ".html", ".js")
+    }
+    assert {"kbert/py.typed", *pages} <= set(names)
     assert f"{about}/licenses/LICENSE" in names
 
 

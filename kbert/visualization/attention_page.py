@@ -16,8 +16,24 @@ import numpy as np
 from kbert.types import PathLike
 from kbert.visualization.attention_reading import Weights, index_of
 
-# Style and script are in attention_page.html, next to this file; it fetches nothing.
+# Style and script are in attention_page.css and .js, next to this file; they fetch nothing.
 # Names of tokens reach the page as text alone (`textContent`), never as HTML.
+_TEMPLATE = """<style>
+{style}</style>
+<div class="kbert-attention" data-of="{key}">This picture needs its script: trust the notebook, or \
+write it to a file with save().</div>
+<script>
+(function () {{
+"use strict";
+const data = {data};
+{script}
+for (const root of document.querySelectorAll(".kbert-attention[data-of='{key}']"))
+  if (!root.dataset.ready) {{
+    root.dataset.ready = "yes";
+    drawAttention(root, data);
+  }}
+}})();
+</script>"""
 
 # A notebook keeps a page as text in its output.
 MOST_BYTES = 20_000_000
@@ -37,6 +53,7 @@ class AttentionPage:
         title: above it; None for none.
 
     Attributes:
+        data: what the script draws, as JSON can hold it.
         fragment: the HTML as a string, to be put into any page.
 
     Raises:
@@ -75,13 +92,13 @@ class AttentionPage:
                 f"An interactive page holds at most {MOST_BYTES / 1e6:.0f} MB; a shorter text, or "
                 f"one layer or head, is smaller. Received: {size / 1e6:.0f} MB of weights"
             )
-        data = {
+        self.data = {
             "title": "" if title is None else title,
             "start": start,
             "parts": [_part(name, part) for name, part in self.parts.items()],
         }
         self.title = title
-        self.fragment = _fragment(data)
+        self.fragment = _fragment(self.data)
 
     def _repr_html_(self) -> str:
         return self.fragment
@@ -130,8 +147,16 @@ def _fragment(data: dict[str, Any]) -> str:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
-    template = Path(__file__).with_suffix(".html").read_text(encoding="utf-8").rstrip("\n")
-    return template.replace("__KEY__", key).replace("__DATA__", text)
+    return _TEMPLATE.format(key=key, data=text, style=page_file("css"), script=page_file("js"))
+
+
+def page_file(kind: str) -> str:
+    """The page's style ("css") or its script ("js"), which defines `drawAttention(root, data)`.
+
+    >>> "function drawAttention(root, data)" in page_file("js")
+    True
+    """
+    return Path(__file__).with_suffix(f".{kind}").read_text(encoding="utf-8")
 
 
 def _text(name: object) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # pictures of arrays do without TensorFlow
 
 
 _CROSS_TITLES = ("written", "source")
-_TITLES = ("token", "attends to")
+TITLES = ("token", "attends to")
 # More names than these cannot be read in one picture.
 MOST_TOKENS = 128
 
@@ -202,7 +202,7 @@ def _encoder(
         with task.capture_outputs(return_attention=True):
             found = task.encode(inputs)
     names = token_names(tokenizer, inputs["token_ids"][0])
-    return {"encoder": _weights(found["attention"], names, names, _TITLES)}
+    return {"encoder": _weights(found["attention"], names, names, TITLES)}
 
 
 def _decoder(
@@ -216,7 +216,7 @@ def _decoder(
     _check_length("of the text", len(ids), decoder.config.max_positions)
     found = decoder({"token_ids": ids[None]}, return_attention=True)
     names = token_names(tokenizer, ids)
-    return {"decoder": _weights(found["attention"], names, names, _TITLES)}
+    return {"decoder": _weights(found["attention"], names, names, TITLES)}
 
 
 def _seq2seq(
@@ -241,8 +241,8 @@ def _seq2seq(
     source, read, written = (token_names(tokenizer, x) for x in (source, read, written))
     return {
         "cross": _weights(found["cross_attention"], written, source, _CROSS_TITLES),
-        "encoder": _weights(found["encoder_attention"], source, source, _TITLES),
-        "decoder": _weights(found["attention"], read, read, _TITLES),
+        "encoder": _weights(found["encoder_attention"], source, source, TITLES),
+        "decoder": _weights(found["attention"], read, read, TITLES),
     }
 
 

@@ -13,9 +13,9 @@ import kbert.tasks  # noqa: F401 - whose settings are flags
 from kbert import registry
 
 PROGRAMS = (
-    *("augment", "convert", "distill", "embed", "evaluate", "export", "fill_mask", "finetune"),
-    *("generate", "predict", "prepare_corpus", "pretrain", "prune", "quickstart", "serve"),
-    "translate",
+    *("augment", "convert", "demo", "distill", "embed", "evaluate", "export", "fill_mask"),
+    *("finetune", "generate", "predict", "prepare_corpus", "pretrain", "prune", "quickstart"),
+    *("serve", "translate"),
 )
 
 

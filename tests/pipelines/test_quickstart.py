@@ -1,5 +1,6 @@
 """`make quickstart` at a small size: every stage runs, and a second start resumes."""
 
+import html
 import json
 import re
 import types
@@ -47,6 +48,19 @@ def test_all_stages_then_again(start, tmp_path):
     assert last < first
     assert (tmp_path / "out" / "serving" / "1" / "saved_model.pb").exists()
     assert json.loads((tmp_path / "out" / "preset" / "kbert.json").read_text())["encoder"]
+
+    # The report has the curve, the answers of both models, attention, and what is printed.
+    report = (tmp_path / "out" / "report.html").read_text("utf-8")
+    headings = re.findall("<h2>(.+?)</h2>", report)
+    assert headings == [
+        *("Learning curve", "For each [MASK]", "Attention", "Numbers", "Times", "Sizes", "Try it"),
+    ]
+    shown = re.findall(r"<tr><td>[^<]*\[MASK\][^<]*</td><td>([^<]+)</td><td>([^<]+)</td>", report)
+    assert [html.unescape(after) for _, after in shown] == answers
+    assert all(before != after for before, after in shown)
+    assert "over 40 steps" in report
+    assert "function drawAttention" in report
+    assert said.endswith("in a browser: kbert-demo --preset=out/preset\n")
 
     # Nothing is trained twice, and what is evaluated, asked and exported is the trained model.
     again = start()

@@ -1,0 +1,29 @@
+"""The files of the page, read when they are asked for by name; no name comes from a request."""
+
+from pathlib import Path
+
+from kbert.visualization.attention_page import page_file
+
+# What the page is made of, whoever computes.
+_PAGE = {"index.html": "index.html", "style.css": "style.css", "page.js": "page.js"}
+# The page imports ./engine.js: that of a server, or one that computes in the browser.
+ENGINES = {
+    "server": {"engine.js": "server_engine.js"},
+    "browser": {"engine.js": "browser_engine.js", "wordpiece.js": "wordpiece.js"},
+}
+
+
+def page_files(engine: str) -> dict[str, str]:
+    """Name -> content of all files of the page.
+
+    Args:
+        engine: a key of `ENGINES`.
+
+    Example:
+        >>> sorted(page_files("server"))
+        ['attention_page.css', 'attention_page.js', 'engine.js', 'index.html', 'page.js', 'style.css']
+    """  # noqa: E501
+    folder = Path(__file__).parent / "page"
+    names = {**_PAGE, **ENGINES[engine]}
+    own = {name: (folder / file).read_text(encoding="utf-8") for name, file in names.items()}
+    return {**own, **{f"attention_page.{kind}": page_file(kind) for kind in ("css", "js")}}

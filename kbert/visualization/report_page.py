@@ -1,0 +1,122 @@
+"""A report as one file of HTML that any browser opens: pictures, tables and text, no network."""
+
+import base64
+import html
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kbert.types import PathLike
+from kbert.visualization.attention_page import AttentionPage
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { margin: 0 auto; padding: 16px; max-width: 860px; line-height: 1.5;
+  font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
+h1 { font-size: 26px; } h2 { font-size: 19px; margin-top: 32px; }
+figure { margin: 0; } img { max-width: 100%; height: auto; background: #fff; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; }
+th, td { text-align: left; padding: 4px 16px 4px 0; border-bottom: 1px solid #8886;
+  vertical-align: top; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+code { font-size: 14px; overflow-wrap: anywhere; }
+"""
+
+
+class ReportPage:
+    """Sections one below the other, written at once.
+
+    Args:
+        title: of the page.
+        introduction: a sentence or two below it.
+
+    Example:
+        >>> report = ReportPage("A run", "Two minutes on two cores.")
+        >>> report.table("Times", ["stage", "seconds"], [("training", 120.04)])
+        >>> "<td>training</td><td class=\\"number\\">120.04</td>" in report.html()
+        True
+    """
+
+    def __init__(self, title: str, introduction: str = "") -> None:
+        self.title = title
+        self._parts = [f"<h1>{_escaped(title)}</h1>"]
+        if introduction:
+            self.text(introduction)
+
+    def text(self, text: str) -> None:
+        """A paragraph."""
+        self._parts.append(f"<p>{_escaped(text)}</p>")
+
+    def command(self, line: str) -> None:
+        """What is typed in a shell."""
+        self._parts.append(f"<pre><code>{_escaped(line)}</code></pre>")
+
+    def heading(self, text: str) -> None:
+        """The begin of a section."""
+        self._parts.append(f"<h2>{_escaped(text)}</h2>")
+
+    def table(self, heading: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """A section of a table.
+
+        Args:
+            heading: of the section.
+            names: of the columns.
+            rows: their values: text, and numbers, which stand at the right.
+        """
+        self.heading(heading)
+        head = "".join(f'<th scope="col">{_escaped(name)}</th>' for name in names)
+        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
+        self._parts.append(
+            f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>'
+            "</table></div>"
+        )
+
+    def picture(self, heading: str, figure: Any, description: str) -> None:
+        """A section of a picture.
+
+        Args:
+            heading: of the section.
+            figure: of matplotlib.
+            description: what is to be seen, for who does not see it.
+        """
+        self.heading(heading)
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=150)
+        content = base64.b64encode(file.getvalue()).decode()
+        self._parts.append(
+            f'<figure><img alt="{_escaped(description)}" src="data:image/png;base64,{content}">'
+            "</figure>"
+        )
+
+    def attention(self, heading: str, page: AttentionPage) -> None:
+        """A section of an interactive picture of attention."""
+        self.heading(heading)
+        self._parts.append(f'<div class="wide">{page.fragment}</div>')
+
+    def html(self) -> str:
+        """The page."""
+        return (
+            '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f'<link rel="icon" href="data:,"><title>{_escaped(self.title)}</title>'
+            f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(self._parts) + "\n</body>\n"
+            "</html>\n"
+        )
+
+    def save(self, path: PathLike) -> None:
+        """Writes the page to a file; replaced where it exists."""
+        from kbert import atomic  # it imports Keras, which imports pyplot
+
+        atomic.write(path, self.html().encode())
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return f"<td>{_escaped(value)}</td>"
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+    return f'<td class="number">{text}</td>'
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text.encode("utf-8", "replace").decode("utf-8"))

@@ -1,0 +1,82 @@
+r"""Shows trained models in a browser: type a text, and see what they make of it.
+
+  kbert-demo
+  kbert-demo --preset=out/preset --preset=bert-base-uncased
+  kbert-demo --preset=out/preset --lines=sentences.txt --port=8080
+  kbert-demo --preset=quickstart/preset --site_dir=site --runtime=onnxruntime-web-1.30.0.tgz
+
+The page has what each model can do: filled masks with their probabilities as you type, the
+attention of every head for your own text, whether one sentence follows another, the answers of a
+fine-tuned model (classes, tags, answers in a context), and with --lines the texts of a file that
+are nearest to yours. Without --preset it takes quickstart/preset, which kbert-quickstart makes in
+five minutes.
+
+It answers at this machine's address for itself (127.0.0.1) until Ctrl-C, and prints it. It is for
+a few people in front of a page; kbert-serve is for programs, and for many at once.
+
+With --site_dir it writes the page as files instead, with the model and ONNX Runtime in them: any
+web server, even one for files alone, shows it, and texts never leave the browser. The runtime is
+fetched by npm pack onnxruntime-web@1.30.0; pip install 'kbert[onnx]'. `make demo` does both.
+"""
+
+import sys
+
+from absl import flags
+
+from kbert.demo import DemoOptions, serve, write_site
+from kbert.files import Path
+
+from . import command, option_flags
+
+QUICKSTART = "quickstart/preset"
+
+
+def define_flags() -> None:
+    """Declares the flags; called when the program starts, never on import."""
+    option_flags.define(DemoOptions)
+    flags.DEFINE_string(
+        "site_dir", None, "New folder: writes the page with a model in it, and serves nothing."
+    )
+    flags.DEFINE_string(
+        "runtime", None, "With --site_dir: the file that `npm pack onnxruntime-web@1.30.0` fetches."
+    )
+
+
+def main(argv: list[str]) -> None:
+    """Checks the command line and runs the program."""
+    if len(argv) > 1:
+        sys.exit(f"kbert-demo takes flags only. Received: {argv[1:]}")
+    with command.one_line_errors("kbert-demo", ImportError):
+        _demo(flags.FLAGS)
+
+
+def _demo(options: flags.FlagValues) -> None:
+    presets = options.preset or [QUICKSTART]
+    if not options.preset and not Path(QUICKSTART).is_dir():
+        raise ValueError(
+            "--preset is the folder or the name of a trained model; kbert-quickstart makes one in "
+            "five minutes, which is then taken without a flag. "
+            f"Received: none, and no {QUICKSTART}"
+        )
+    if (options.site_dir is None) != (options.runtime is None):
+        raise ValueError(
+            "A site takes both, --site_dir and --runtime. Received: "
+            f"--site_dir={options.site_dir}, --runtime={options.runtime}"
+        )
+    if options.site_dir is None:
+        given = {**option_flags.given(DemoOptions, options), "preset": presets}
+        serve(DemoOptions(**given), lambda address: print(address, flush=True))
+        return
+    if len(presets) > 1:
+        raise ValueError(f"A site has one model. Received: {', '.join(presets)}")
+    folder = write_site(options.site_dir, presets[0], options.runtime)
+    print(f"{folder}: to look at it, python -m http.server --directory={folder}")
+
+
+def run() -> None:
+    """The console script."""
+    command.run(main, define_flags, __doc__)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,58 @@
+"""kbert-demo: what it serves or writes, and what it refuses."""
+
+import json
+import signal
+import urllib.request
+
+import pytest
+
+from pipelines import demo
+from tests.processes import start_program
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_it_prints_its_address_and_serves_until_it_is_stopped(preset, tmp_path):
+    program = start_program("demo", f"--preset={preset}", "--port=0", "--max_waiting=2")
+    try:
+        address = program.stdout.readline().strip()
+        with urllib.request.urlopen(f"{address}/api/about", timeout=30) as answer:
+            (model,) = json.load(answer)["models"]
+        assert model["abilities"] == ["fill_mask", "next_sentence", "attention"]
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate(timeout=30)
+        assert (program.returncode, errors) == (130, "")
+    finally:
+        program.kill()
+        program.wait()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            (),
+            r"kbert-quickstart makes one in five minutes.* Received: none, and no quickstart/pres",
+        ),
+        (("--preset=nowhere",), "nowhere"),
+        (("--preset=a", "--site_dir=b"), "takes both.* Received: --site_dir=b, --runtime=None"),
+        (
+            ("--preset=a", "--preset=b", "--site_dir=c", "--runtime=d"),
+            "A site has one model. Received: a, b",
+        ),
+    ],
+)
+def test_what_does_not_start(call, tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=message):
+        call(demo, "--port=0", *flags)
+
+
+def test_without_a_preset_it_takes_that_of_the_quickstart(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart" / "preset").mkdir(parents=True)
+    served = []
+    monkeypatch.setattr(demo, "serve", lambda options, started: served.append(options))
+    call(demo, "--port=0")
+    assert served[0].preset == ("quickstart/preset",)
+    assert served[0].port == 0
