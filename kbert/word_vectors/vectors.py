@@ -149,7 +149,7 @@ class WordVectors:
         found = np.zeros((len(words := as_texts(words, "words")), self.width), np.float32)
         missing = []
         for row, word in enumerate(words):
-            if (vector := self._vector(word)) is None:
+            if (vector := self._vector(word if isinstance(word, str) else word.decode())) is None:
                 missing.append(word)
             else:
                 found[row] = vector

@@ -73,7 +73,7 @@ class VectorTask(FineTuningTask):
     program = "kbert-embed"
     answer_options = EmbeddingOptions
     columns: ClassVar = Columns()
-    options: ClassVar = VectorOptions
+    options: ClassVar[type[Options]] = VectorOptions
 
     @property
     def width(self) -> int:
