@@ -7,8 +7,11 @@ the place. Of a word that stands there twice the first vector counts, and a warn
 Shapes: W words, D width.
 """
 
+import contextlib
 import gzip
+import math
 import os
+import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -182,9 +185,17 @@ def write_binary(path: PathLike, words: list[str], vectors: np.ndarray) -> None:
             file.write(word.encode() + b" " + vector.tobytes() + b"\n")
 
 
-def _opened(path: str) -> Any:
-    file = Path(path).open("rb")
-    return gzip.GzipFile(fileobj=file) if path.endswith(".gz") else file
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    """A file to read bytes of; unsound gzip data raises ValueError."""
+    with Path(path).open("rb") as file:
+        if not path.endswith(".gz"):
+            yield file
+            return
+        try:
+            yield gzip.GzipFile(fileobj=file)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{path} is a whole gzip file. Received: {error}") from error
 
 
 def _header(text: str) -> tuple[int, int] | None:
@@ -206,21 +217,20 @@ def _parsed(where: str, text: str, width: int | None) -> tuple[str, np.ndarray]:
         raise ValueError(
             f"{where}: a line is a word and {rule}, blanks between them. Received: {text!r:.80}"
         )
-    try:
-        return word, np.array(fields, np.float32)
-    except ValueError:
-        bad = next(field for field in fields if not _is_number(field))
+    numbers = np.array([_number(field) for field in fields], np.float32)
+    if not np.isfinite(numbers).all():
+        bad = fields[int(np.argmin(np.isfinite(numbers)))]
         raise ValueError(
             f"{where}: a vector is of finite numbers. Received: {bad!r:.40} for {word!r:.80}"
-        ) from None
+        )
+    return word, numbers
 
 
-def _is_number(field: str) -> bool:
+def _number(field: str) -> float:
     try:
-        np.float32(field)
+        return float(field)
     except ValueError:
-        return False
-    return True
+        return math.nan
 
 
 def _read_word(file: BinaryIO, where: str) -> str:

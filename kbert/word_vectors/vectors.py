@@ -146,7 +146,8 @@ class WordVectors:
         Raises:
             KeyError: a word without a vector.
         """
-        found = np.zeros((len(words := as_texts(words, "words")), self.width), np.float32)
+        words = [words] if isinstance(words, str) else list(words)
+        found = np.zeros((len(words), self.width), np.float32)
         missing = []
         for row, word in enumerate(words):
             if (vector := self._vector(word if isinstance(word, str) else word.decode())) is None:

@@ -93,7 +93,7 @@ def test_a_word_with_blanks_and_one_that_comes_twice(tmp_path, caplog):
     ("content", "message"),
     [
         ("a 1 2\nb 1\n", r"line 2: a line is a word and 2 numbers.*Received: 'b 1'"),
-        ("a 1 2\nb 1 nan\n", r"line 2: a vector is of finite numbers. Received: nan for 'b'"),
+        ("a 1 2\nb 1 nan\n", r"line 2: a vector is of finite numbers. Received: 'nan' for 'b'"),
         ("a 1 2\nb 1 x\n", r"line 2: a vector is of finite numbers. Received: 'x' for 'b'"),
         ("a\n", r"line 1: a line is a word and numbers"),
         ("3 2\na 1 2\n", r"says how many vectors follow: 3. Received: 1"),
@@ -121,6 +121,14 @@ def test_damaged_binary(tmp_path, content, message):
     (tmp_path / "v.bin").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         WordVectors.load(tmp_path / "v.bin")
+
+
+@pytest.mark.parametrize("name", ["v.bin.gz", "v.txt.gz"])
+def test_damaged_gzip(tmp_path, name):
+    content = binary() if "bin" in name else write_text(tmp_path / "v.txt").read_bytes()
+    (tmp_path / name).write_bytes(gzip.compress(content)[:-12])
+    with pytest.raises(ValueError, match=rf"{name}.*gzip"):
+        WordVectors.load(tmp_path / name)
 
 
 def fnv(gram):

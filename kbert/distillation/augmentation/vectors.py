@@ -11,14 +11,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from kbert.data.readers.content import DataFile
 from kbert.distillation.augmentation.sentences import is_word
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import PathLike
+from kbert.word_vectors.formats import read_text
 
 # Of GloVe's 400,000 words, which stand in the order of their frequency, TinyBERT reads these.
 MAX_VECTORS = 100_000
-_MAX_LINE_BYTES = 1 << 20
 # Similarities that exist at a time.
 _BLOCK = 16 << 20
 # Further words that a product in float32 finds, and float64 then ranks: so the result does not
@@ -103,10 +102,9 @@ class WordVectors:
 
 
 def read_vectors(path: PathLike, limit: int | None = MAX_VECTORS) -> WordVectors:
-    """Vectors of words in GloVe's text format.
+    """Vectors of words in GloVe's text format, or in word2vec's (see `kbert.word_vectors`).
 
-    A line is a word, then its numbers, blanks between them. A first line of two whole numbers, as
-    word2vec and fastText write it, is skipped. Words that are not of letters are left out.
+    Words that are not of letters are left out.
 
     Args:
         path: the file, UTF-8, plain or `.gz`.
@@ -127,59 +125,11 @@ def read_vectors(path: PathLike, limit: int | None = MAX_VECTORS) -> WordVectors
     path = os.fspath(path)
     if limit is not None and limit < 1:
         raise ValueError(f"At least one vector is read. Received: limit={limit}")
-    words: dict[str, int] = {}
-    vectors: list[np.ndarray] = []
-    width = None
-    lines = DataFile(path).numbered_lines(_MAX_LINE_BYTES, "a word and its vector")
-    for number, line in lines:
-        text = line.decode().strip()
-        if number == 1 and _is_header(text):
-            continue
-        if limit is not None and number > limit:
-            break
-        word, numbers = _parse(f"{path}, line {number}", text, width)
-        width = len(numbers)
-        if is_word(word) and word not in words:
-            words[word] = len(vectors)
-            vectors.append(numbers)
-    if not words:
+    words, vectors = read_text(path, limit)
+    kept = [row for row, word in enumerate(words) if is_word(word)]
+    if not kept:
         raise ValueError(f"{path} holds no vector of a word of letters")
-    return WordVectors(list(words), np.stack(vectors))
-
-
-def _is_header(text: str) -> bool:
-    fields = text.split()
-    return len(fields) == 2 and all(field.isdecimal() for field in fields)
-
-
-def _parse(where: str, text: str, width: int | None) -> tuple[str, np.ndarray]:
-    # From the right: some files of GloVe have words with blanks in them.
-    word, *fields = text.split(" ") if width is None else text.rsplit(" ", width)
-    try:
-        numbers = np.array(fields, np.float32)
-    except ValueError:
-        numbers = np.array([np.nan])
-    if not word or not fields or (width is not None and len(fields) != width):
-        rule = "numbers" if width is None else f"{width} numbers, as the lines before have them"
-        raise ValueError(
-            f"{where}: a line is a word and {rule}, blanks between them. Received: {text!r:.80}"
-        )
-    if not np.isfinite(numbers).all():
-        raise ValueError(
-            f"{where}: a vector is of finite numbers. Received: {_bad(fields)!r:.40} for {word!r}"
-        )
-    return word, numbers
-
-
-def _bad(fields: Sequence[str]) -> str:
-    """The first field that is no finite number."""
-    for field in fields:
-        try:
-            if not np.isfinite(np.float32(field)):
-                return field
-        except ValueError:
-            return field
-    return ""
+    return WordVectors([words[row] for row in kept], vectors[kept])
 
 
 def model_vectors(task: Any, words: Iterable[str]) -> WordVectors:

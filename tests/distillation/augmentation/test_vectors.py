@@ -23,7 +23,7 @@ def test_reading_a_file(tmp_path):
     ]
     assert read_vectors(path, limit=2).words == ["film", "movie"]
     with gzip.open(tmp_path / "w2v.txt.gz", "wt") as file:
-        file.write("3 2\nfilm 1 0\nfilm 0 1\nat name@domain.com 1 1\nmovie 1 0.5 \r\n")
+        file.write("4 2\nfilm 1 0\nfilm 0 1\nat name@domain.com 1 1\nmovie 1 0.5 \r\n")
     again = read_vectors(tmp_path / "w2v.txt.gz")  # a header, a word twice, a word of two
     assert again.words == ["film", "movie"]
     assert again.checksum != read.checksum
