@@ -28,7 +28,7 @@ def define_flags(columns: type[Options], answers: type[Options]) -> None:
         columns: of the input.
         answers: what may be chosen of answers.
     """
-    flags.DEFINE_string("preset", None, "Folder of the model, or of kbert-export's for a runtime.")
+    flags.DEFINE_string("preset", None, "Folder or name of the model, or what kbert-export wrote.")
     define_task_module_flag(with_options=False)
     flags.DEFINE_string("input", None, "A .txt, .csv, .tsv or .jsonl file, or - for text lines.")
     flags.DEFINE_string("output", None, "File of the answers, or - for standard output.")

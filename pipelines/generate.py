@@ -6,7 +6,7 @@ r"""Continues prompts with a language model: any number in, one line of JSON eac
   kbert-generate --preset=gpt2 --input=p.txt --output=t.jsonl --method=beam --num_results=2
   echo 'The sea was' | kbert-generate --preset=gpt2 --input=- --output=- --stop=. --stop='!'
 
-The model is a kbert.tasks.CausalLM, such as kbert-pretrain --objective=causal_lm makes, or what
+The model is a kbert.tasks.CausalLM, such as kbert-pretrain --recipe=gpt makes, or what
 kbert-export wrote of one for ONNX Runtime: that one writes as it was exported.
 
 What it reads, plain or .gz; - is text from standard input:

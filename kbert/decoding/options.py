@@ -40,7 +40,10 @@ class DecodingOptions(Options):
         choices=tuple(_METHODS),
     )
     max_new_tokens: int | None = option(
-        None, help="Tokens of the longest text. Default: as the task's predict says.", at_least=1
+        None,
+        help="Tokens of the longest text. Default: of a language model 64, at most half of its "
+        "positions; of a translator 50 more than the source.",
+        at_least=1,
     )
     temperature: float | None = option(
         None, help="Of sampling: below 1 likelier tokens, above 1 more different ones.", above=0
