@@ -17,9 +17,10 @@ Formats it reads, recognised by the files:
   a kbert folder           kbert.json and model.safetensors
 
 The report lists every weight with its shape, and what the target has no place for. With --check
-both models are loaded from their folders and run with all their heads on the same random inputs,
-each in the library whose format it is, where that is installed; a difference above the printed
-tolerance ends the program with exit code 1. Nothing is overwritten: --to is a new or empty folder.
+both models are loaded from their folders and run on the same random inputs, with every head that
+both have, each in the library whose format it is, where that is installed; a difference above the
+printed tolerance ends the program with exit code 1. Nothing is overwritten: --to is a new or empty
+folder.
 
 With --window an encoder becomes one of long rows, as Longformer was made of RoBERTa: windows in
 every layer, projections for global tokens that begin as copies of the others, and with

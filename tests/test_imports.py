@@ -176,7 +176,7 @@ ORDER = {
         offsets word_counts
         base
         bpe unigram wordpiece
-        loading_keras_hub words
+        gpt loading_keras_hub words
         loading training
     """,
     "training": """

@@ -3,6 +3,7 @@
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
 from kbert.tokenizers.bpe.training import train_byte_pair
+from kbert.tokenizers.gpt.tokenizer import GptTokenizer
 from kbert.tokenizers.loading import load_tokenizer
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.protocol import TokenizerLike
@@ -21,6 +22,7 @@ __all__ = [
     "SPECIAL_TOKENS",
     "BytePairTokenizer",
     "CharacterTokenizer",
+    "GptTokenizer",
     "Tokenizer",
     "TokenizerLike",
     "UnigramTokenizer",

@@ -7,8 +7,9 @@ from kbert.files import Path
 from kbert.hub import locate
 from kbert.json_file import read_json
 from kbert.tokenizers.base import Tokenizer
-from kbert.tokenizers.bpe.loading import load_byte_pair
+from kbert.tokenizers.bpe.loading import ends_words, load_byte_pair, read_model
 from kbert.tokenizers.folder import FLAG, TokenizerFolder, check_forms
+from kbert.tokenizers.gpt.loading import load_gpt
 from kbert.tokenizers.loading_keras_hub import is_keras_hub, load_keras_hub
 from kbert.tokenizers.unigram.loading import load_unigram, model_file
 from kbert.tokenizers.wordpiece.tokenizer import CONFIG_KEYS, WordPieceTokenizer
@@ -24,10 +25,10 @@ STATIC_FOLDER = "0_StaticEmbedding"
 def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | CharacterTokenizer:
     """The tokenizer of a model folder or of prepared data.
 
-    Its files tell the kind: vocab.txt a WordPiece, vocab.json and merges.txt a byte-level BPE, one
-    *.model a SentencePiece unigram tokenizer, and where there is none of these Hugging Face's
-    tokenizer.json or KerasHub's assets/tokenizer any of the three; words.txt whole words, and so
-    does the one vocab*.txt next to bilm-tf's options.json; tokenizer_config.json names the
+    Its files tell the kind: vocab.txt a WordPiece, vocab.json and merges.txt a byte-level BPE or
+    (where pieces end in "</w>") GPT's, one *.model a SentencePiece unigram tokenizer, and where
+    there is none of these Hugging Face's tokenizer.json or KerasHub's assets/tokenizer any of the
+    three; words.txt whole words, and so does the one vocab*.txt next to bilm-tf's options.json; tokenizer_config.json names the
     tokenizer of characters. Settings come from tokenizer_config.json and tokenizer.json, special
     tokens also from special_tokens_map.json and added_tokens.json. A WordPiece folder without
     settings (Google's TensorFlow 1 releases) is taken for uncased where no piece holds an
@@ -41,8 +42,8 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
         options: arguments of the tokenizer that override the folder.
 
     Returns:
-        The tokenizer: a `WordPieceTokenizer`, `BytePairTokenizer`, `UnigramTokenizer`,
-        `WordTokenizer` or `CharacterTokenizer`.
+        The tokenizer: a `WordPieceTokenizer`, `BytePairTokenizer`, `GptTokenizer`,
+        `UnigramTokenizer`, `WordTokenizer` or `CharacterTokenizer`.
 
     Raises:
         FileNotFoundError: no such folder or model, or nothing in it that holds a vocabulary.
@@ -74,7 +75,8 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
     if files.has("vocab.txt"):
         return _load_wordpiece(files, read_vocabulary(files.path / "vocab.txt"), options)
     if files.has("vocab.json", "merges.txt") or (kind == "BPE" and not model_file(files.path)):
-        return load_byte_pair(files, **options)
+        load = load_gpt if ends_words(read_model(files)[0]) else load_byte_pair
+        return load(files, **options)
     if model_file(files.path) or kind == "Unigram":
         return load_unigram(files, **options)
     if is_keras_hub(files):

@@ -1,5 +1,6 @@
 """Reading a byte-level BPE tokenizer from the files of Hugging Face and of fairseq's users."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from kbert.json_file import read_json
@@ -29,13 +30,7 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
     Raises:
         ValueError: the files need something that `BytePairTokenizer` does not support.
     """
-    if folder.has("vocab.json", "merges.txt"):
-        vocabulary = read_json(folder.path / "vocab.json")
-        merges = folder.path / "merges.txt"
-    else:
-        vocabulary = folder.full["model"]["vocab"]
-        merges = [m if isinstance(m, str) else tuple(m) for m in folder.full["model"]["merges"]]
-    _refuse_suffixes(folder, vocabulary)
+    vocabulary, merges = read_model(folder)
     if folder.full:
         _check_pipeline(folder)
     added = _added_tokens(folder)
@@ -67,15 +62,24 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
         raise ValueError(f"{error} in {folder.path}") from error
 
 
-def _refuse_suffixes(folder: TokenizerFolder, vocabulary: dict[str, int]) -> None:
-    """Refuses GPT's vocabularies: pieces of characters, with a mark at the end of a word."""
-    pieces = [piece for piece in vocabulary if piece.endswith("</w>")]
-    if pieces and not {*CHARACTERS} <= vocabulary.keys():
-        raise ValueError(
-            "A BPE is read where its pieces are of bytes, as GPT-2's and RoBERTa's; GPT's are of "
-            'characters, with "</w>" at the end of a word. kbert.Decoder.from_preset loads the '
-            f"model without its tokenizer. Received: the piece {pieces[0]!r} in {folder.path}"
-        )
+def read_model(folder: TokenizerFolder) -> tuple[dict[str, int], Any]:
+    """Vocabulary and merges of a folder with vocab.json and merges.txt, or tokenizer.json alone."""
+    if folder.has("vocab.json", "merges.txt"):
+        return read_json(folder.path / "vocab.json"), folder.path / "merges.txt"
+    model = folder.full["model"]
+    merges = [m if isinstance(m, str) else tuple(m) for m in model["merges"]]
+    return model["vocab"], merges
+
+
+def ends_words(vocabulary: Iterable[str]) -> bool:
+    """Whether pieces are of characters, with a mark at the end of a word, as GPT's.
+
+    Example:
+        >>> ends_words(["l", "o</w>"]), ends_words(["l", "o"])
+        (True, False)
+    """
+    pieces = set(vocabulary)
+    return any(piece.endswith("</w>") for piece in pieces) and not {*CHARACTERS} <= pieces
 
 
 def _check_pipeline(folder: TokenizerFolder) -> None:

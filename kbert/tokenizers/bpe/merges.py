@@ -120,6 +120,22 @@ def sentencepiece_model(
     Returns:
         The serialised model; its pieces, but for the first, which is for what is unknown to it.
     """
+    scores = dict.fromkeys(CHARACTERS, 0) | {p: -rank for p, rank in live_pieces(merges).items()}
+    written = {piece_bytes(piece).decode("latin-1"): score for piece, score in scores.items()}
+    return bpe_model(written, _from_bytes() if from_bytes else _NO_CHANGES), list(scores)
+
+
+def bpe_model(scores: Mapping[str, int], normalization: bytes = _NO_CHANGES) -> bytes:
+    """A SentencePiece BPE model.
+
+    Args:
+        scores: piece -> score, that of the first merge being the highest; characters among them.
+            The ids are 1 and so on, in this order; 0 is for what is unknown to the model.
+        normalization: its map, see `_NO_CHANGES`.
+
+    Returns:
+        The serialised model.
+    """
     from sentencepiece import sentencepiece_model_pb2
 
     proto: Any = sentencepiece_model_pb2  # its classes are created at import
@@ -128,11 +144,10 @@ def sentencepiece_model(
     model.trainer_spec.model_type = proto.TrainerSpec.BPE
     rules = model.normalizer_spec
     rules.name = "identity"
-    rules.precompiled_charsmap = _from_bytes() if from_bytes else _NO_CHANGES
+    rules.precompiled_charsmap = normalization
     rules.add_dummy_prefix = rules.remove_extra_whitespaces = rules.escape_whitespaces = False
 
     model.pieces.add(piece=_UNKNOWN, score=0.0, type=proto.ModelProto.SentencePiece.UNKNOWN)
-    scores = dict.fromkeys(CHARACTERS, 0) | {p: -rank for p, rank in live_pieces(merges).items()}
     for piece, score in scores.items():
-        model.pieces.add(piece=piece_bytes(piece).decode("latin-1"), score=score)
-    return model.SerializeToString(), list(scores)
+        model.pieces.add(piece=piece, score=score)
+    return model.SerializeToString()

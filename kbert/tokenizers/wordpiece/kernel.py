@@ -36,6 +36,24 @@ def space_words(texts: tf.Tensor, split_chinese: bool) -> tf.Tensor:
     return tf.strings.regex_replace(texts, alone, r" \0 ")
 
 
+def split_words(
+    texts: tf.Tensor,
+) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+    """Words of normalised texts: marks and Chinese characters are words by themselves.
+
+    Returns:
+        Words (B, None), and where they start and end, int64 in bytes.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> split_words(tf.constant(["it's 1."]))[0].to_list()
+        [[b'it', b"'", b's', b'1', b'.']]
+    """
+    return tf_text.regex_split_with_offsets(
+        texts, f"{_DELIMITER}|{_CHINESE}", f"{_PUNCTUATION}|{_CHINESE}"
+    )
+
+
 class WordPieceKernel:
     """Greedy longest-match-first word pieces of normalised texts, with byte ranges.
 

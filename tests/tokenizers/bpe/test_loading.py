@@ -4,7 +4,7 @@ import json
 
 import pytest
 from tokenizers import AddedToken, ByteLevelBPETokenizer, normalizers
-from transformers import AutoTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer
+from transformers import AutoTokenizer, GPT2Tokenizer
 
 from kbert.tokenizers import BytePairTokenizer, load_tokenizer, train_byte_pair
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
@@ -171,17 +171,3 @@ def test_a_folder_of_gpt2_gives_the_ids_of_transformers(tmp_path, files):
     encoded = ours.encode(TORTURE)
     assert encoded.to_list() == [theirs(text).input_ids for text in TORTURE]
     assert ours.decode(encoded.to_list(), skip_special_tokens=False) == TORTURE
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_pieces_of_characters_are_refused_by_name(tmp_path, full):
-    ids = {"<unk>": 0, "l": 1, "o": 2, "o</w>": 3, "lo</w>": 4}
-    theirs = OpenAIGPTTokenizer(vocab=ids, merges=[("l", "o</w>")])
-    if full:
-        theirs.save_pretrained(tmp_path)
-    else:
-        (tmp_path / "vocab.json").write_text(json.dumps(ids))
-        (tmp_path / "merges.txt").write_text("#version: 0.2\nl o</w>\n")
-    message = "GPT's are of characters.*without its tokenizer.*'o</w>' in "
-    with pytest.raises(ValueError, match=message):
-        load_tokenizer(tmp_path)
