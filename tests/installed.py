@@ -2,6 +2,7 @@
 
     python -m tests.installed                               # both files, every Python that is here
     python -m tests.installed --kinds=wheel --pythons=python3.11
+    python -m tests.installed --kinds=wheel --environment=.venv  # in the place of the checkout
 
 Needs setuptools in the Python that runs it, to build with, and nothing else. An environment gets
 what setup.py says, from pip's index or its cache; then the quickstart runs at its smallest, and
@@ -70,21 +71,29 @@ def find(name: str) -> Path | None:
 
 def try_out(file: Path, python: Path) -> str:
     """Installs a file into an empty environment and uses it there; how long that took."""
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = Path(scratch, "venv")
+        run(python, "-m", "venv", environment, cwd=Path(scratch))
+        return install_and_use(file, environment)
+
+
+def install_and_use(file: Path, environment: Path, *options: str) -> str:
+    """Installs a file and uses it, away from the checkout; how long that took."""
+    python = environment / "bin" / "python"
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        run(python, "-m", "venv", folder / "venv", cwd=folder)
-        bin_ = folder / "venv" / "bin"
-        run(bin_ / "python", "-m", "pip", "install", "--quiet", "--no-compile", file, cwd=folder)
+        install = (python, "-m", "pip", "install", "--quiet", "--no-compile", *options)
+        run(*install, file, cwd=folder)
         installed = time.monotonic()
         where = "import kbert; print(kbert.__file__)"
-        place = Path(run(bin_ / "python", "-c", where, cwd=folder).strip()).resolve()
-        if not place.is_relative_to((folder / "venv").resolve()):
+        place = Path(run(python, "-c", where, cwd=folder).strip()).resolve()
+        if not place.is_relative_to(environment.resolve()):
             sys.exit(f"kbert was imported from outside of the environment. Received: {place}")
-        run(bin_ / "kbert-quickstart", *SMALL, cwd=folder)
+        run(environment / "bin" / "kbert-quickstart", *SMALL, cwd=folder)
         if not (folder / "quickstart" / "serving" / "1" / "saved_model.pb").exists():
             sys.exit(f"The quickstart of {file.name} has exported no model.")
-        run(bin_ / "python", "-m", "kbert.doctor", cwd=folder)
+        run(python, "-m", "kbert.doctor", cwd=folder)
         ran = time.monotonic()
     return f"installed in {installed - started:.0f} s, ran in {ran - installed:.0f} s"
 
@@ -94,10 +103,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kinds", default=",".join(KINDS), help="wheel, sdist, or both")
     parser.add_argument("--pythons", default=",".join(PYTHONS), help="names or paths")
+    parser.add_argument(
+        "--environment",
+        type=Path,
+        help="One that holds the dependencies: a file replaces the kbert there, and nothing else.",
+    )
     chosen = parser.parse_args()
     left_out = []
     with tempfile.TemporaryDirectory() as scratch:
         files = [build(kind, Path(scratch)) for kind in chosen.kinds.split(",")]
+        if chosen.environment is not None:
+            for file in files:
+                options = ("--no-deps", "--force-reinstall")
+                print(
+                    f"{file.name} {install_and_use(file, chosen.environment.absolute(), *options)}"
+                )
+            return
         for name in chosen.pythons.split(","):
             python = find(name)
             if python is None:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 RANKS = {
     **dict.fromkeys(("cache", "files"), -3),
     **dict.fromkeys(
-        ("atomic", "beam", "chunks", "graphs", "json_file", "order", "progress", "types"), -2
+        ("atomic", "beam", "chunks", "graphs", "json_file", "npy", "order", "progress", "types"), -2
     ),
     "version": -2,
     **dict.fromkeys(("doctor", "hub", "options", "registry", "resumable"), -1),

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from kbert import atomic
 from kbert.files import local_only
+from kbert.npy import read_npy
 from kbert.resumable import GrowingFiles
 from kbert.types import PathLike
 
@@ -168,7 +169,7 @@ def read_features(path: PathLike, dtype: str = "float32") -> Any:
         Of `.tfrecord` a `tf.data.Dataset` of arrays (D,) or (T, D).
 
     Raises:
-        ValueError: another kind of file.
+        ValueError: another kind of file, or a `.npy` that is not whole.
 
     Example:
         >>> import tempfile
@@ -179,9 +180,9 @@ def read_features(path: PathLike, dtype: str = "float32") -> Any:
     """
     path = local_only(path, "A file of features")
     if path.endswith(".npy"):
-        vectors = np.load(path, mmap_mode="r")
+        vectors = read_npy(path, mapped=True)
         ends = f"{path}.ends.npy"
-        return TokenVectors(vectors, np.load(ends)) if os.path.exists(ends) else vectors
+        return TokenVectors(vectors, read_npy(ends)) if os.path.exists(ends) else vectors
     if not path.endswith(".tfrecord"):
         raise ValueError(f"Features are in {' or '.join(FORMATS)} files. Received: {path}")
     spec = {

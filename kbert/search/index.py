@@ -296,8 +296,11 @@ class Index:
                 f"Received: {found} in {source}"
             )
         try:
+            ids = content["ids"]
+            if ids is not None and not isinstance(ids, list):
+                raise ValueError(f"`ids` must be a list, or null. Received: {ids!r:.80}")
             # As they are: at length 1 once more they could differ in their last digit.
-            index = cls(vectors, content["ids"], metric="dot", backend=backend)
+            index = cls(vectors, ids, metric="dot", backend=backend)
             if content["metric"] not in METRICS:
                 raise ValueError(
                     f"`metric` must be one of {', '.join(METRICS)}. Received: {content['metric']!r}"

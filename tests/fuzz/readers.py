@@ -129,6 +129,16 @@ def write_arrays(folder: Path) -> None:
     write_safetensors(folder / "model.safetensors", arrays)
 
 
+def write_features(folder: Path) -> None:
+    np.save(folder / "a.npy", np.ones((6, 4), "float32"))
+    np.save(folder / "a.npy.ends.npy", np.array([2, 3, 6]))
+
+
+def read_features(folder: Path) -> None:
+    for vectors in kbert.extraction.read_features(folder / "a.npy"):
+        vectors.sum()
+
+
 def write_index(folder: Path) -> None:
     kbert.search.Index(np.eye(4, dtype="float32"), ids=["a", "b", "c", "d"]).save(folder)
 
@@ -212,6 +222,7 @@ READERS = {
     "unigram tokenizer": Reader(write_unigram, load_tokenizer),
     "words tokenizer": Reader(write_words, load_tokenizer),
     "shards": Reader(write_corpus, read_corpus),
+    "features": Reader(write_features, read_features),
     "index of vectors": Reader(write_index, kbert.search.Index.load),
     "requests": Reader(write_requests, read_requests, (Refused,)),
     "read_conll": of_text("a.conll", CONLL, readers.read_conll),

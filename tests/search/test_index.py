@@ -187,6 +187,8 @@ def test_saved_and_loaded(tmp_path, metric, ids):
         ({"metric": "l2"}, "is damaged: `metric` must be one of cosine, dot. Received: 'l2'"),
         ({"count": 3}, r"float32 \(3, 2\), as index.json says. Received: float32 \(2, 2\)"),
         ({"ids": ["a"]}, "is damaged: Each vector has one id.*1 ids for 2 vectors"),
+        ({"ids": True}, "is damaged: `ids` must be a list, or null. Received: True"),
+        ({"ids": {"a": 1, "b": 2}}, "is damaged: `ids` must be a list, or null."),
         ({"ids": ["a", "a"]}, "is damaged: Ids must be different. Received: 'a' twice"),
     ],
 )

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from kbert.data.corpus import records
 from kbert.files import Path, exists
+from kbert.npy import read_npy
 from kbert.resumable import read_note, write_note
 from kbert.tokenizers.base import Tokenizer
 from kbert.types import PathLike
@@ -218,12 +219,11 @@ def _read_index(path: str, blocks: int) -> np.ndarray:
         raise FileNotFoundError(f"{path} is named in the manifest and is not there")
     rule = f"the rule is {blocks} rows of {len(records.INDEX_COLUMNS)} int64"
     try:
-        with Path(path).open("rb") as file:
-            table = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+        table = read_npy(path)
+    except ValueError as error:
         raise ValueError(
             f"{path} is cut off or was changed: {rule}. Received: {Path(path).stat().st_size} "
-            f"bytes, {error}"
+            f"bytes. {error}"
         ) from error
     if table.shape != (blocks, len(records.INDEX_COLUMNS)) or table.dtype != np.int64:
         raise ValueError(
