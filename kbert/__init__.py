@@ -46,6 +46,7 @@ _SUBPACKAGES = (
     "conversion",
     "data",
     "decoding",
+    "demo",
     "distillation",
     "experiments",
     "extraction",
