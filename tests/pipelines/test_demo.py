@@ -26,7 +26,8 @@ def test_it_prints_its_address_and_serves_until_it_is_stopped(preset, tmp_path):
         assert model["abilities"] == ["fill_mask", "next_sentence", "attention"]
         program.send_signal(signal.SIGINT)
         _, errors = program.communicate(timeout=30)
-        assert (program.returncode, errors) == (130, "")
+        assert program.returncode == 130
+        assert "Traceback" not in errors  # TensorFlow has notices of its own
     finally:
         program.kill()
         program.wait()
