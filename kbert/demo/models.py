@@ -7,9 +7,11 @@ from typing import Any
 
 from absl import logging
 
+from kbert.checkpoints import read_checkpoint
 from kbert.data.readers.content import DataFile
 from kbert.demo.abilities import Answer, Texts, abilities, columns, nearest
 from kbert.demo.settings import DemoOptions
+from kbert.hub import locate
 from kbert.service.errors import Refused
 from kbert.tasks import EncoderTask, Task, TextEmbedder
 
@@ -27,7 +29,7 @@ class Models:
     def __init__(self, options: DemoOptions) -> None:
         texts = Texts(options.max_text_bytes)
         self._options = options
-        self._tasks: list[Task] = [Task.from_preset(path) for path in options.preset]
+        self._tasks: list[Task] = [_load(path) for path in options.preset]
         self._answers: list[dict[str, Answer]] = [abilities(task, texts) for task in self._tasks]
         self._lines = 0
         if options.lines is not None:
@@ -96,6 +98,14 @@ class Models:
         self._answers[number]["nearest"] = nearest(task, lines, texts)
         self._lines = len(lines)
         logging.info("%d lines of %s", len(lines), path)
+
+
+def _load(path: str) -> Task:
+    """The task of a folder; of one with an encoder alone the vectors of texts."""
+    folder = locate(path)
+    if read_checkpoint(folder).task is None:
+        return TextEmbedder.from_preset(folder)
+    return Task.from_preset(folder)
 
 
 def _read_lines(path: str, most: int) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 import kbert
 from kbert.demo import DemoOptions
 from kbert.demo.server import DemoServer
+from kbert.tasks import Task
 from kbert.visualization import read_attention
 from tests.demo.conftest import running
 
@@ -99,6 +100,18 @@ def test_the_nearest_lines(demo, presets, tasks, tmp_path):
         _, found = other.ask("nearest", text=lines[1])
         texts = [hit["text"] for hit in found["hits"]]
         assert (len(texts), texts[0]) == (2, lines[1])
+
+
+def test_an_encoder_alone_has_attention_and_vectors(presets, tmp_path):
+    task = Task.from_preset(presets["embedder"])
+    task.encoder.save_to_preset(tmp_path / "encoder")
+    task.tokenizer.save(tmp_path / "encoder")
+    path = tmp_path / "lines.txt"
+    path.write_text("the red fox\na big house", encoding="utf-8")
+    with running(preset=str(tmp_path / "encoder"), lines=str(path)) as demo:
+        (model,) = json.loads(demo.send("GET", "/api/about")[2])["models"]
+        assert (model["name"], model["abilities"]) == ("encoder", ["attention", "nearest"])
+        assert demo.ask("nearest", text="a big house")[1]["hits"][0]["text"] == "a big house"
 
 
 @pytest.mark.parametrize(

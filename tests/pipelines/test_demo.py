@@ -6,6 +6,7 @@ import urllib.request
 
 import pytest
 
+import kbert
 from pipelines import demo
 from tests.processes import start_program
 
@@ -13,7 +14,11 @@ pytestmark = pytest.mark.tensorflow
 
 
 def test_it_prints_its_address_and_serves_until_it_is_stopped(preset, tmp_path):
-    program = start_program("demo", f"--preset={preset}", "--port=0", "--max_waiting=2")
+    encoder, tokenizer = kbert.Encoder.from_preset(preset), kbert.load_tokenizer(preset)
+    kbert.tasks.Pretraining(encoder, tokenizer).save_to_preset(tmp_path / "trained")
+    program = start_program(
+        "demo", f"--preset={tmp_path / 'trained'}", "--port=0", "--max_waiting=2"
+    )
     try:
         address = program.stdout.readline().strip()
         with urllib.request.urlopen(f"{address}/api/about", timeout=30) as answer:
@@ -21,7 +26,8 @@ def test_it_prints_its_address_and_serves_until_it_is_stopped(preset, tmp_path):
         assert model["abilities"] == ["fill_mask", "next_sentence", "attention"]
         program.send_signal(signal.SIGINT)
         _, errors = program.communicate(timeout=30)
-        assert (program.returncode, errors) == (130, "")
+        assert program.returncode == 130
+        assert "Traceback" not in errors  # TensorFlow has notices of its own
     finally:
         program.kill()
         program.wait()
