@@ -25,11 +25,11 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
     Its files tell the kind: vocab.txt a WordPiece, vocab.json and merges.txt a byte-level BPE or
     (where pieces end in "</w>") GPT's, one *.model a SentencePiece unigram tokenizer, and where
     there is none of these Hugging Face's tokenizer.json or KerasHub's assets/tokenizer any of the
-    three; words.txt whole words, and so does the one vocab*.txt next to bilm-tf's options.json; tokenizer_config.json names the
-    tokenizer of characters. Settings come from tokenizer_config.json and tokenizer.json, special
-    tokens also from special_tokens_map.json and added_tokens.json. A WordPiece folder without
-    settings (Google's TensorFlow 1 releases) is taken for uncased where no piece holds an
-    upper-case letter.
+    three; words.txt whole words, and so does the one vocab*.txt next to bilm-tf's options.json;
+    tokenizer_config.json names the tokenizer of characters. Settings come from
+    tokenizer_config.json and tokenizer.json, special tokens also from special_tokens_map.json and
+    added_tokens.json. A WordPiece folder without settings (Google's TensorFlow 1 releases) is taken
+    for uncased where no piece holds an upper-case letter.
 
     Args:
         folder: the folder, a SentencePiece `.model` in one, or a model's name:
