@@ -129,7 +129,7 @@ def _extension(code: int, content: bytes) -> np.ndarray:
     if kind not in _DTYPES:
         raise ValueError(f"an array of {kind!r:.40}")
     dtype = np.dtype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
-    return np.frombuffer(numbers, dtype).reshape(shape)
+    return np.frombuffer(numbers, dtype).reshape(shape).copy()  # to be written to, as others
 
 
 def _flatten(value: Any, parts: list[str], arrays: dict[str, np.ndarray]) -> None:
