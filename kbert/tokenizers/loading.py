@@ -13,10 +13,13 @@ from kbert.tokenizers.gpt.loading import load_gpt
 from kbert.tokenizers.loading_keras_hub import is_keras_hub, load_keras_hub
 from kbert.tokenizers.unigram.loading import load_unigram, model_file
 from kbert.tokenizers.wordpiece.tokenizer import CONFIG_KEYS, WordPieceTokenizer
-from kbert.tokenizers.wordpiece.vocab_txt import read_vocabulary
+from kbert.tokenizers.wordpiece.vocab_txt import read_vocabulary, special_tokens
 from kbert.tokenizers.words.characters import CharacterTokenizer
 from kbert.tokenizers.words.tokenizer import WordTokenizer
 from kbert.tokenizers.words.vocabulary import words_file
+
+# Where sentence-transformers may keep a table of vectors, and its tokenizer.
+STATIC_FOLDER = "0_StaticEmbedding"
 
 
 def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | CharacterTokenizer:
@@ -29,7 +32,8 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
     tokenizer_config.json names the tokenizer of characters. Settings come from
     tokenizer_config.json and tokenizer.json, special tokens also from special_tokens_map.json and
     added_tokens.json. A WordPiece folder without settings (Google's TensorFlow 1 releases) is taken
-    for uncased where no piece holds an upper-case letter.
+    for uncased where no piece holds an upper-case letter. To a WordPiece in tokenizer.json that
+    puts nothing around texts the special tokens are added that it lacks (model2vec).
 
     Args:
         folder: the folder, a SentencePiece `.model` in one, or a model's name:
@@ -56,7 +60,10 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
     """
     if Path(folder).suffix == ".model" and Path(folder).is_file():
         return load_unigram(TokenizerFolder.read(Path(folder).parent), Path(folder), **options)
-    files = TokenizerFolder.read(locate(folder, weights=False))
+    found = locate(folder, weights=False)
+    if (found / STATIC_FOLDER / "tokenizer.json").is_file():
+        found = found / STATIC_FOLDER
+    files = TokenizerFolder.read(found)
     kind = (files.full.get("model") or {}).get("type")
     if files.config.get("tokenizer_class") == CharacterTokenizer.__name__:
         path = files.path / "tokenizer_config.json"
@@ -121,7 +128,10 @@ def _wordpiece_vocabulary(files: TokenizerFolder) -> list[str]:
     ids = model.get("vocab", {})
     if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"Ids of a vocabulary run from 0 without gaps. Received: {path}")
-    return sorted(ids, key=ids.__getitem__)
+    pieces = sorted(ids, key=ids.__getitem__)
+    if not files.full.get("post_processor"):  # nothing is put around texts: such tokens may lack
+        pieces += [token for token in special_tokens(pieces) if token not in ids]
+    return pieces
 
 
 def _wordpiece_settings(files: TokenizerFolder) -> dict[str, Any]:
