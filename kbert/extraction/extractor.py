@@ -18,6 +18,7 @@ from kbert.extraction.hidden_states import choose_layers
 from kbert.extraction.inputs import Encoded, Texts, encode, encode_words
 from kbert.extraction.plan import Layout, Window, plan_windows
 from kbert.extraction.pooling import MERGES, check_pooling, merge_pieces
+from kbert.models import Static
 from kbert.models.pooling import pool_tokens
 from kbert.tasks.input_form import input_form
 from kbert.tokenizers.base import Tokenizer
@@ -54,6 +55,11 @@ class Extractor:
                 f"load_tokenizer read those of a preset. Received: {encoder!r} and {tokenizer!r}"
             )
         config = encoder.config
+        if isinstance(encoder, Static):  # rows without [CLS], and tokens that no mean counts
+            raise ValueError(
+                "Features are of an encoder with layers; of a table kbert.tasks.TextEmbedder gives "
+                f"the vectors of texts. Received: a {type(encoder).__name__}"
+            )
         self.encoder = encoder
         self.tokenizer = tokenizer
         self.form = input_form(encoder, tokenizer)
