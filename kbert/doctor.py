@@ -350,7 +350,7 @@ def write_table(sections: dict[str, list[Finding]]) -> str:
         packages
           ok      keras  3.15  >=3.15
     """
-    lines = []
+    lines: list[str] = []
     for title, findings in sections.items():
         widths = [max((len(getattr(x, key)) for x in findings), default=0) for key in _COLUMNS]
         lines += [title] if not lines else ["", title]
@@ -386,7 +386,7 @@ def _requirements(package: str, extra: str | None = None) -> list[Any] | None:
         return None
     found = []
     for line in lines:
-        wanted = parse(line)
+        wanted: Any = parse(line)
         always = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
         if (extra is None and always) or (
             extra is not None and not always and wanted.marker.evaluate({"extra": extra})
