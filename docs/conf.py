@@ -150,7 +150,8 @@ def constructor(
     if what != "class" or signature != "(*args, **kwargs)":
         return None
     _, *parameters = inspect.signature(obj.__init__).parameters.values()
-    return str(inspect.Signature(parameters)), result
+    bare = [x.replace(annotation=inspect.Parameter.empty) for x in parameters]
+    return str(inspect.Signature(bare)), result
 
 
 def setup(app: Sphinx) -> None:

@@ -386,13 +386,11 @@ def _requirements(package: str, extra: str | None = None) -> list[Any] | None:
         return None
     found = []
     for line in lines:
-        wanted = parse(line)
-        marker = wanted.marker
-        if marker is None or marker.evaluate({"extra": ""}):
-            asked = extra is None
-        else:
-            asked = extra is not None and marker.evaluate({"extra": extra})
-        if asked:
+        wanted: Any = parse(line)
+        always = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+        if (extra is None and always) or (
+            extra is not None and not always and wanted.marker.evaluate({"extra": extra})
+        ):
             found.append(wanted)
     return found
 

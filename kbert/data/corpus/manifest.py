@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import typing
 from collections.abc import Iterable
 
 import numpy as np
@@ -176,6 +177,9 @@ class Manifest:
         write_note(os.path.join(self.folder, FILE_NAME), self.to_dict())
 
 
+_Part = typing.TypeVar("_Part", Shard, Manifest)
+
+
 def read_manifest(folder: PathLike) -> Manifest:
     """Reads the manifest of a prepared corpus and checks that its shards have their full size.
 
@@ -199,10 +203,10 @@ def read_manifest(folder: PathLike) -> Manifest:
         )
     try:
         fields["splits"] = {
-            name: Split.of(Shard(**shard) for shard in split["shards"])
+            name: Split.of(_typed(Shard(**shard)) for shard in split["shards"])
             for name, split in fields["splits"].items()
         }
-        manifest = Manifest(folder=folder, **fields)
+        manifest = _typed(Manifest(folder=folder, **fields))
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{path} is incomplete or was changed: it must hold all that prepare_corpus wrote. "
@@ -212,6 +216,18 @@ def read_manifest(folder: PathLike) -> Manifest:
         for shard in split.shards:
             _check_size(os.path.join(folder, shard.file), shard.bytes)
     return manifest
+
+
+def _typed(part: _Part) -> _Part:
+    """Raises TypeError where a value that JSON brought is not what its field says."""
+    for field in dataclasses.fields(part):
+        value, kind = getattr(part, field.name), typing.get_origin(field.type) or field.type
+        negative = kind is int and type(value) is int and value < 0
+        elsewhere = field.name in ("file", "index") and os.path.basename(str(value)) != value
+        unknown = field.name == "token_dtype" and value not in ("uint16", "int32")
+        if type(value) is not kind or negative or elsewhere or unknown:
+            raise TypeError(f"{field.name} = {value!r:.80}")
+    return part
 
 
 def _read_index(path: str, blocks: int) -> np.ndarray:

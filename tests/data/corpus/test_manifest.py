@@ -157,6 +157,31 @@ def test_a_manifest_that_is_cut_off_or_incomplete(folder):
             read_manifest(folder)
 
 
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        ("shard", "file", None),
+        ("shard", "file", "../elsewhere.tfrecord"),
+        ("shard", "index", "/index.npy"),
+        ("shard", "bytes", "104"),
+        ("shard", "blocks", -1),
+        ("shard", "tokens", True),
+        ("manifest", "vocabulary_size", None),
+        ("manifest", "token_dtype", None),
+        ("manifest", "token_dtype", "string"),
+        ("manifest", "settings", []),
+    ],
+)
+def test_a_value_of_another_kind(folder, place, name, value):
+    def change(content):
+        shard = content["splits"]["train"]["shards"][0]
+        (shard if place == "shard" else content)[name] = value
+
+    edit(folder, change)
+    with pytest.raises(ValueError, match=rf"was changed: .*Received: TypeError: {name} = "):
+        read_manifest(folder)
+
+
 def test_an_index_that_is_cut_off_empty_or_missing(folder):
     path = records.index_path(shard(folder))
     size = os.path.getsize(path)
