@@ -228,7 +228,7 @@ def add_results(
             for phase in phases
             if phase.first_step < steps[-1]["step"]
         }
-        figure = learning_curve(steps, ("mlm_loss", "mlm_accuracy"), changes=changes)
+        figure = learning_curve(steps, ("mlm_loss", "mlm_accuracy"), changes=changes, title=None)
         first, last = steps[0], steps[-1]
         report.picture(
             "Learning curve",
@@ -396,7 +396,7 @@ def quickstart(options: flags.FlagValues) -> None:
     report = ReportPage(
         "A BERT from raw text",
         f"{options.model}, {task.count_params():,} parameters, trained by kbert-quickstart for "
-        f"{history.step:,} steps on {learn.tokens:,} tokens.",
+        f"{history.step:,} steps on a corpus of {learn.tokens:,} tokens.",
     )
     add_results(report, history.steps, phases, untrained, trained)
     report.attention("Attention", AttentionPage(read_attention(task, EXAMPLES[1])))

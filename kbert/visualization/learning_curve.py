@@ -47,7 +47,7 @@ def learning_curve(
         >>> steps = [{"step": n, "loss": 9 / n} for n in range(1, 5)]
         >>> figure = learning_curve(steps, changes={3: "longer rows"})
         >>> figure.axes[0].get_ylabel(), [text.get_text() for text in figure.axes[0].texts]
-        ('loss', ['longer rows', '2.25'])
+        ('loss', ['longer rows', '2.62'])
     """
     lacking = [name for name in ("step", *values) if any(name not in step for step in steps)]
     if len(steps) < 2 or not values or lacking:

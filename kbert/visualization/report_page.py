@@ -18,9 +18,10 @@ figure { margin: 0; } img { max-width: 100%; height: auto; background: #fff; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; }
 th, td { text-align: left; padding: 4px 16px 4px 0; border-bottom: 1px solid #8886;
-  vertical-align: top; }
+  vertical-align: top; white-space: pre-wrap; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-code { font-size: 14px; overflow-wrap: anywhere; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+code { font-size: 14px; }
 """
 
 

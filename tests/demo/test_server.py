@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.demo import DemoOptions
+from kbert.demo import DemoOptions, serve
 from kbert.demo.server import DemoServer
 from kbert.tasks import Task
 from kbert.visualization import read_attention
@@ -225,6 +225,22 @@ def test_what_fails_inside_is_not_told(demo, monkeypatch):
     monkeypatch.setitem(demo.server.models._answers[0], "fill_mask", broken)
     assert demo.ask("fill_mask") == (
         500, {"error": "The demo failed; what it printed says how."})  # fmt: skip
+
+
+def test_it_serves_until_it_is_stopped(presets):
+    found = []
+
+    def started(address):
+        found.append(address)
+        with socket.create_connection(("127.0.0.1", urllib.parse.urlsplit(address).port)):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        serve(DemoOptions(preset=presets["embedder"], port=0), started)
+    (address,) = found
+    assert address.startswith("http://127.0.0.1:")
+    with pytest.raises(ConnectionRefusedError):  # the port is free again
+        socket.create_connection(("127.0.0.1", urllib.parse.urlsplit(address).port))
 
 
 def test_what_does_not_start(demo, presets, tmp_path):

@@ -13,6 +13,7 @@ from tests.processes import start_program
 pytestmark = pytest.mark.tensorflow
 
 
+@pytest.mark.slow
 def test_it_prints_its_address_and_serves_until_it_is_stopped(preset, tmp_path):
     encoder, tokenizer = kbert.Encoder.from_preset(preset), kbert.load_tokenizer(preset)
     kbert.tasks.Pretraining(encoder, tokenizer).save_to_preset(tmp_path / "trained")
