@@ -1,8 +1,10 @@
 """The models that are served: their version folders, loaded, watched and retired."""
 
 import asyncio
+import ctypes
 import gc
 import re
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -136,6 +138,7 @@ class Model:
         # What TensorFlow loads refers to itself: left alone, its weights stay for many versions.
         del version
         gc.collect()
+        _give_back()
 
 
 class Models:
@@ -284,6 +287,12 @@ class Models:
                 if number in (None, version)
             ]
         }
+
+
+def _give_back() -> None:
+    """Hands freed memory back to the system, which glibc keeps until it is asked."""
+    if sys.platform == "linux" and hasattr(glibc := ctypes.CDLL(None), "malloc_trim"):
+        glibc.malloc_trim(0)
 
 
 def check_limits(inputs: Mapping[str, Any], rows: int, options: ServiceOptions) -> None:
