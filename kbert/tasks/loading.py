@@ -27,7 +27,7 @@ def has_input_tokens(checkpoint: Checkpoint) -> bool:
     return (checkpoint.task or {}).get(_INPUT_TOKENS, True)
 
 
-def find_class(asked: type[Any], kind: str, module: str | None, source: str) -> type[Any]:
+def find_class(asked: type[Any], kind: str | None, module: str | None, source: str) -> type[Any]:
     """The class of a folder's task.
 
     Args:
@@ -40,8 +40,11 @@ def find_class(asked: type[Any], kind: str, module: str | None, source: str) -> 
         `asked`, or the class of that kind where `asked` is a base of it.
 
     Raises:
-        ValueError: the folder holds another task, or one whose class is not imported.
+        ValueError: the folder holds another task, one of no kind, or one whose class is not
+            imported.
     """
+    if kind is None:
+        raise ValueError(f"A folder's task must say its `kind`. Received: none in {source}")
     if kind == asked.kind:
         return asked
     found = registry.find("task", kind)

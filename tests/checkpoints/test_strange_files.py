@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from kbert.checkpoints import read_checkpoint
+from kbert.tasks import Task
 from kbert.tokenizers import load_tokenizer
 from tests.checkpoints.folders import WRITERS
 
@@ -163,6 +164,15 @@ def test_values_of_another_kind(copy_of, name):
                 if message is not None:
                     assert_clear(message, folder, f"{file}: {place} = {value!r}")
         (folder / file).write_text(whole)
+
+
+def test_a_task_of_no_kind(copy_of):
+    folder = copy_of("kbert")
+    content = json.loads((folder / "kbert.json").read_text())
+    content["task"]["kind"] = None
+    (folder / "kbert.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"must say its `kind`. Received: none in {folder}"):
+        Task.from_preset(folder)
 
 
 @pytest.mark.parametrize("name", FORMATS)
