@@ -166,12 +166,19 @@ def test_values_of_another_kind(copy_of, name):
         (folder / file).write_text(whole)
 
 
-def test_a_task_of_no_kind(copy_of):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": None}, "must say its `kind`. Received: none in"),
+        ({"oc_stride": 3}, "settings must be those of TextClassifier: .*'oc_stride' Received:"),
+    ],
+)
+def test_a_task_with_strange_settings(copy_of, changes, message):
     folder = copy_of("kbert")
     content = json.loads((folder / "kbert.json").read_text())
-    content["task"]["kind"] = None
+    content["task"].update(changes)
     (folder / "kbert.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=rf"must say its `kind`. Received: none in {folder}"):
+    with pytest.raises(ValueError, match=rf"{message} {folder}"):
         Task.from_preset(folder)
 
 
