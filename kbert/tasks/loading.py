@@ -40,7 +40,7 @@ def has_input_tokens(checkpoint: Checkpoint) -> bool:
     return (checkpoint.task or {}).get(_INPUT_TOKENS, True)
 
 
-def find_class(asked: type[Any], kind: str, module: str | None, source: str) -> type[Any]:
+def find_class(asked: type[Any], kind: str | None, module: str | None, source: str) -> type[Any]:
     """The class of a folder's task.
 
     Args:
@@ -54,7 +54,10 @@ def find_class(asked: type[Any], kind: str, module: str | None, source: str) -> 
 
     Raises:
         WrongTaskError: the folder holds another task, or one whose class is not imported.
+        ValueError: it holds one of no kind.
     """
+    if kind is None:
+        raise ValueError(f"A folder's task must say its `kind`. Received: none in {source}")
     if kind == asked.kind:
         return asked
     found = registry.find("task", kind)

@@ -485,7 +485,16 @@ class Task(TrainStep, keras.Model):
         kind, module = saved.pop("kind", cls.kind), saved.pop("module", None)
         cls = find_class(cls, kind, module, checkpoint.source)
         tokenizer = cls._read_tokenizer(checkpoint, folder)
-        task = cls(cls._make_model(checkpoint, dtype), tokenizer, **{**saved, **settings})
+        model = cls._make_model(checkpoint, dtype)
+        try:
+            task = cls(model, tokenizer, **{**saved, **settings})
+        except TypeError as error:
+            if settings:  # perhaps the caller's
+                raise
+            raise ValueError(
+                f"A saved task's settings must be those of {cls.__name__}: {error} "
+                f"Received: {checkpoint.source}"
+            ) from error
         for prefix, part in task.parts.items():
             arrays = checkpoint.part(f"{prefix}/")
             if strict or arrays or prefix in task.model_parts:

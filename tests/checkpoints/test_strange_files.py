@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from kbert.checkpoints import read_checkpoint
+from kbert.tasks import Task
 from kbert.tokenizers import load_tokenizer
 from tests.checkpoints.folders import WRITERS
 
@@ -163,6 +164,22 @@ def test_values_of_another_kind(copy_of, name):
                 if message is not None:
                     assert_clear(message, folder, f"{file}: {place} = {value!r}")
         (folder / file).write_text(whole)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": None}, "must say its `kind`. Received: none in"),
+        ({"oc_stride": 3}, "settings must be those of TextClassifier: .*'oc_stride' Received:"),
+    ],
+)
+def test_a_task_with_strange_settings(copy_of, changes, message):
+    folder = copy_of("kbert")
+    content = json.loads((folder / "kbert.json").read_text())
+    content["task"].update(changes)
+    (folder / "kbert.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"{message} {folder}"):
+        Task.from_preset(folder)
 
 
 @pytest.mark.parametrize("name", FORMATS)
