@@ -2,7 +2,9 @@
 
 import contextlib
 import gzip
+import importlib.util
 import json
+import shutil
 import types
 import zipfile
 from collections.abc import Callable
@@ -24,6 +26,8 @@ from kbert.tokenizers import load_tokenizer
 from tests.checkpoints.folders import CONFIG, PIECES, WRITERS, write_google
 
 REFUSALS = (ValueError, OSError)
+GOLDEN = Path(__file__).parents[1] / "golden" / "transformers-4"
+HAS_MSGPACK = importlib.util.find_spec("msgpack") is not None
 SENTENCES = [
     "the quick brown fox jumps over the lazy dog",
     "a red house by the river, and 3.5 boats",
@@ -86,6 +90,55 @@ def of_format(name: str) -> Reader:
 
 def write_keras_hub(folder: Path) -> None:
     kbert.Encoder(CONFIG).save_to_preset(folder, "keras_hub")
+
+
+def write_pytorch(folder: Path) -> None:
+    import torch
+
+    folder.rmdir()
+    WRITERS["huggingface"](folder)
+    arrays = read_safetensors(folder / "model.safetensors")
+    state = {name: torch.tensor(np.asarray(array)) for name, array in arrays.items()}
+    torch.save(state, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def write_fairseq(folder: Path) -> None:
+    import transformers
+
+    from tests.checkpoints.fairseq.test_fairseq import fairseq_state, make, save
+
+    save(folder, fairseq_state(make(transformers.RobertaForMaskedLM)))
+
+
+def write_foreign(library: str) -> Callable[[Path], None]:
+    """Copies what transformers 4 wrote on TensorFlow or Flax."""
+
+    def write(folder: Path) -> None:
+        for path in (GOLDEN / library / "bert").iterdir():
+            if path.suffix != ".npz":
+                shutil.copy(path, folder)
+
+    return write
+
+
+def write_word_vectors(folder: Path) -> None:
+    vectors = kbert.word_vectors.WordVectors(["the", "fox", "a"], np.eye(3, 4, dtype="float32"))
+    vectors.save(folder / "a.txt", "text")
+    vectors.save(folder / "a.bin", "binary")
+
+
+def read_word_vectors(folder: Path) -> None:
+    with contextlib.suppress(*REFUSALS):
+        kbert.word_vectors.WordVectors.load(folder / "a.txt")
+    kbert.word_vectors.WordVectors.load(folder / "a.bin")
+
+
+def write_gpt(folder: Path) -> None:
+    vocabulary = {"<unk>": 0, "a": 1, "b</w>": 2, "ab</w>": 3}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("#version: 0.2\na b</w>\n")
+    (folder / "config.json").write_text('{"model_type": "openai-gpt"}')
 
 
 def write_task(folder: Path) -> None:
@@ -214,6 +267,10 @@ def iterate(documents: Any) -> None:
 READERS = {
     **{f"{name} folder": of_format(name) for name in WRITERS},
     "keras_hub folder": Reader(write_keras_hub, read_checkpoint),
+    "pytorch folder": Reader(write_pytorch, read_checkpoint),
+    "fairseq folder": Reader(write_fairseq, read_checkpoint),
+    "tensorflow folder": Reader(write_foreign("tensorflow"), read_checkpoint),
+    **({"flax folder": Reader(write_foreign("flax"), read_checkpoint)} if HAS_MSGPACK else {}),
     "preset of a task": Reader(write_task, kbert.tasks.Task.from_preset, rate=2.0, seconds=60),
     "zip of a release": Reader(write_zip, lambda folder: unpacked(folder / "model.zip")),
     "safetensors": Reader(
@@ -221,6 +278,8 @@ READERS = {
     ),
     "unigram tokenizer": Reader(write_unigram, load_tokenizer),
     "words tokenizer": Reader(write_words, load_tokenizer),
+    "gpt tokenizer": Reader(write_gpt, load_tokenizer),
+    "word vectors": Reader(write_word_vectors, read_word_vectors),
     "shards": Reader(write_corpus, read_corpus),
     "features": Reader(write_features, read_features),
     "index of vectors": Reader(write_index, kbert.search.Index.load),
