@@ -39,6 +39,7 @@ EXTRAS = {
     "gpu": "NVIDIA GPUs: CUDA's libraries for TensorFlow",
     "jax": "KERAS_BACKEND=jax",
     "litert": "kbert-export --format=litert",
+    "msgpack": "folders with flax_model.msgpack",
     "onnx": "kbert-export --format=onnx",
     "openvino": "kbert-export --format=openvino",
     "serve": "kbert-serve",

@@ -12,13 +12,14 @@ from kbert.files import exists
 from kbert.options import Options
 from kbert.progress import Progress
 from kbert.serving.exported import DESCRIPTION_FILE
-from kbert.tasks import FineTuningTask, Task, TextEmbedder, load_exported
+from kbert.tasks import FineTuningTask, Task, load_exported
 from kbert.tasks.loading import WrongTaskError
 
 from . import command, option_flags
 from .task_flags import TextColumnOptions, define_task_module_flag
 
 Columns = Mapping[str, Any]
+VECTORS = "kbert-embed"  # the program whose answers are vectors
 
 
 def define_flags(columns: type[Options], answers: type[Options]) -> None:
@@ -140,12 +141,12 @@ def _output(
 ) -> experiments.AnswerFile:
     if not path.endswith(".npy"):
         return experiments.AnswerFile(path, identity)
-    if program != TextEmbedder.program:
+    if program != VECTORS:
         raise ValueError(
-            f"A .npy file holds the vectors that {TextEmbedder.program} writes. "
+            f"A .npy file holds the vectors that {VECTORS} writes. "
             f"Received: --output={path} of {program}"
         )
-    return experiments.VectorFile(path, identity, cast(TextEmbedder, task).width)
+    return experiments.VectorFile(path, identity, cast(Any, task).width)
 
 
 def _to_standard_output(task: Task, records: experiments.Records, how: Mapping[str, Any]) -> None:

@@ -30,19 +30,25 @@ A .npy file that is not whole is none that NumPy reads. Cosines of pairs are wri
 kbert-predict, and many files on many machines: kbert-predict --runner=beam.
 """
 
-from kbert.tasks import TextEmbedder
+from typing import Any
+
+from kbert import experiments
 
 from . import answering, command
 
 
+def _task() -> Any:
+    return experiments.named_task("embed").task_class
+
+
 def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
-    answering.define_text_flags(TextEmbedder)
+    answering.define_text_flags(_task())
 
 
 def main(argv: list[str]) -> None:
     """Checks the command line and runs the program."""
-    answering.main("kbert-embed", TextEmbedder, argv)
+    answering.main(answering.VECTORS, _task(), argv)
 
 
 def run() -> None:

@@ -80,9 +80,14 @@ def test_this_machine_is_whole():
 
 def test_it_answers_where_nothing_is_installed(tmp_path):
     venv.create(tmp_path / "empty", with_pip=False)
+    (
+        tmp_path / "code"
+    ).mkdir()  # without the metadata that an editable install leaves in a checkout
+    (tmp_path / "code" / "kbert").symlink_to(ROOT / "kbert")
     done = subprocess.run(
         [tmp_path / "empty" / "bin" / "python", "-m", "kbert.doctor"],
-        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path / "code"), "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
     )

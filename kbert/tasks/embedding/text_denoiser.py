@@ -18,8 +18,12 @@ from kbert.data.tables.table import Table
 from kbert.layers.token_embeddings import tied_logits
 from kbert.models.generators.text_decoder import TextDecoder
 from kbert.options import option
+from kbert.serving import Signature
 from kbert.tasks.columns import Columns
-from kbert.tasks.embedding.vector_task import POOLINGS, VectorOptions, VectorTask
+from kbert.tasks.embedding.losses import unit
+from kbert.tasks.embedding.text_embedder import POOLINGS, TextEmbedder
+from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Tensors, Terms
@@ -27,7 +31,7 @@ from kbert.types import Tensors, Terms
 _DAMAGE = 0x7E57  # of the noise, beside the orders that the same seed draws
 
 
-class TextDenoiserOptions(VectorOptions):
+class TextDenoiserOptions(RowOptions):
     """What a `TextDenoiser` is set to.
 
     Args:
@@ -48,7 +52,7 @@ class TextDenoiserOptions(VectorOptions):
     )
 
 
-class TextDenoiser(VectorTask):
+class TextDenoiser(FineTuningTask):
     """Teaches an encoder vectors from texts alone: from one the undamaged text is written.
 
     Most tokens of a text are deleted, the rest becomes a vector, and a decoder that sees nothing
@@ -58,11 +62,10 @@ class TextDenoiser(VectorTask):
     and shares its embeddings, of which the token table also gives the logits.)
 
     `fit` takes texts. Which tokens are deleted depends on the seed, the epoch and the text's place
-    in the data. `predict` gives the vectors of whole texts, (N, H) float32; `evaluate` the
-    `loss`, of a token in nats, by the same damage each time. What is trained afterwards on pairs is
-    a `TextEmbedder` of the same encoder:
-    `TextEmbedder(task.encoder, task.tokenizer, token_pooling="cls")`, or of a folder
-    `TextEmbedder.from_preset(folder, new_head=True, token_pooling="cls")`.
+    in the data. `evaluate` gives the `loss`, of a token in nats, by the same damage each time. What
+    the vectors are used by, and trained on by pairs, is the `embedder`, a `TextEmbedder` of the
+    same encoder; of a folder it is `TextEmbedder.from_preset(folder, new_head=True,
+    token_pooling="cls")`. `predict`, and an export, give its vectors, of length 1.
 
     Logits are (B, T, V) float32: for 32 texts of 64 tokens and 30,000 entries 250 MB, and as much
     for their gradients; `micro_batches` divides that.
@@ -85,25 +88,40 @@ class TextDenoiser(VectorTask):
         >>> encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=8))
         >>> task = TextDenoiser(encoder, tokenizer, decoder_layers=1)
         >>> history = task.fit(["a man eats", "a man"], epochs=1, verbose=0)
-        >>> task.predict(["a man eats", "a man"]).shape
+        >>> task.embedder.predict(["a man eats", "a man"]).shape
         (2, 128)
     """
 
     kind = "denoise"
+    program = "kbert-embed"
     columns: ClassVar = Columns(inputs=(("text",),))
     options: ClassVar = TextDenoiserOptions
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, **options: Any) -> None:
         super().__init__(encoder, tokenizer, **options)
+        embedder = TextEmbedder(
+            encoder, tokenizer, token_pooling=self.token_pooling, max_length=self.max_length
+        )
+        # Inside a function, so that Keras does not hold the encoder twice.
+        self._embedder = lambda: embedder
         self.decoder = TextDecoder.from_encoder(encoder, self.decoder_layers)
         self.build()
+
+    @property
+    def embedder(self) -> TextEmbedder:
+        """What gives the vectors."""
+        return self._embedder()
+
+    @property
+    def width(self) -> int:
+        """H."""
+        return self.embedder.width
 
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:
         return {**super().parts, "decoder": self.decoder}
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
-        self.texts_of(table)
         ids = self.encode_texts(table["text"])
         lengths = ids.row_lengths().numpy() + self.form.specials(1)
         numbers = np.arange(len(table), dtype=np.int32)
@@ -176,8 +194,8 @@ class TextDenoiser(VectorTask):
 
         Both in float32.
         """
-        vectors = self.embed_rows(batch, training)
-        found = {"embedding": self.normalized(vectors)}
+        vectors = self.embedder.embed_rows(batch, training)
+        found = {"embedding": unit(vectors)}
         if "target_ids" in batch:
             ids, mask = batch["target_ids"][:, :-1], batch["target_mask"][:, :-1]
             x = self.encoder.embeddings(ids, training=training)
@@ -201,6 +219,16 @@ class TextDenoiser(VectorTask):
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Any:
         vectors = [output["embedding"] for output in outputs]
         return np.array(vectors, np.float32).reshape(len(outputs), self.width)
+
+    def written(self, answers: Sequence) -> Sequence:
+        return self.embedder.written(answers)
+
+    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        return {"embedding": self(features)["embedding"]}
+
+    def signatures(self) -> dict[str, Signature]:
+        """`embed`, as of a `TextEmbedder`."""
+        return self.embedder.signatures()
 
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
         return {}

@@ -5,7 +5,7 @@ width, D width of a vector.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import keras
 import numpy as np
@@ -13,21 +13,41 @@ import tensorflow as tf
 from absl import logging
 from keras import ops
 
-from kbert import metrics
+from kbert import inference, metrics
 from kbert.data.tables.rows import Rows
-from kbert.data.tables.table import Table
+from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dense
-from kbert.options import option
-from kbert.search.index import Index
+from kbert.models.pooling import pool_tokens
+from kbert.options import Options, option
+from kbert.serving import Signature, text_tokens
+from kbert.tasks.columns import Columns
 from kbert.tasks.embedding import global_batch
-from kbert.tasks.embedding.losses import LOSSES, SCORED, Compared, row_losses
-from kbert.tasks.embedding.vector_task import PROMPTS, VectorOptions, VectorTask, cosines_of
+from kbert.tasks.embedding.data import (
+    NUMBERS,
+    RETRIEVAL,
+    TARGETS,
+    are_vectors,
+    cosines_of,
+    number_texts,
+    padded_numbers,
+    retrieval,
+    scores_of,
+    teacher_vectors,
+    unit_vectors,
+    with_triplets,
+)
+from kbert.tasks.embedding.losses import LOSSES, SCORED, Compared, row_losses, unit
+from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import Prediction
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.run.history import History
 from kbert.training.step.base import Replicas
 from kbert.types import Tensor, Tensors, Terms
 
+POOLINGS = ("mean", "cls", "max", "weighted")
+PROMPTS = ("query", "document")
+_ROWS_OF_A_TABLE = 512  # that are looked up together
 # A text of an example -> what its features' names begin with, and its vectors' name.
 _TEXTS = {
     "first": ("", "embedding"),
@@ -35,17 +55,24 @@ _TEXTS = {
     "negatives": ("negative_", "negative_embeddings"),
 }
 _INPUTS = ("token_ids", "segment_ids", "padding_mask")
-_NUMBERS = "_number"  # of a text of the table, behind the text's name
-_TARGETS = "vector"  # column of a teacher's vectors
 
 
-class TextEmbedderOptions(VectorOptions):
+class TextEmbedderOptions(RowOptions):
     """What a `TextEmbedder` is set to.
 
     Args:
         {options}
     """
 
+    token_pooling: str = option(
+        "mean",
+        help="How tokens' vectors become one: their mean, the first token's, the largest of each "
+        "entry, or a mean in which later tokens count more.",
+        choices=POOLINGS,
+    )
+    normalize: bool = option(True, help="Whether a vector is given length 1.")
+    query_prompt: str | None = option(None, help='Put before a query, such as "query: ".')
+    document_prompt: str | None = option(None, help="Put before a text that is searched for.")
     projection: int | None = option(
         None, help="Width of a dense layer behind the pooling. None: no layer.", at_least=1
     )
@@ -74,7 +101,21 @@ class TextEmbedderOptions(VectorOptions):
     )
 
 
-class TextEmbedder(VectorTask):
+class EmbeddingOptions(Options):
+    """What is put before the texts that are embedded.
+
+    Args:
+        {options}
+    """
+
+    prompt: str | None = option(
+        None,
+        help="Put the task's query_prompt or document_prompt before each text.",
+        choices=PROMPTS,
+    )
+
+
+class TextEmbedder(FineTuningTask):
     """Gives each text a vector: near those of texts that mean the same or answer it.
 
     (Reimers & Gurevych 2019, "Sentence-BERT", https://arxiv.org/abs/1908.10084.)
@@ -123,6 +164,9 @@ class TextEmbedder(VectorTask):
     """
 
     kind = "embed"
+    program = "kbert-embed"
+    answer_options = EmbeddingOptions
+    columns: ClassVar = Columns()
     options: ClassVar = TextEmbedderOptions
     has_head = False  # a projection is part of a folder that says so
     held_elsewhere = (
@@ -160,27 +204,22 @@ class TextEmbedder(VectorTask):
         """D."""
         return self.projection or self.encoder.config.hidden_size
 
-    def project(self, vectors: Tensor, training: bool) -> Tensor:
-        if self.projection_layer is None:
-            return vectors
-        return self.projection_layer(vectors, training=training)
-
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:
         own = {} if self.projection_layer is None else {"projection": self.projection_layer}
         return {**super().parts, **own}
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
-        names = self.texts_of(table)
+        names = self._texts_of(table)
         objective = self._objective_of(table) if labelled else None
         prompts = {} if "first" not in names else {"first": "query", "second": "document"}
         columns: dict[str, Sequence] = {
-            ("first" if name == "text" else name): self.prompted(table[name], prompts.get(name))
+            ("first" if name == "text" else name): self._prompted(table[name], prompts.get(name))
             for name in names
         }
         if "negatives" in table and "first" in names:
             columns["negatives"] = [
-                self.prompted(texts, "document") for texts in table["negatives"]
+                self._prompted(texts, "document") for texts in table["negatives"]
             ]
         ragged = {name: self._encode_column(column) for name, column in columns.items()}
         lengths, cut = self._extent(ragged)
@@ -195,24 +234,38 @@ class TextEmbedder(VectorTask):
                 ragged["second"] = ragged["first"]
                 columns["second"] = columns["first"]
                 lengths = 2 * lengths
-            ragged |= _number(columns)
+            ragged |= number_texts(columns)
             if objective in SCORED:
-                dense["labels"] = _scores(table, objective)
+                dense["labels"] = scores_of(table, objective)
             elif objective == "teacher":
-                dense["labels"] = _vectors(table, self.width)
+                dense["labels"] = teacher_vectors(table, self.width)
         kept = {name: x for name, x in ragged.items() if isinstance(x, tf.RaggedTensor)}
         dense |= {name: x for name, x in ragged.items() if name not in kept}
         return Rows(
             ragged=kept, dense=dense, lengths=lengths, examples=np.arange(len(table)), cut=cut
         )
 
+    def _texts_of(self, table: Table) -> tuple[str, ...]:
+        names = self.columns.asked(table.columns)
+        if names is None:
+            raise ValueError(
+                "A table of texts has the column `text`, or `first` and `second` for pairs; "
+                "rename() gives a table's columns these names. "
+                f"Received: {', '.join(table.columns)}"
+            )
+        return names
+
+    def _prompted(self, texts: Sequence[str], prompt: str | None) -> Sequence[str]:
+        before = None if prompt is None else getattr(self, f"{prompt}_prompt")
+        return texts if before is None else [before + text for text in texts]
+
     def _objective_of(self, table: Table) -> str:
         """What a labelled table is learnt by; raises ValueError where it cannot be."""
-        there = {name for name in ("first", "negatives", "label", _TARGETS) if name in table}
+        there = {name for name in ("first", "negatives", "label", TARGETS) if name in table}
         found = self.objective
         if found is None:
-            found = "teacher" if _TARGETS in there else "cosent" if "label" in there else "ranking"
-        needs = {"triplet": {"first", "negatives"}, "teacher": {_TARGETS}}
+            found = "teacher" if TARGETS in there else "cosent" if "label" in there else "ranking"
+        needs = {"triplet": {"first", "negatives"}, "teacher": {TARGETS}}
         needed = needs.get(found, {"first", "label"} if found in SCORED else set())
         unread = there - needed - {"first"} - ({"negatives"} if "ranking" in found else set())
         if missing := needed - there:
@@ -265,8 +318,8 @@ class TextEmbedder(VectorTask):
                 built = self.build_inputs(ids)
             else:
                 built = self._negative_inputs(ids)
-                if (numbers := columns.get(name + _NUMBERS)) is not None:
-                    columns[name + _NUMBERS] = _padded(numbers)
+                if (numbers := columns.get(name + NUMBERS)) is not None:
+                    columns[name + NUMBERS] = padded_numbers(numbers)
             features |= {prefix + key: x for key, x in built.items()}
         return {**features, **columns}
 
@@ -299,9 +352,37 @@ class TextEmbedder(VectorTask):
             features = {k: batch[prefix + k] for k in _INPUTS if prefix + k in batch}
             shape = ops.shape(features["token_ids"])
             flat = {k: ops.reshape(x, (-1, shape[-1])) for k, x in features.items()}
-            vectors = self.normalized(self.embed_rows(flat, training))
+            vectors = self._embed(flat, training)
             found[name] = ops.reshape(vectors, (*shape[:-1], self.width))
         return found
+
+    def embed_rows(self, features: Mapping[str, Any], training: bool = False) -> Tensor:
+        """The vectors of rows as they are, whatever `normalize` says.
+
+        Args:
+            features: what `build_inputs` gives, (R, T) each.
+            training: whether dropout is active.
+
+        Returns:
+            (R, D) float32.
+        """
+        mask = features["padding_mask"]
+        if self.token_pooling == "cls":
+            first = self.form.cls_columns(mask)[:, None]
+            vectors = self.encode(features, training, positions=first)["sequence"][:, 0]
+        else:
+            outputs = self.encode(features, training)
+            counted = outputs.get("counted", mask)  # some encoders count fewer tokens
+            sequence = ops.cast(outputs["sequence"], "float32")
+            vectors = pool_tokens(sequence, counted, self.token_pooling)
+        if self.projection_layer is not None:
+            vectors = self.projection_layer(vectors, training=training)
+        return ops.cast(vectors, "float32")
+
+    def _embed(self, features: Mapping[str, Any], training: bool) -> Tensor:
+        """(R, D) of rows."""
+        vectors = self.embed_rows(features, training)
+        return unit(vectors) if self.normalize else vectors
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         weights = ops.cast(batch["label_weights"], "float32")
@@ -339,7 +420,7 @@ class TextEmbedder(VectorTask):
 
     def _row_losses(self, vectors: Tensors, batch: Tensors) -> Tensor:
         """(B,) of rows that are compared with each other."""
-        numbers = [batch[n + _NUMBERS] for n in _TEXTS if n + _NUMBERS in batch]
+        numbers = [batch[n + NUMBERS] for n in _TEXTS if n + NUMBERS in batch]
         labels = batch.get("labels")
         compared = Compared(
             **{name: vectors[key] for name, (_, key) in _TEXTS.items() if key in vectors},
@@ -366,7 +447,7 @@ class TextEmbedder(VectorTask):
 
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Any:
         found = np.array([output["vectors"] for output in outputs], np.float32)
-        texts = 1 if "text" in self.texts_of(table) else -1
+        texts = 1 if "text" in self._texts_of(table) else -1
         found = found.reshape(len(outputs), found.shape[1] if outputs else 1, self.width)
         return found[:, 0] if texts == 1 else found
 
@@ -394,30 +475,36 @@ class TextEmbedder(VectorTask):
         wrong = f", not {table['negatives'][row]!r:.80}" if "negatives" in table else ""
         return f"near {table['second'][row]!r:.80}{wrong}" if "second" in table else "a text"
 
+    def written(self, answers: Sequence) -> Sequence:
+        """Of texts `vector`, as a student learns it from a file; of pairs `score`, their cosine."""
+        if np.ndim(answers) == 2:
+            return [{"vector": vector} for vector in answers]
+        return list(cosines_of(answers[:, 0], answers[:, 1]))  # type: ignore[call-overload]
+
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
         if "first" not in table:
-            if _TARGETS not in table:
+            if TARGETS not in table:
                 return {}
-            vectors = _vectors(table, self.width)
+            vectors = teacher_vectors(table, self.width)
             return {"cosine": float(np.mean(cosines_of(np.asarray(answers), vectors)))}
         first, second, *wrong = np.swapaxes(np.asarray(answers), 0, 1)
         found = cosines_of(first, second)
         if "label" in table:
-            labels = _scores(table, "cosent")
+            labels = scores_of(table, "cosent")
             return {
                 "spearman": metrics.spearman(labels, found),
                 "pearson": metrics.pearson(labels, found),
             }
         if wrong:
             return {"accuracy": float(np.mean(found > cosines_of(first, wrong[0])))}
-        return _retrieval(first, second, table)
+        return retrieval(first, second, table)
 
     def score_names(self, table: Table) -> list[str] | None:
         if "first" not in table:
-            return ["cosine"] if _TARGETS in table else []
+            return ["cosine"] if TARGETS in table else []
         if "label" in table:
             return ["spearman", "pearson"]
-        return ["accuracy"] if "negatives" in table else list(_RETRIEVAL)
+        return ["accuracy"] if "negatives" in table else list(RETRIEVAL)
 
     def main_metric(self, held_out: Table) -> str:
         return next(iter(self.score_names(held_out) or []), "loss")
@@ -457,95 +544,98 @@ class TextEmbedder(VectorTask):
         if loss is not None:
             self.objective = loss
         if (held_out := options.get("validation_data")) is not None:
-            options["validation_data"] = _with_triplets(held_out)
-        return super().fit(_with_triplets(data), labels, **options)
+            options["validation_data"] = with_triplets(held_out)
+        return super().fit(with_triplets(data), labels, **options)
 
     def evaluate(  # type: ignore[override]  # as in FineTuningTask
         self, data: Any, labels: Any = None, **options: Any
     ) -> dict[str, float]:
         """As of `FineTuningTask`, and of triplets."""
         options.setdefault("batch_size", self._usual_batch_size)
-        return super().evaluate(_with_triplets(data), labels, **options)
+        return super().evaluate(with_triplets(data), labels, **options)
 
+    def predict(self, data: Any, *, prompt: str | None = None, **options: Any) -> Any:
+        """The vectors of texts.
 
-_COMPARED = ("label_weights", "labels", *(name + _NUMBERS for name in _TEXTS))
-_RETRIEVAL = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10")
+        Args:
+            data: texts, or pairs, or one text.
+            prompt: "query" or "document" puts `query_prompt` or `document_prompt` before texts; of
+                pairs the first is a query and the second a document in any case.
+            **options: `batch_size` and `verbose` of `FineTuningTask.predict`.
 
+        Returns:
+            (N, D) float32; of pairs (N, 2, D), of triplets (N, 3, D).
 
-def _number(columns: Mapping[str, Sequence]) -> dict[str, Any]:
-    """Which text each is: (N,) int32, of lists of texts (N, ragged)."""
-    known: dict[str, int] = {}
-    found: dict[str, Any] = {}
-    for name, column in columns.items():
-        key = name + _NUMBERS
-        if not column or isinstance(column[0], str):
-            found[key] = np.array([known.setdefault(x, len(known)) for x in column], np.int32)
-        else:
-            rows = [[known.setdefault(x, len(known)) for x in texts] for texts in column]
-            found[key] = tf.ragged.constant(rows, tf.int32, row_splits_dtype=tf.int64)
-    return found
+        Raises:
+            ValueError: no such prompt, or data that does not fit.
+        """
+        options.setdefault("batch_size", self._usual_batch_size)
+        return super().predict(self._with_prompt(data, prompt), **options)
 
+    def answer_table(
+        self, table: Table, options: Options, *, batch_size: int, first: int = 0
+    ) -> tuple[Sequence[Any], int]:
+        table = self._with_prompt(table, cast(EmbeddingOptions, options).prompt)
+        return super().answer_table(table, options, batch_size=batch_size, first=first)
 
-def _padded(numbers: tf.RaggedTensor) -> tf.Tensor:
-    """(B, A) of (B, ragged), -1 where there is none; at least one column."""
-    dense = numbers.to_tensor(-1)
-    none = [[0, 0], [0, tf.cast(tf.shape(dense)[1] == 0, tf.int32)]]
-    return tf.pad(dense, none, constant_values=-1)
-
-
-def _scores(table: Table, objective: str) -> np.ndarray:
-    """(N,) float32, the labels of pairs."""
-    for row, label in enumerate(table["label"]):
-        if not isinstance(label, int | float):
+    def _with_prompt(self, data: Any, prompt: str | None) -> Any:
+        """Texts behind what the task puts before a query or a document."""
+        if prompt is None:
+            return data
+        if prompt not in PROMPTS or getattr(self, f"{prompt}_prompt") is None:
             raise ValueError(
-                f"{table.place(row)}: the label of a pair is how alike the two are, a number. "
-                f"Received: {label!r:.80}"
+                "`prompt` is query or document, and the task's setting of that name is put "
+                f"before the texts. Received: prompt={prompt!r}, "
+                f"query_prompt={self.query_prompt!r}, document_prompt={self.document_prompt!r}"
             )
-        if objective == "cosine" and not -1 <= label <= 1:
-            raise ValueError(
-                f"{table.place(row)}: the objective cosine compares labels with cosines, so they "
-                "are from -1 to 1: divide scores by the largest, or choose cosent, which reads "
-                f"their order alone. Received: {label!r:.80}"
-            )
-    return np.array(table["label"], np.float32)
+        table = as_table([data] if isinstance(data, str | bytes) else data)
+        return table.with_column("text", list(self._prompted(table["text"], prompt)))
+
+    @property
+    def _usual_batch_size(self) -> int:
+        """Without layers a row costs so little that the calls of small batches would cost most."""
+        return inference.BATCH_SIZE if self.encoder.config.num_layers else _ROWS_OF_A_TABLE
+
+    def similarity(self, texts: Any, others: Any = None, **options: Any) -> np.ndarray:
+        """Cosines of the vectors of texts.
+
+        Args:
+            texts: N of them, or their vectors (N, D).
+            others: M of them, or their vectors; None = the same.
+            **options: of `predict`.
+
+        Returns:
+            (N, M) float32.
+        """
+        each = [texts] if others is None else [texts, others]
+        found = [unit_vectors(x if are_vectors(x) else self.predict(x, **options)) for x in each]
+        return found[0] @ found[-1].T
+
+    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        return {"embedding": self(features)["embedding"]}
+
+    def signatures(self) -> dict[str, Signature]:
+        """`embed`, also `serving_default`, and `embed_query` and `embed_document` with prompts.
+
+        Returns:
+            `text` (B,) strings -> `embedding` (B, D). A text that is too long is cut. Bytes that
+            are not UTF-8 are dropped.
+        """
+        tokens = text_tokens(self.row_length)
+
+        def entry(before: str) -> Signature:
+            def texts(text: tf.Tensor) -> tf.Tensor:
+                return tf.strings.join([before, text]) if before else text
+
+            def embed(text: tf.Tensor) -> dict[str, tf.Tensor]:
+                return self.row_outputs(self.build_inputs(self.tokenizer.encode(texts(text))))
+
+            spec = [tf.TensorSpec([None], tf.string, "text")]
+            return Signature(embed, spec, lambda text: tokens(texts(text)), too_long="cut")
+
+        prompts = {f"embed_{name}": getattr(self, f"{name}_prompt") for name in PROMPTS}
+        given = {name: before for name, before in prompts.items() if before is not None}
+        return {name: entry(before) for name, before in {"embed": "", **given}.items()}
 
 
-def _vectors(table: Table, width: int) -> np.ndarray:
-    """(N, D) float32, a teacher's."""
-    for row, vector in enumerate(table[_TARGETS]):
-        numbers = isinstance(vector, list) and all(isinstance(x, int | float) for x in vector)
-        if not numbers or len(vector) != width or not np.isfinite(vector).all():
-            raise ValueError(
-                f"{table.place(row)}: a teacher's vector is a list of {width} finite numbers, as "
-                "many as the task gives (`projection` sets how many). "
-                f"Received: {vector!r:.80}"
-            )
-    return np.array(table[_TARGETS], np.float32)
-
-
-def _retrieval(first: np.ndarray, second: np.ndarray, table: Table) -> dict[str, float]:
-    """How well each of (N, D) finds its own of (N, D) among all texts, of which some are equal."""
-    known: dict[str, int] = {}
-    own = np.array([known.setdefault(text, len(known)) for text in table["second"]])
-    _, places = np.unique(own, return_index=True)
-    right: dict[str, set[int]] = {}
-    for text, number in zip(table["first"], own.tolist(), strict=True):
-        right.setdefault(text, set()).add(number)
-    relevant = [right[text] for text in table["first"]]
-    found = Index(second[places]).search(first, k=min(10, len(places))).ids
-    return {
-        "ndcg_at_10": metrics.ndcg(relevant, found),
-        "mrr_at_10": metrics.mrr(relevant, found),
-        "recall_at_1": metrics.recall(relevant, found, k=1),
-        "recall_at_10": metrics.recall(relevant, found),
-    }
-
-
-def _with_triplets(data: Any) -> Any:
-    """Columns of a list of three texts each; anything else as it is."""
-    if not isinstance(data, list) or not data:
-        return data
-    if not all(isinstance(row, tuple) and len(row) == 3 for row in data):
-        return data
-    first, second, wrong = zip(*data, strict=True)
-    return {"first": first, "second": second, "negatives": [[text] for text in wrong]}
+_COMPARED = ("label_weights", "labels", *(name + NUMBERS for name in _TEXTS))

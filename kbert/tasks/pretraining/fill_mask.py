@@ -71,6 +71,21 @@ def shifted(positions: Any, shift: int) -> Any:
     return ops.maximum(positions - shift, 0) if shift else positions
 
 
+class FillMaskOptions(Options):
+    """What is asked of a mask.
+
+    Args:
+        {options}
+    """
+
+    top_k: int = option(5, help="Answers for each mask, the most probable first.", at_least=1)
+    candidates: tuple[str, ...] | None = option(
+        None,
+        help="Instead of the best answers the probabilities of these, in this order; each is one "
+        "entry of the vocabulary.",
+    )
+
+
 class FillMask:
     """A task's masked-LM head, applied to text.
 
@@ -177,6 +192,16 @@ class FillMask:
             answers[text]["probabilities"].append(probabilities[ids].tolist())
         return answers
 
+    def answer_table(
+        self, table: Table, options: Options, batch_size: int
+    ) -> tuple[Sequence[Any], int]:
+        """As of `Task`; raises ValueError for a text that is cut before a mask, by its line."""
+        chosen = cast(FillMaskOptions, options)
+        answers = self.fill(
+            table["text"], chosen.top_k, chosen.candidates, batch_size, place=table.place
+        )
+        return answers, self.cut
+
     def _check_none_lost(
         self, texts: np.ndarray, lost: np.ndarray, place: Callable[[int], str]
     ) -> None:
@@ -229,39 +254,6 @@ class FillMask:
         mask = tokenizer.mask_token
         texts = (f"Fine {mask}.", f"The {mask} is not paid yet; please {mask} within a week.")
         return Signature(fill_mask, spec, tokens, too_long="cut", warm_up=texts)
-
-
-class FillMaskOptions(Options):
-    """What is asked of a mask.
-
-    Args:
-        {options}
-    """
-
-    top_k: int = option(5, help="Answers for each mask, the most probable first.", at_least=1)
-    candidates: tuple[str, ...] | None = option(
-        None,
-        help="Instead of the best answers the probabilities of these, in this order; each is one "
-        "entry of the vocabulary.",
-    )
-
-
-class FillsMasks(EncoderTask):
-    """A task that files of texts with masks are answered by; it has a `FillMask`."""
-
-    program = "kbert-fill-mask"
-    answer_options = FillMaskOptions
-    _fill_mask: FillMask
-
-    def answer_table(
-        self, table: Table, options: Options, *, batch_size: int, first: int = 0
-    ) -> tuple[Sequence[Any], int]:
-        """As of `Task`; raises ValueError for a text that is cut before a mask, by its line."""
-        chosen = cast(FillMaskOptions, options)
-        answers = self._fill_mask.fill(
-            table["text"], chosen.top_k, chosen.candidates, batch_size, place=table.place
-        )
-        return answers, self._fill_mask.cut
 
 
 def check_top_k(tokenizer: Tokenizer, top_k: int) -> None:

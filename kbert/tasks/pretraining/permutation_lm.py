@@ -12,17 +12,20 @@ from keras import ops
 from kbert import inference
 from kbert.configs.base import check_count
 from kbert.configs.xlnet import XlnetConfig
+from kbert.data.tables.table import Table
 from kbert.heads import TokenLogits
+from kbert.options import Options
 from kbert.serving import Signature
+from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
-from kbert.tasks.pretraining.fill_mask import FillMask, FillsMasks
+from kbert.tasks.pretraining.fill_mask import FillMask, FillMaskOptions
 from kbert.tasks.pretraining.row_memory import RemembersRows
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.step.base import DerivedMetrics
 from kbert.types import Tensors, Terms
 
 
-class PermutationLM(RemembersRows, FillsMasks):
+class PermutationLM(RemembersRows, EncoderTask):
     """Permutation language modelling: each token is predicted from those read before it.
 
     (Yang et al. 2019, "XLNet", section 2, https://arxiv.org/abs/1906.08237.) Trained with `fit` on
@@ -63,6 +66,8 @@ class PermutationLM(RemembersRows, FillsMasks):
     """
 
     kind = "permutation_lm"
+    program = "kbert-fill-mask"
+    answer_options = FillMaskOptions
     knows_rows = ("order_ids",)
     shown_metrics = ("plm_loss", "plm_accuracy")
     derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("plm_loss", ops.exp)}
@@ -162,6 +167,11 @@ class PermutationLM(RemembersRows, FillsMasks):
                 "Rows are remembered that go on in the next batch: with a `memory_length` make the "
                 f'dataset with segments="runs". Received: {", ".join(sorted(batch))}'
             )
+
+    def answer_table(
+        self, table: Table, options: Options, *, batch_size: int, first: int = 0
+    ) -> tuple[Sequence[Any], int]:
+        return self._fill_mask.answer_table(table, options, batch_size)
 
     def predict(
         self,

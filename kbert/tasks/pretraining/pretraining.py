@@ -30,7 +30,7 @@ SPANS = ("span_starts", "span_ends")
 AS_WRITTEN = 0
 
 
-class Pretraining(fill_mask.FillsMasks):
+class Pretraining(EncoderTask):
     """Masked language modelling, with it a sentence objective and the boundary objective.
 
     Trained with `fit` on the batches of `kbert.data.pretraining_dataset`. The loss is the sum of
@@ -75,6 +75,8 @@ class Pretraining(fill_mask.FillsMasks):
     """
 
     kind = "pretrain"
+    program = "kbert-fill-mask"
+    answer_options = fill_mask.FillMaskOptions
     held_elsewhere: tuple[str, ...] = (
         "masked_lm",
         "next_sentence",
@@ -292,7 +294,7 @@ class Pretraining(fill_mask.FillsMasks):
         self, table: Table, options: Options, *, batch_size: int, first: int = 0
     ) -> tuple[Sequence[Any], int]:
         self._check_has("masked-LM", "masked_lm", self.masked_lm is not None)
-        return super().answer_table(table, options, batch_size=batch_size, first=first)
+        return self._fill_mask.answer_table(table, options, batch_size)
 
     def predict_next_sentence(
         self, pairs: Sequence[tuple[str, str]], batch_size: int = inference.BATCH_SIZE

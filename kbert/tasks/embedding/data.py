@@ -1,0 +1,113 @@
+"""What of a table an embedder learns from, and how well its vectors do on one.
+
+Shapes: N examples, B rows of a batch, A wrong texts of the row that has most, D width of a vector.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kbert import metrics
+from kbert.data.tables.table import Table
+from kbert.search.index import Index
+
+NUMBERS = "_number"  # of a text of the table, behind the text's name
+TARGETS = "vector"  # column of a teacher's vectors
+RETRIEVAL = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10")
+
+
+def number_texts(columns: Mapping[str, Sequence]) -> dict[str, Any]:
+    """Which text each is: (N,) int32, of lists of texts (N, ragged)."""
+    known: dict[str, int] = {}
+    found: dict[str, Any] = {}
+    for name, column in columns.items():
+        key = name + NUMBERS
+        if not column or isinstance(column[0], str):
+            found[key] = np.array([known.setdefault(x, len(known)) for x in column], np.int32)
+        else:
+            rows = [[known.setdefault(x, len(known)) for x in texts] for texts in column]
+            found[key] = tf.ragged.constant(rows, tf.int32, row_splits_dtype=tf.int64)
+    return found
+
+
+def padded_numbers(numbers: tf.RaggedTensor) -> tf.Tensor:
+    """(B, A) of (B, ragged), -1 where there is none; at least one column."""
+    dense = numbers.to_tensor(-1)
+    none = [[0, 0], [0, tf.cast(tf.shape(dense)[1] == 0, tf.int32)]]
+    return tf.pad(dense, none, constant_values=-1)
+
+
+def scores_of(table: Table, objective: str) -> np.ndarray:
+    """(N,) float32, the labels of pairs."""
+    for row, label in enumerate(table["label"]):
+        if not isinstance(label, int | float):
+            raise ValueError(
+                f"{table.place(row)}: the label of a pair is how alike the two are, a number. "
+                f"Received: {label!r:.80}"
+            )
+        if objective == "cosine" and not -1 <= label <= 1:
+            raise ValueError(
+                f"{table.place(row)}: the objective cosine compares labels with cosines, so they "
+                "are from -1 to 1: divide scores by the largest, or choose cosent, which reads "
+                f"their order alone. Received: {label!r:.80}"
+            )
+    return np.array(table["label"], np.float32)
+
+
+def teacher_vectors(table: Table, width: int) -> np.ndarray:
+    """(N, D) float32, a teacher's."""
+    for row, vector in enumerate(table[TARGETS]):
+        numbers = isinstance(vector, list) and all(isinstance(x, int | float) for x in vector)
+        if not numbers or len(vector) != width or not np.isfinite(vector).all():
+            raise ValueError(
+                f"{table.place(row)}: a teacher's vector is a list of {width} finite numbers, as "
+                "many as the task gives (`projection` sets how many). "
+                f"Received: {vector!r:.80}"
+            )
+    return np.array(table[TARGETS], np.float32)
+
+
+def retrieval(first: np.ndarray, second: np.ndarray, table: Table) -> dict[str, float]:
+    """How well each of (N, D) finds its own of (N, D) among all texts, of which some are equal."""
+    known: dict[str, int] = {}
+    own = np.array([known.setdefault(text, len(known)) for text in table["second"]])
+    _, places = np.unique(own, return_index=True)
+    right: dict[str, set[int]] = {}
+    for text, number in zip(table["first"], own.tolist(), strict=True):
+        right.setdefault(text, set()).add(number)
+    relevant = [right[text] for text in table["first"]]
+    found = Index(second[places]).search(first, k=min(10, len(places))).ids
+    return {
+        "ndcg_at_10": metrics.ndcg(relevant, found),
+        "mrr_at_10": metrics.mrr(relevant, found),
+        "recall_at_1": metrics.recall(relevant, found, k=1),
+        "recall_at_10": metrics.recall(relevant, found),
+    }
+
+
+def with_triplets(data: Any) -> Any:
+    """Columns of a list of three texts each; anything else as it is."""
+    if not isinstance(data, list) or not data:
+        return data
+    if not all(isinstance(row, tuple) and len(row) == 3 for row in data):
+        return data
+    first, second, wrong = zip(*data, strict=True)
+    return {"first": first, "second": second, "negatives": [[text] for text in wrong]}
+
+
+def unit_vectors(vectors: Any) -> np.ndarray:
+    """Vectors (…, D) of length 1, as float32; zeros stay zeros."""
+    vectors = np.asarray(vectors, np.float32)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def cosines_of(first: Any, second: Any) -> np.ndarray:
+    """(…,) of vectors (…, D)."""
+    return (unit_vectors(first) * unit_vectors(second)).sum(-1)
+
+
+def are_vectors(data: Any) -> bool:
+    """Whether they are (N, D) numbers, and no texts."""
+    return not isinstance(data, str | bytes) and np.ndim(data) == 2 and not isinstance(data, Table)
