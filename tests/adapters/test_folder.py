@@ -46,7 +46,7 @@ def probabilities(task, texts):
 
 @pytest.mark.parametrize(
     "kind",
-    [x if x in ("houlsby", "lora") else pytest.param(x, marks=pytest.mark.slow) for x in KINDS],
+    [x if x == "lora" else pytest.param(x, marks=pytest.mark.slow) for x in KINDS],
 )
 def test_it_learns_by_its_own_weights_and_comes_back(tokenizer, tmp_path, kind):
     task = make(tokenizer, kind=kind, **KINDS[kind])

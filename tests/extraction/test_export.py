@@ -28,6 +28,7 @@ def test_vectors_of_texts_and_pairs(encoder, tokenizer, tmp_path):
     assert np.isfinite(odd["vectors"]).all()
 
 
+@pytest.mark.slow
 def test_vectors_of_tokens(encoder, tokenizer, tmp_path):
     path = export_features(tmp_path, encoder, tokenizer, pooling=None, max_length=12)
     (answer,) = ask(path, ("features", {"text": ["the Foxes", "x"]}))

@@ -98,6 +98,7 @@ def test_a_terminated_run_resumes_and_a_finished_one_takes_no_other_settings(
     assert "step 13/13 · loss" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_mixture_of_folders_is_trained_on_and_is_part_of_the_run(
     data_dir, tmp_path, tiny_vocabulary, call, capsys
 ):

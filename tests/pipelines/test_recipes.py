@@ -200,6 +200,7 @@ def test_xlm_r_reads_a_folder_for_each_language(data_dir, tmp_path, call, tiny_v
         call(program, *arguments(data_dir, tmp_path / "one", *flags))
 
 
+@pytest.mark.slow
 def test_xlm_reads_translations_beside_other_text(data_dir, tmp_path, call, tiny_vocabulary):
     from pipelines import prepare_corpus
     from pipelines import pretrain as program

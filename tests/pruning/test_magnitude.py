@@ -157,6 +157,7 @@ def test_the_schedule_is_the_papers():
     assert pruning.sparsity_after(10**6) == 0.9
 
 
+@pytest.mark.slow
 def test_steps_may_be_shares_of_the_run(tokenizer):
     """Of a run of 8 updates; a run that resumes has the same."""
     task, seen = made(tokenizer), Seen()

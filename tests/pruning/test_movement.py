@@ -217,6 +217,7 @@ def test_movement_is_not_magnitude():
     np.testing.assert_array_equal(kept, [1, 0])
 
 
+@pytest.mark.slow
 def test_the_rate_of_the_scores_chooses_nothing(tokenizer):
     """At a rate 1,024 times as high they are 1,024 times as large, and all else is equal."""
 

@@ -128,10 +128,15 @@ def test_rows_beyond_the_vocabulary_go_too(tokenizer):
     "changes",
     [
         {},
-        {"output": "untied"},
-        {"hidden_size": 64, "num_heads": 4, "embedding_size": 16},
-        KINDS["bottleneck"],
-        KINDS["disentangled"],
+        *(
+            pytest.param(x, marks=pytest.mark.slow)
+            for x in (
+                {"output": "untied"},
+                {"hidden_size": 64, "num_heads": 4, "embedding_size": 16},
+                KINDS["bottleneck"],
+                KINDS["disentangled"],
+            )
+        ),
     ],
 )
 def test_the_masked_lm_head_is_cut_with_the_table(changes, tokenizer, tmp_path):

@@ -109,7 +109,9 @@ def assert_exact(format, folder, rows, count, batches):
             np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [x if x == "uncased" else pytest.param(x, marks=pytest.mark.slow) for x in KINDS]
+)
 def test_rows_are_those_of_kbert(tmp_path, format, kind):
     rows = text_rows(kbert.WordPieceTokenizer(VOCABULARY, **KINDS[kind]))
     WRITERS[format].write(str(tmp_path), rows, 1)
@@ -126,7 +128,9 @@ def test_a_graph_for_texts_and_one_for_pairs(tmp_path, format):
     assert_exact(format, tmp_path, rows, 2, [pairs, pairs[:1], [("", "the")], [("the", "")]])
 
 
-@pytest.mark.parametrize("kind", BYTE_PAIRS)
+@pytest.mark.parametrize(
+    "kind", [x if x == "gpt2" else pytest.param(x, marks=pytest.mark.slow) for x in BYTE_PAIRS]
+)
 def test_rows_of_byte_pairs(tmp_path, format, kind):
     rows = text_rows(byte_pairs(**BYTE_PAIRS[kind]))
     WRITERS[format].write(str(tmp_path), rows, 1)
@@ -157,7 +161,9 @@ def test_pairs_of_byte_pairs(tmp_path, format):
     assert_exact(format, tmp_path, rows, 2, [pairs, [("", "a")], [("a", "")]])
 
 
-@pytest.mark.parametrize("changes", [{"separators": 2}, {"cls_last": True}])
+@pytest.mark.parametrize(
+    "changes", [{"separators": 2}, pytest.param({"cls_last": True}, marks=pytest.mark.slow)]
+)
 def test_other_forms_of_rows(tmp_path, format, changes):
     """MPNet's two separators and no segments; XLNet's [CLS] behind."""
     names = ("token_ids", "padding_mask")

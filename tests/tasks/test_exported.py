@@ -115,6 +115,7 @@ def test_it_has_no_weights_in_keras(folder):
         task.encoder({"token_ids": np.ones((1, 3))})
 
 
+@pytest.mark.slow
 def test_an_encoder_without_segments_takes_none(tmp_path, config, tokenizer):
     pytest.importorskip("tf2onnx")
     task = make("numbers", config.replace(num_segments=0), tokenizer)
@@ -125,7 +126,10 @@ def test_an_encoder_without_segments_takes_none(tmp_path, config, tokenizer):
 
 @pytest.mark.parametrize(
     ("format", "package"),
-    [("onnx", "onnxruntime_extensions"), ("openvino", "openvino_tokenizers")],
+    [
+        ("onnx", "onnxruntime_extensions"),
+        pytest.param("openvino", "openvino_tokenizers", marks=pytest.mark.slow),
+    ],
 )
 def test_texts_without_kbert(tmp_path, config, tokenizer, format, package):
     """As docs/serving.md says it, in a process that has neither kbert nor TensorFlow."""
@@ -160,6 +164,7 @@ def test_where_a_tokenizer_inside_would_not_do(tmp_path, config, tokenizer, name
     assert why in said["why"]
 
 
+@pytest.mark.slow
 def test_windows_of_attention_and_rotary_positions(tmp_path, config, tokenizer):
     pytest.importorskip("tf2onnx")
     task = make("numbers", config.replace(**MODERN), tokenizer)
@@ -188,7 +193,7 @@ def test_a_saved_model_can_compute_in_bfloat16(tmp_path, config, tokenizer):
     assert 1e-5 < difference < 0.05 * np.abs(answers[0]).max()
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+@pytest.mark.parametrize("precision", [pytest.param("bfloat16", marks=pytest.mark.slow), "int8"])
 def test_a_saved_model_far_from_float32_is_none(tmp_path, config, tokenizer, precision):
     wide = dataclasses.replace(config, hidden_size=64, intermediate_size=64)  # stored in 8 bits
     task = make("numbers", wide, tokenizer)

@@ -114,7 +114,8 @@ def test_the_decoder_begins_as_the_encoder_and_knows_the_text_by_its_vector_alon
     assert np.abs(task(other)["logits"] - logits).max() > 1e-3
 
 
-def test_it_learns_resumes_and_leaves_an_encoder(encoder, tokenizer, tmp_path):
+@pytest.mark.slow
+def test_it_learns(encoder, tokenizer):
     texts = texts_of(4, seed=1) * 8
     task = TextDenoiser(encoder, tokenizer, decoder_layers=1, deletion_rate=0.3)
     before = task.evaluate(texts, verbose=0)
@@ -122,6 +123,13 @@ def test_it_learns_resumes_and_leaves_an_encoder(encoder, tokenizer, tmp_path):
     after = task.evaluate(texts, verbose=0)
     assert list(after) == ["loss"]
     assert after["loss"] < 1.8 < 2.3 < before["loss"]  # the entropy of ten words
+
+
+def test_a_folder_holds_the_decoder_and_an_embedder_leaves_it(encoder, tokenizer, tmp_path):
+    texts = texts_of(5, seed=1)
+    task = TextDenoiser(encoder, tokenizer, decoder_layers=1)
+    randomise(task.decoder)
+    after = task.evaluate(texts, verbose=0)
     task.save_to_preset(tmp_path / "denoiser")
     again = kbert.tasks.Task.from_preset(tmp_path / "denoiser")
     assert isinstance(again, TextDenoiser)
