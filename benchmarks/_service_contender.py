@@ -83,7 +83,9 @@ def main(kind: str, folder: str) -> None:
         return Response(body, media_type="application/json")
 
     app = Starlette(routes=[Route("/embed", embed, methods=["POST"])])
-    listener = socket.create_server(("127.0.0.1", 0))
+    # As kbert-serve's: with the protocol named, asyncio sends at once what is small.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     config = uvicorn.Config(app, http="h11", loop="asyncio", log_level="warning", access_log=False)
     uvicorn.Server(config).run(sockets=[listener])

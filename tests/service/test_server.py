@@ -45,6 +45,20 @@ def test_a_stop_answers_what_was_accepted(operations, gate):
         assert found == [(200, {"predictions": BODY["instances"]})] * 5
 
 
+def test_what_is_small_is_sent_at_once(service, monkeypatch):
+    """With Nagle's algorithm a body would wait for the acknowledgment of its head, 40 ms."""
+    found = []
+    accepted = asyncio.selector_events._SelectorSocketTransport.__init__
+
+    def init(self, loop, sock, *args, **kwargs):
+        accepted(self, loop, sock, *args, **kwargs)
+        found.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(asyncio.selector_events._SelectorSocketTransport, "__init__", init)
+    assert service.get("/health")[0] == 200
+    assert found == [1]
+
+
 def test_sigterm_stops_it(operations):
     """In this process, whose main thread it then has."""
     found = []
