@@ -8,8 +8,7 @@ ARG EXTRAS=""
 
 # The sources are only there while this runs; what is built among them is thrown away.
 RUN --mount=type=bind,target=/source,rw \
-    --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint /source/constraints.txt "/source${EXTRAS:+[$EXTRAS]}"
+    pip install --no-cache-dir --constraint /source/constraints.txt "/source${EXTRAS:+[$EXTRAS]}"
 
 # What NVIDIA's runtime mounts into a container that is not one of NVIDIA's own.
 ENV NVIDIA_VISIBLE_DEVICES=all \

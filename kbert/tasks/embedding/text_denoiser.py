@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from keras import ops
 
 from kbert.data.masking.hashing import chance, fold
@@ -17,16 +18,15 @@ from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.layers.token_embeddings import tied_logits
 from kbert.models.generators.text_decoder import TextDecoder
-from kbert.options import option
-from kbert.serving import Signature
+from kbert.options import Options, option
 from kbert.tasks.columns import Columns
 from kbert.tasks.embedding.losses import unit
-from kbert.tasks.embedding.text_embedder import POOLINGS, TextEmbedder
+from kbert.tasks.embedding.text_embedder import POOLINGS, EmbeddingOptions, TextEmbedder
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import Tensors, Terms
+from kbert.types import PathLike, Tensors, Terms
 
 _DAMAGE = 0x7E57  # of the noise, beside the orders that the same seed draws
 
@@ -94,6 +94,7 @@ class TextDenoiser(FineTuningTask):
 
     kind = "denoise"
     program = "kbert-embed"
+    answer_options = EmbeddingOptions
     columns: ClassVar = Columns(inputs=(("text",),))
     options: ClassVar = TextDenoiserOptions
 
@@ -122,6 +123,8 @@ class TextDenoiser(FineTuningTask):
         return {**super().parts, "decoder": self.decoder}
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
+        if labelled and self.columns.label in table:
+            logging.warning("A TextDenoiser learns from texts alone: the labels are not read")
         ids = self.encode_texts(table["text"])
         lengths = ids.row_lengths().numpy() + self.form.specials(1)
         numbers = np.arange(len(table), dtype=np.int32)
@@ -220,15 +223,12 @@ class TextDenoiser(FineTuningTask):
         vectors = [output["embedding"] for output in outputs]
         return np.array(vectors, np.float32).reshape(len(outputs), self.width)
 
-    def written(self, answers: Sequence) -> Sequence:
-        return self.embedder.written(answers)
+    def answer_table(self, table: Table, options: Options, **how: Any) -> tuple[Sequence[Any], int]:
+        return self.embedder.answer_table(table, options, **how)
 
-    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        return {"embedding": self(features)["embedding"]}
-
-    def signatures(self) -> dict[str, Signature]:
-        """`embed`, as of a `TextEmbedder`."""
-        return self.embedder.signatures()
+    def export(self, directory: PathLike, **options: Any) -> str:
+        """What `Task.export` writes of the `embedder`: nothing of an export restores texts."""
+        return self.embedder.export(directory, **options)
 
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
         return {}

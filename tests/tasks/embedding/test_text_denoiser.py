@@ -141,6 +141,34 @@ def test_a_folder_holds_the_decoder_and_an_embedder_leaves_it(encoder, tokenizer
     assert_close(embedder.predict(texts), vectors, 1e-5)
 
 
+def test_what_is_exported_and_answers_files_is_the_embedder(encoder, tokenizer, tmp_path):
+    task = TextDenoiser(encoder, tokenizer, decoder_layers=1)
+    texts = ["the red fox", "a dog"]
+    path = task.export(tmp_path / "served")
+    served = tf.saved_model.load(path).signatures["embed"](text=tf.constant(texts))
+    assert_close(served["embedding"], task.predict(texts), 1e-5)
+    answers, cut = task.answer_table(as_table(texts), task.answer_options(), batch_size=2)
+    assert_close(np.array([x["vector"] for x in answers]), task.predict(texts), 1e-5)
+    assert cut == 0
+    with pytest.raises(ValueError, match="`prompt` is query or document"):
+        task.answer_table(as_table(texts), task.answer_options(prompt="query"), batch_size=2)
+
+
+@pytest.mark.slow
+def test_it_is_exported_to_another_runtime(encoder, tokenizer, tmp_path):
+    pytest.importorskip("tf2onnx")
+    task = TextDenoiser(encoder, tokenizer, decoder_layers=1)
+    texts = ["the red fox", "a dog"]
+    exported = kbert.tasks.load_exported(task.export(tmp_path, format="onnx"))
+    assert_close(exported.predict(texts), task.predict(texts), 1e-4)
+
+
+def test_labels_are_warned_of(encoder, tokenizer, caplog):
+    task = TextDenoiser(encoder, tokenizer, decoder_layers=1)
+    task.tokenize(as_table(["the fox"], [1]), labelled=True)
+    assert "the labels are not read" in caplog.text
+
+
 def test_other_encoders_are_refused(tokenizer):
     config = tiny_config(vocabulary_size=tokenizer.vocabulary_size).replace(embedding_size=8)
     with pytest.raises(ValueError, match="embeddings must be as wide as its layers"):
