@@ -189,6 +189,7 @@ RUNS = {
     "sst2-any-order": Run("TextClassifier", "accuracy", _SST2, {"by_length": False}),
     "stsb": Run("TextRegressor", "spearman", _STSB, {"learning_rate": 1e-4, "epochs": 4}),
     "rte": Run("TextClassifier", "accuracy", _glue("RTE", "rte/train.tsv", "rte/dev.tsv")),
+    "snli": Run("TextClassifier", "accuracy", _glue("SNLI", "snli/dev.tsv", "snli/test.tsv")),
     "cola": Run("TextClassifier", "matthews", _glue("CoLA", "cola/train.tsv", "cola/dev.tsv")),
     "squad": Run("QuestionAnswerer", "f1", _squad, {**_QUESTIONS, "learning_rate": 2e-4}),
     "squad2": Run("QuestionAnswerer", "best_f1", _squad2, {**_QUESTIONS, "learning_rate": 2e-4}),
