@@ -35,6 +35,12 @@ WORDS = (
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
+def pytest_configure(config):
+    """A graph that runs a few times is not worth optimizing; those of the slow tests are."""
+    if "not slow" in config.getoption("markexpr"):
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
 def pytest_collection_modifyitems(items):
     if keras.backend.backend() == "tensorflow":
         return
