@@ -23,6 +23,7 @@ from kbert.files import Path, is_remote
 
 _MARK = ".writing-"
 _LOCK = ".lock"
+_TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # of a lock that somebody else has
 
 
 def temporary_name(path: str) -> str:
@@ -189,6 +190,30 @@ def refusing_others(folder: str | os.PathLike) -> Iterator[None]:
         os.close(lock)
 
 
+def claim(file: int, path: str) -> None:
+    """Keeps a file for this process until it is closed: two that write to it would mix their bytes.
+
+    The lock is the kernel's, as of `refusing_others`.
+
+    Args:
+        file: descriptor of the file.
+        path: its name in an error.
+
+    Raises:
+        BlockingIOError: another process, or this one a second time, has the file.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            logging.warning("No lock on %s: start only one process for it (%s)", path, error)
+            return
+        raise BlockingIOError(
+            "One process at a time writes a file: wait for the other, end it, or name another "
+            f"file. Received: {path}, which another process is writing"
+        ) from None
+
+
 def _make(folder: str) -> str:
     """Makes the folder; returns the one that is locked for it."""
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -206,7 +231,7 @@ def _lock(path: str, folder: str) -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            if error.errno not in _TAKEN:
                 logging.warning("No lock on %s: start only one process there (%s)", path, error)
                 return lock
             holder = os.pread(lock, 1000, 0).decode(errors="replace") or "another process"

@@ -101,12 +101,14 @@ class GrowingFiles:
 
         Raises:
             OSError: a file cannot be written.
+            BlockingIOError: another process is writing one of them.
             ValueError: a file has fewer bytes.
         """
         for path, size in zip(self.paths, sizes or [0] * len(self.paths), strict=True):
             with atomic.naming(path):
                 file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
             self.files.append(file)
+            atomic.claim(file.fileno(), path)
             there = file.seek(0, os.SEEK_END)
             if there < size:
                 raise ValueError(

@@ -102,11 +102,11 @@ class AnswerFile(AnswerState):
 
     @contextlib.contextmanager
     def appending(self) -> Iterator[None]:
-        """Opens the file after the last line of the state file, which is written first."""
+        """Opens the file after the last line of the state file."""
         size = self._size()
-        self.save()
         with self._file:
-            self._file.open([size])
+            self._file.open([size])  # first: another process may be writing both files
+            self.save()
             yield
 
     def append(self, columns: Columns, table: Table, answers: Sequence[Any], checksum: int) -> None:

@@ -209,3 +209,19 @@ def test_the_checksum_is_of_weights_and_settings():
     plain = model_checksum(Model(1.0, ["a"]))
     assert model_checksum(Model(1.0, ["a"])) == plain
     assert model_checksum(Model(2.0, ["a"])) != plain != model_checksum(Model(1.0, ["b"]))
+
+
+def test_a_second_process_is_refused_and_touches_nothing(source, tmp_path):
+    output = tmp_path / "a.jsonl"
+    running = answer_records(
+        Counter(), Records(source, "classify"), AnswerFile(output, {"model": "m"}), batch_size=1
+    )
+    next(running)
+    files = [output, tmp_path / "a.jsonl.state.json"]
+    before = [path.read_bytes() for path in files]
+    with pytest.raises(BlockingIOError, match=r"One process at a time .*a\.jsonl, which another"):
+        answer(source, output, Counter())
+    assert [path.read_bytes() for path in files] == before
+    running.close()
+    answer(source, output, Counter())
+    assert len(output.read_text().splitlines()) == 45
