@@ -1,5 +1,6 @@
 """One service for the tests of the room, and the folders that it serves."""
 
+import subprocess
 import threading
 
 import pytest
@@ -27,6 +28,20 @@ def service(classifier, operations):
     limits = {"max_texts": 16, "max_text_bytes": 1000, "max_body_bytes": 20_000}
     with running(model=models, **limits, timeout_seconds=20, grpc_port=0) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory) -> tuple[str, str]:
+    """Certificate and key of 127.0.0.1."""
+    folder = tmp_path_factory.mktemp("tls")
+    names = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
+    out = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "all.pem")]
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-nodes", "-days", "2", *kind, *names, *out],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return str(folder / "all.pem"), str(folder / "key.pem")
 
 
 class Gate:

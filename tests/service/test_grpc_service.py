@@ -1,5 +1,7 @@
 """TensorFlow Serving's own messages."""
 
+import pathlib
+
 import grpc
 import numpy as np
 import pytest
@@ -132,3 +134,21 @@ def test_a_token(operations, tmp_path):
         assert refused(channel, asked)[0] == "UNAUTHENTICATED"
         answer = predict(channel, asked, metadata=[("authorization", "Bearer correct-horse")])
         assert tf.make_ndarray(answer.outputs["text"]).tolist() == [b"a"]
+
+
+def test_over_tls(operations, certificate):
+    everyone, key = certificate
+    options = {"tls_certificate": everyone, "tls_key": key, "grpc_port": 0}
+    with running(model=[f"m={operations}"], **options) as service:
+        place = service.addresses[1].removeprefix("grpc://")
+        asked = request("m", "total", numbers=np.ones((2, 3), "float32"))
+        trusted = grpc.ssl_channel_credentials(pathlib.Path(everyone).read_bytes())
+        with grpc.secure_channel(place, trusted) as channel:
+            answer = predict(channel, asked)
+        assert tf.make_ndarray(answer.outputs["total"]).tolist() == [3, 3]
+        for channel in (
+            grpc.secure_channel(place, grpc.ssl_channel_credentials()),  # of other authorities
+            grpc.insecure_channel(place),
+        ):
+            with channel:
+                assert refused(channel, asked)[0] == "UNAVAILABLE"

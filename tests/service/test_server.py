@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
 import threading
 import urllib.request
 
@@ -87,20 +86,6 @@ def test_the_program_serves_and_stops_at_sigterm(classifier):
         program.kill()
         _, errors = program.communicate()
     assert "Traceback" not in errors
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """Certificate and key of 127.0.0.1."""
-    folder = tmp_path_factory.mktemp("tls")
-    names = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
-    out = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "all.pem")]
-    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-    subprocess.run(
-        ["openssl", "req", "-x509", "-nodes", "-days", "2", *kind, *names, *out],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return str(folder / "all.pem"), str(folder / "key.pem")
 
 
 def test_https(operations, certificate):
