@@ -95,14 +95,12 @@ constraints: $(VENV)/.installed-test
 	@echo "# The versions that \`make test\` ran with, on Python 3.11. Written by \`make constraints\`." > constraints.txt
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' >> constraints.txt
 
-# In an environment of its own: the tests need none of it.
-docs: $(VENV)-docs/.installed
-	$(VENV)-docs/bin/sphinx-build --fail-on-warning --keep-going --quiet --conf-dir docs . docs/_build/html
+docs: $(VENV)/.installed-docs
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --conf-dir docs . docs/_build/html
 
-$(VENV)-docs/.installed: setup.py kbert/version.py
-	$(PYTHON) -m venv $(VENV)-docs
-	$(VENV)-docs/bin/python -m pip install --quiet --no-compile --editable '.[docs]'
-	@touch $@
+$(VENV)/.installed-docs: $(VENV)/.created setup.py kbert/version.py
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[docs]'
+	@touch $(VENV)/.installed $@
 
 coverage: $(VENV)/.installed-test
 	$(PYTEST) $(SPREAD) --cov --cov-report= $(HALF)

@@ -35,12 +35,6 @@ WORDS = (
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
-def pytest_configure(config):
-    """A graph that runs a few times is not worth optimizing; those of the slow tests are."""
-    if "not slow" in config.getoption("markexpr"):
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-
-
 def pytest_collection_modifyitems(items):
     if keras.backend.backend() == "tensorflow":
         return
@@ -94,6 +88,9 @@ class Everywhere:
 
 def pytest_configure(config):
     config.pluginmanager.register(Everywhere())
+    if "not slow" in config.getoption("markexpr"):
+        # A graph that runs a few times is not worth optimizing; those of the slow tests are.
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 @pytest.fixture(scope="session")

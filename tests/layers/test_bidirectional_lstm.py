@@ -72,6 +72,7 @@ def check(layer, *arguments):
     return outputs, state
 
 
+@pytest.mark.jax_slow
 def test_what_every_layer_must_do():
     weights = {
         f"lstm/{way}_{i}/{name}": shape

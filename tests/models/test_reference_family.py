@@ -51,6 +51,7 @@ FINE_TUNED = pytest.mark.tensorflow
 ON_STATES = ("ForTokenClassification", "ForQuestionAnswering")
 # BERT and RoBERTa by other names.
 LIKE_OTHERS = ("ernie", "xlm-roberta")
+ODD = ("convbert", "longformer")  # programs of their own, which JAX compiles for long
 
 
 def marks(model_type, ending):
@@ -61,7 +62,7 @@ def marks(model_type, ending):
     return [
         *([FINE_TUNED] if ending in LOGITS else []),
         *([pytest.mark.slow] if is_repeated else []),
-        *([pytest.mark.jax_slow] if ending == "Model" and has_more else []),
+        *([pytest.mark.jax_slow] if ending == "Model" and (has_more or model_type in ODD) else []),
     ]
 
 

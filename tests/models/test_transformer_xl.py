@@ -177,6 +177,7 @@ def test_two_rows_are_one_long_one():
     assert np.abs(to_numpy(changed["sequence"] - second["sequence"])).max() > 1e-3
 
 
+@pytest.mark.jax_slow
 def test_compiled_and_in_bfloat16():
     encoder, inputs = make(**KINDS["adaptive"]), make_inputs()
     expected = to_numpy(encoder(inputs)["sequence"])

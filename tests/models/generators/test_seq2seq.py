@@ -106,6 +106,7 @@ def numpy_embedded(seq2seq, ids):
     return table[ids] * config.hidden_size**0.5 + positions
 
 
+@pytest.mark.jax_slow
 def test_it_is_torch_s_transformer(seq2seq):
     import torch
 

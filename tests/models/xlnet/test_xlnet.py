@@ -131,7 +131,13 @@ def test_outputs_equal_transformers(values, two_streams, has_memory):
         assert_close(found, expected, 1e-5)
 
 
-@pytest.mark.parametrize(("length", "reuse"), [(M, None), (M, 4), (M, 8), (3, None), (3, 2)])
+@pytest.mark.parametrize(
+    ("length", "reuse"),
+    [
+        *((M, reuse) for reuse in (None, 4, 8)),
+        *(pytest.param(3, reuse, marks=pytest.mark.jax_slow) for reuse in (None, 2)),
+    ],
+)
 def test_the_memory_equals_transformers(length, reuse):
     torch = pytest.importorskip("torch")
     model = make_reference("xlnet", "Model", mem_len=length, reuse_len=reuse)
@@ -180,6 +186,7 @@ def test_padding_may_be_on_either_side():
     assert_close(to_numpy(encoder(alone)["pooled"]), right["pooled"][2:], 1e-5)
 
 
+@pytest.mark.jax_slow
 def test_a_query_that_sees_nothing_knows_nothing():
     """transformers lets it attend to everything alike, itself among it."""
     encoder = Encoder(tiny_config("xlnet"))
