@@ -70,6 +70,7 @@ def test_what_is_rounded_stays_as_it_is_in_8_bits(task):
 
 @pytest.mark.tensorflow
 @pytest.mark.graphs
+@pytest.mark.slow
 def test_it_learns_is_saved_and_exported(task, tmp_path):
     pytest.importorskip("onnxruntime")
     aware = quantization_aware(task)

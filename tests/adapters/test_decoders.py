@@ -72,7 +72,8 @@ def base(tokenizer, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("bare", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.slow
 def test_a_classifier_on_a_decoder_keeps_its_adapter(base, tmp_path, bare, tokenizer):
     if bare:
         encoder = DecoderEncoder(Decoder.from_preset(base), input_tokens=False)

@@ -127,7 +127,8 @@ def test_another_adapter_needs_no_other_graph(tokenizer, tmp_path):
     assert_close(probabilities(task, text), found["b"], 0)
 
 
-@pytest.mark.parametrize("kind", ["lora", pytest.param("houlsby", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["lora", "houlsby"])
+@pytest.mark.slow
 def test_replicas_and_micro_batches_train_as_one(tokenizer, mirrored, kind):
     def trained(scope=None, **options):
         with scope or contextlib.nullcontext():

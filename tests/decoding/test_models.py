@@ -103,6 +103,7 @@ def test_with_the_cache_as_without(generator, way):
     assert max(len(set(text)) for (text,) in texts) > 3
 
 
+@pytest.mark.slow
 def test_a_beams_cache_follows_its_texts(generator):
     """The score of each result is that of its text, read whole."""
     texts, scores = texts_of(generator.decode(Beam(width=5, num_results=5), in_a_function))

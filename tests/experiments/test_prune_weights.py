@@ -27,7 +27,7 @@ def data(count, seed=0):
 OPTIONS = {"epochs": 2, "batch_size": 16, "verbose": 0}
 
 
-@pytest.mark.parametrize("kind", ["movement", pytest.param("magnitude", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["magnitude", pytest.param("movement", marks=pytest.mark.slow)])
 def test_a_run_keeps_an_ordinary_model_with_zeros(preset, tmp_path, kind):
     experiment = experiments.Experiment("classify", preset=preset, train=data(64), dev=data(24, 1))
     given = f"{kind}:sparsity=0.75,end_step=0.5"

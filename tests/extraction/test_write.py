@@ -68,7 +68,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     ("name", "pooling"), [("a.npy", "mean"), ("a.npy", None), ("a.tfrecord", None)]
 )
-@pytest.mark.parametrize("chunks", [0, 2])
+@pytest.mark.parametrize("chunks", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_killed_run_resumes_to_the_same_bytes(
     encoder, tokenizer, tmp_path, monkeypatch, name, pooling, chunks
 ):

@@ -98,13 +98,13 @@ def weighted_sum(structure):
     "changes",
     [
         {},
-        pytest.param({"num_layer_groups": 1, "num_layers": 3}, marks=pytest.mark.jax_slow),
+        pytest.param({"num_layer_groups": 1, "num_layers": 3}, marks=pytest.mark.slow),
         pytest.param(KINDS["modern"], marks=pytest.mark.jax_slow),
         pytest.param(KINDS["alibi"], marks=pytest.mark.slow),
         pytest.param(KINDS["disentangled"], marks=pytest.mark.jax_slow),
         pytest.param(KINDS["global tokens"], marks=pytest.mark.jax_slow),
-        pytest.param(KINDS["xlnet"], marks=pytest.mark.jax_slow),
-        pytest.param(KINDS["bottleneck"], marks=pytest.mark.jax_slow),
+        pytest.param(KINDS["xlnet"], marks=pytest.mark.slow),
+        pytest.param(KINDS["bottleneck"], marks=pytest.mark.slow),
     ],
 )
 def test_an_encoder_has_the_same_gradients(monkeypatch, min_width, changes):

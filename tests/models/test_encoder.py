@@ -450,7 +450,7 @@ def test_the_examples_of_a_packed_row_are_read_as_if_each_were_alone(dtype, kind
         assert_close(pooled[row, number], expected["pooled"][0], atol)
 
 
-@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.jax_slow)])
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "changes",
     [

@@ -133,9 +133,10 @@ def test_a_run_that_was_killed_resumes_to_the_same_bytes(run_dir, on_text):
     ("recipe", "parts"),
     [
         ("tinybert-general", {"embeddings", "hidden_states", "attention_scores"}),
-        pytest.param("minilm", {"attention_relation", "value_relation"}, marks=pytest.mark.slow),
+        ("minilm", {"attention_relation", "value_relation"}),
     ],
 )
+@pytest.mark.slow
 def test_a_teacher_without_a_head_makes_an_encoder(
     on_text, classifier, tmp_path, recipe, parts, capsys
 ):

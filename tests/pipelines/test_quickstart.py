@@ -30,6 +30,7 @@ def start(call, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.graphs
+@pytest.mark.slow
 def test_all_stages_then_again(start, tmp_path):
     said = start()
     stages = re.findall(r"^\[\d\] (.+)$", said, re.MULTILINE)

@@ -100,7 +100,13 @@ def test_of_pretraining_it_takes_batches(tokenizer):
         assert_close(one, other, 1e-5)
 
 
-@pytest.mark.parametrize("kind", ["modern", "windows in the last layer", "shared"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "shared",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("modern", "windows in the last layer")),
+    ],
+)
 def test_other_encoders(kind, tokenizer):
     changes = {"vocabulary_size": tokenizer.vocabulary_size, **KINDS[kind]}
     encoder = Encoder(tiny_config(**changes))

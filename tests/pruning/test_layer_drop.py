@@ -64,6 +64,7 @@ def test_layers_are_left_out_as_often_as_said_and_independently():
 
 
 @pytest.mark.graphs
+@pytest.mark.slow
 def test_weights_of_layers_that_are_left_out_do_not_move(tokenizer):
     task, drop = made(tokenizer), LayerDrop(0.5)
     step = next(s for s in range(50) if drop.left_out(s, 3) == [1])

@@ -74,6 +74,7 @@ def test_the_smallest_go_and_do_not_come_back(tokenizer):
 
 
 @pytest.mark.graphs
+@pytest.mark.slow
 def test_a_step_that_was_traced_before_and_one_after(tokenizer):
     task = made(tokenizer)
     task.compile(AdamW(1e-2))

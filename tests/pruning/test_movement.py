@@ -246,7 +246,8 @@ def test_the_share_of_all_kernels_together(tokenizer):
 
 
 @pytest.mark.graphs
-@pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.slow
 def test_in_a_graph_in_bfloat16_with_micro_batches_and_recomputation(tokenizer, xla):
     config = tiny_config(vocabulary_size=tokenizer.vocabulary_size, num_layers=1)
     encoder = Encoder(config, dtype="mixed_bfloat16")

@@ -20,7 +20,12 @@ PACKAGES = {
     "openvino": ("openvino", "nncf"),
     "litert": ("ai_edge_litert",),
 }
-CELLS = [(f, p) for f, runtime in exported.RUNTIMES.items() for p in runtime.PRECISIONS]
+REPEATED = (("openvino", "bfloat16"), ("openvino", "int8"), ("litert", "int8"))
+CELLS = [
+    pytest.param(f, p, marks=[pytest.mark.slow] if (f, p) in REPEATED else [])
+    for f, runtime in exported.RUNTIMES.items()
+    for p in runtime.PRECISIONS
+]
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,10 @@ def text_rows(tokenizer, names=("token_ids", "segment_ids", "padding_mask"), **c
     return TextRows(tokenizer, partial(build_inputs, **{**options, **changes}), names)
 
 
-@pytest.fixture(params=PACKAGES)
+OPENVINO = pytest.param("openvino", marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=["onnx", OPENVINO])
 def format(request):
     for package in PACKAGES[request.param]:
         pytest.importorskip(package)
@@ -112,6 +115,7 @@ def assert_exact(format, folder, rows, count, batches):
 @pytest.mark.parametrize(
     "kind", [x if x == "uncased" else pytest.param(x, marks=pytest.mark.slow) for x in KINDS]
 )
+@pytest.mark.parametrize("format", PACKAGES, indirect=True)
 def test_rows_are_those_of_kbert(tmp_path, format, kind):
     rows = text_rows(kbert.WordPieceTokenizer(VOCABULARY, **KINDS[kind]))
     WRITERS[format].write(str(tmp_path), rows, 1)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 
 import keras
 import numpy as np
@@ -83,11 +84,13 @@ def test_other_runtimes_answer_as_the_task(tmp_path, config, tokenizer, format):
     assert_alike(task.predict(TEXTS), loaded.predict(TEXTS), atol=1e-5)
 
 
-@pytest.fixture
-def folder(tmp_path, config, tokenizer):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, config, tokenizer):
+    """An export that nobody changes."""
     pytest.importorskip("tf2onnx")
     task = make("classes", config, tokenizer)
-    return task.export(tmp_path / "out", format="onnx", texts=["the fox", "a big red dog"])
+    path = tmp_path_factory.mktemp("exported") / "out"
+    return task.export(path, format="onnx", texts=["the fox", "a big red dog"])
 
 
 def test_an_evaluation_is_the_tasks(folder, config, tokenizer):
@@ -193,7 +196,8 @@ def test_a_saved_model_can_compute_in_bfloat16(tmp_path, config, tokenizer):
     assert 1e-5 < difference < 0.05 * np.abs(answers[0]).max()
 
 
-@pytest.mark.parametrize("precision", [pytest.param("bfloat16", marks=pytest.mark.slow), "int8"])
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+@pytest.mark.slow
 def test_a_saved_model_far_from_float32_is_none(tmp_path, config, tokenizer, precision):
     wide = dataclasses.replace(config, hidden_size=64, intermediate_size=64)  # stored in 8 bits
     task = make("numbers", wide, tokenizer)
@@ -244,7 +248,8 @@ def test_bad_options(tmp_path, config, tokenizer):
             task.export(tmp_path / "out", **options)
 
 
-def test_a_task_of_an_unknown_class_is_refused(folder):
+def test_a_task_of_an_unknown_class_is_refused(folder, tmp_path):
+    folder = shutil.copytree(folder, tmp_path / "changed")
     path = f"{folder}/export.json"
     with open(path) as file:
         content = json.load(file)

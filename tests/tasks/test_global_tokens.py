@@ -105,7 +105,7 @@ def test_a_batch_may_say_others(tokenizer):
     assert_close(other, to_numpy(task.encoder(inputs)["pooled"]), 1e-6)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recompute", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["classes", "answers", "choices", "text alone"])
 def test_training(name, tokenizer, recompute):
     """Projections of global tokens learn where a task has such, and stay elsewhere."""

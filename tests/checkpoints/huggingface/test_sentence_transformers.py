@@ -49,7 +49,11 @@ def edit(path, **changes):
     path.write_text(json.dumps({**content, **changes}))
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=["plain", "cls", "max", "weighted"])
+@pytest.mark.parametrize(
+    "settings",
+    [SETTINGS[0], *(pytest.param(x, marks=pytest.mark.slow) for x in SETTINGS[1:])],
+    ids=["plain", "cls", "max", "weighted"],
+)
 def test_what_is_written_is_read(tokenizer, tmp_path, settings, caplog):
     task = make(tokenizer, **settings)
     task.save_to_preset(tmp_path, "huggingface")

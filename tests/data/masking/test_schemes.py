@@ -115,7 +115,10 @@ def test_rows_depend_on_nothing_but_the_settings(corpus, tokenizer, streamed, ma
     assert_equal(found, {name: value[share] for name, value in expected.items()})
 
 
-@pytest.mark.parametrize(("masking", "segments"), SCHEMES)
+@pytest.mark.parametrize(
+    ("masking", "segments"),
+    [*SCHEMES[:4], *(pytest.param(*x, marks=pytest.mark.slow) for x in SCHEMES[4:])],
+)
 def test_targets_are_text_and_inputs_say_what_was_asked(tokenizer, streamed, masking, segments):
     shapes, batches = streamed(masking, segments)
     found = joined(batches)

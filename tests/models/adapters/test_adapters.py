@@ -277,7 +277,7 @@ def test_a_pal_is_a_small_attention_beside_the_block():
 
 
 @KIND
-@pytest.mark.parametrize("window", [None, pytest.param("window", marks=pytest.mark.jax_slow)])
+@pytest.mark.parametrize("window", [None, pytest.param("window", marks=pytest.mark.slow)])
 def test_in_every_forward_part(kind, window):
     """In blocks of a window, in packed rows, for some positions, compiled, saved by Keras."""
     changes = {"attention_pattern": ("global", 4)} if window else {}

@@ -76,12 +76,17 @@ def test_prompts_stand_before_queries_and_documents(config, tokenizer):
     ("data", "labels", "options"),
     [
         (PAIRS, None, {}),
-        (PAIRS, None, {"objective": "symmetric_ranking", "matryoshka": (4, 16)}),
         (TRIPLETS, None, {}),
-        (TRIPLETS, None, {"objective": "triplet"}),
         (PAIRS, SCORES, {}),
-        (PAIRS, SCORES, {"objective": "angle"}),
-        (PAIRS, SCORES, {"objective": "cosine"}),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (PAIRS, None, {"objective": "symmetric_ranking", "matryoshka": (4, 16)}),
+                (TRIPLETS, None, {"objective": "triplet"}),
+                (PAIRS, SCORES, {"objective": "angle"}),
+                (PAIRS, SCORES, {"objective": "cosine"}),
+            )
+        ),
         (TEXTS, None, {}),
         ({"text": TEXTS, "vector": np.eye(6, 16).tolist()}, None, {}),
     ],
@@ -144,7 +149,7 @@ def weights_after(task, data, labels=None, **options):
 @pytest.mark.parametrize(
     ("data", "labels", "kind"),
     [
-        pytest.param(PAIRS, SCORES, "replicas", id="cosent, replicas"),
+        pytest.param(PAIRS, SCORES, "replicas", id="cosent, replicas", marks=pytest.mark.slow),
         pytest.param(TRIPLETS, None, "micro", id="ranking, micro"),
         pytest.param(PAIRS, SCORES, "micro", id="cosent, micro", marks=pytest.mark.slow),
         pytest.param(TRIPLETS, None, "replicas", id="ranking, replicas", marks=pytest.mark.slow),
@@ -163,6 +168,7 @@ def test_the_whole_batch_is_compared_however_it_is_split(
 
 @pytest.mark.graphs
 @pytest.mark.parametrize("kind", ["micro", pytest.param("replicas", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_vectors_are_computed_twice_with_the_same_dropout(config, tokenizer, mirrored, kind):
     """The sum of vector times gradient, by hand of the first run's vectors, is that of the step."""
     seen = []

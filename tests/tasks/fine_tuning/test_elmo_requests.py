@@ -22,9 +22,10 @@ CONFIG = kbert.ElmoConfig(
     "windows",
     [
         pytest.param({}, id="cut"),
-        pytest.param({"max_length": 8, "doc_stride": 4}, id="windows", marks=pytest.mark.slow),
+        pytest.param({"max_length": 8, "doc_stride": 4}, id="windows"),
     ],
 )
+@pytest.mark.slow
 def test_no_texts_have_no_labels(windows, tmp_path):
     encoder = kbert.models.ElmoEncoder(kbert.Elmo(CONFIG))
     tokenizer = kbert.CharacterTokenizer(CONFIG.max_characters)

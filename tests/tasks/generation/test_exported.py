@@ -102,9 +102,8 @@ def test_strings_that_end_a_text_are_not_the_exports_matter(task, folder):
     assert loaded.predict(PROMPTS, stop=[7, "a", "h"]) == task.predict(PROMPTS, **options)
 
 
-@pytest.mark.parametrize(
-    "method", [Greedy(), pytest.param(Beam(), marks=pytest.mark.slow)], ids=["greedy", "beam"]
-)
+@pytest.mark.parametrize("method", [Greedy(), Beam()], ids=["greedy", "beam"])
+@pytest.mark.slow
 def test_a_translator_translates_the_same(tmp_path, method):
     task = make("translator")
     path = task.export(tmp_path / "out", format="onnx", method=method, max_new_tokens=12)

@@ -61,6 +61,7 @@ def test_two_replicas_and_one(mirrored):
 
 
 @pytest.mark.graphs
+@pytest.mark.slow
 def test_it_learns_to_reverse(reverser):
     pairs = writing.reversed_pairs(40, seed=1)
     answers = reverser.predict([source for source, _ in pairs])

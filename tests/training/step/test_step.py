@@ -201,6 +201,7 @@ def test_a_step_that_is_not_finite_moves_nothing(optimizer, settings):
 @pytest.mark.parametrize(
     "optimizer", [AdamW, pytest.param(keras.optimizers.AdamW, marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_nor_does_it_on_replicas(mirrored, optimizer):
     assert_third_step_is_left_out(optimizer, strategy=mirrored)
 
