@@ -230,6 +230,11 @@ class Variables:
         """Whether layers share weights."""
         return self.architecture.name == _ALBERT.name
 
+    @property
+    def is_named_by_garden(self) -> bool:
+        """Whether the names are the Model Garden's, whose kernels have an axis of heads."""
+        return self.architecture in (_GARDEN_BERT, _GARDEN_ALBERT)
+
 
 def read_variables(prefix: Path) -> Variables:
     """Reads the variables of a checkpoint, without an optimizer's.
