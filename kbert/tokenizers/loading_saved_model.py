@@ -14,7 +14,9 @@ _LOWER_CASE = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
 def vocabulary_folder(folder: Path) -> Path | None:
     """Where the vocabulary of a SavedModel lies; None where the folder is none, or has none."""
     found = folder / "assets"
-    return found if (folder / "saved_model.pb").is_file() and found.is_dir() else None
+    if not (folder / "saved_model.pb").is_file() or not found.is_dir():
+        return None
+    return found if any(found.iterdir()) else None
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:

@@ -344,6 +344,8 @@ def read_config(
     values["activation"] = known_activation(
         values["activation"], activations, "`hidden_act`", source
     )
+    if architecture is _GARDEN_BERT and values["embedding_size"] == values["hidden_size"]:
+        values["embedding_size"] = None  # there is no projection then
     config = make_config(EncoderConfig, values, source)
     layers, groups = config.num_layers, config.num_blocks
     if architecture.group_of is not None:

@@ -89,6 +89,15 @@ def test_a_zip_of_a_saved_model(monkeypatch, tmp_path):
     assert config.activation == "gelu_tanh"
 
 
+@pytest.mark.parametrize("name", ["bert", "hub-bert"])
+def test_embeddings_of_the_hidden_width_are_no_narrow_ones(name, unpack):
+    """So that other libraries' BERT can be the model."""
+    folder = unpack(name)
+    assert kbert.Encoder.from_preset(folder).config.embedding_size is None
+    (folder / "bert_config.json").write_text(json.dumps({**SIZES, "embedding_size": 8}))
+    assert kbert.Encoder.from_preset(folder).config.embedding_size is None
+
+
 def test_tasks_of_the_heads(unpack):
     tasks = {
         "pretrainer": {"kind": "pretrain", "next_sentence": True},
