@@ -27,6 +27,7 @@ from tests.checkpoints.folders import CONFIG, PIECES, WRITERS, write_google
 
 REFUSALS = (ValueError, OSError)
 GOLDEN = Path(__file__).parents[1] / "golden" / "transformers-4"
+KERAS_NLP = Path(__file__).parents[1] / "golden" / "keras-nlp"
 MODEL_GARDEN = Path(__file__).parents[1] / "golden" / "model-garden"
 HAS_MSGPACK = importlib.util.find_spec("msgpack") is not None
 SENTENCES = [
@@ -132,6 +133,11 @@ def write_model_garden(name: str) -> Callable[[Path], None]:
             archive.extractall(folder)
 
     return write
+
+
+def write_keras_nlp(folder: Path) -> None:
+    """Copies what KerasNLP 0.4 wrote."""
+    shutil.copy(KERAS_NLP / "0.4.1-keras-2.15.0" / "BertBackbone" / "model.h5", folder)
 
 
 def write_word_vectors(folder: Path) -> None:
@@ -281,6 +287,7 @@ READERS = {
     "keras_hub folder": Reader(write_keras_hub, read_checkpoint),
     "pytorch folder": Reader(write_pytorch, read_checkpoint),
     "fairseq folder": Reader(write_fairseq, read_checkpoint),
+    "keras_nlp file": Reader(write_keras_nlp, read_checkpoint),
     "model garden folder": Reader(write_model_garden("bert"), read_checkpoint),
     "saved model": Reader(write_model_garden("hub-albert"), read_model),
     "tensorflow folder": Reader(write_foreign("tensorflow"), read_checkpoint),
