@@ -140,8 +140,10 @@ _ELECTRA = Architecture(
     rules=electra_model,
     measured=_measured("electra", "electra/encoder/layer_0/intermediate/dense/kernel"),
 )
-_GARDEN_TABLES = tuple(
-    f"{layer}/embeddings" for layer in ("word_embeddings", "position_embedding", "type_embeddings")
+_GARDEN_TABLES = (
+    "word_embeddings/embeddings",
+    "position_embedding/embeddings",
+    "type_embeddings/embeddings",
 )
 _GARDEN_BERT = dataclasses.replace(
     _BERT,

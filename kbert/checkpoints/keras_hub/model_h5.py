@@ -86,7 +86,7 @@ def _renamed(arrays: Arrays, path: Path) -> dict[str, np.ndarray]:
 
 def _later_parts(parts: Iterable[str]) -> dict[str, str]:
     """Layers of a block -> what they are called later."""
-    found = {}
+    found: dict[str, str] = {}
     for kind, names in _PARTS.items():
         same = [part for part in parts if _NUMBER.sub("", part) == kind]
         same.sort(key=lambda part: int("0" + _number(part)))
