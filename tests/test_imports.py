@@ -176,7 +176,7 @@ ORDER = {
         offsets word_counts
         base
         bpe unigram wordpiece
-        gpt loading_keras_hub words
+        gpt loading_keras_hub loading_saved_model words
         loading training
     """,
     "training": """

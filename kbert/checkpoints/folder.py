@@ -11,8 +11,10 @@ from kbert.checkpoints.bilm import checkpoint as bilm
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.fairseq import checkpoint as fairseq
 from kbert.checkpoints.google import checkpoint as google
+from kbert.checkpoints.google import saved_model
 from kbert.checkpoints.huggingface import huggingface, weights
 from kbert.checkpoints.keras_hub import checkpoint as keras_hub
+from kbert.checkpoints.keras_hub import model_h5
 from kbert.checkpoints.matching import check_finite
 from kbert.checkpoints.sizes import check_size
 from kbert.configs.base import Config
@@ -26,12 +28,14 @@ from kbert.types import Arrays, PathLike
 
 _IN_SHARDS = ("tf_model.h5.index.json", "flax_model.msgpack.index.json")
 # In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.
-_FORMATS = (preset, huggingface, keras_hub, google, bilm, fairseq)
+_FORMATS = (preset, huggingface, keras_hub, model_h5, saved_model, google, bilm, fairseq)
 _READ = (
     "a kbert folder (kbert.json), a Hugging Face one (config.json + model.safetensors, "
     "pytorch_model.bin, tf_model.h5 or flax_model.msgpack), a KerasHub one (config.json + "
-    "model.weights.h5), a Google one (*_config.json + *.ckpt.index, TensorFlow 1), one of ELMo's "
-    "(*options.json + *weights.hdf5) or RoBERTa of fairseq (model.pt)"
+    "model.weights.h5, or model.h5 of KerasNLP before 0.7), a Google one (*_config.json + "
+    "*.ckpt.index, TensorFlow 1 or the Model Garden's), a SavedModel of TF Hub "
+    "(saved_model.pb + variables/), one of ELMo's (*options.json + *weights.hdf5) or RoBERTa of "
+    "fairseq (model.pt)"
 )
 
 
@@ -40,8 +44,8 @@ def read_checkpoint(folder: str | os.PathLike | keras.Model) -> Checkpoint:
 
     Args:
         folder: a kbert preset folder, a Hugging Face folder, a KerasHub
-            preset, a Google TF1 folder, with or without pooler and heads, or one of ELMo's; or a
-            KerasHub backbone in memory.
+            preset, a Google folder of TensorFlow 1 or the Model Garden, with or without pooler and
+            heads, a SavedModel of TF Hub, or one of ELMo's; or a KerasHub backbone in memory.
 
     Returns:
         The checkpoint.

@@ -11,6 +11,7 @@ from kbert.tokenizers.bpe.loading import ends_words, load_byte_pair, read_model
 from kbert.tokenizers.folder import FLAG, TokenizerFolder, check_forms
 from kbert.tokenizers.gpt.loading import load_gpt
 from kbert.tokenizers.loading_keras_hub import is_keras_hub, load_keras_hub
+from kbert.tokenizers.loading_saved_model import saved_settings, vocabulary_folder
 from kbert.tokenizers.unigram.loading import load_unigram, model_file
 from kbert.tokenizers.wordpiece.tokenizer import CONFIG_KEYS, WordPieceTokenizer
 from kbert.tokenizers.wordpiece.vocab_txt import read_vocabulary, special_tokens
@@ -32,8 +33,10 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
     tokenizer_config.json names the tokenizer of characters. Settings come from
     tokenizer_config.json and tokenizer.json, special tokens also from special_tokens_map.json and
     added_tokens.json. A WordPiece folder without settings (Google's TensorFlow 1 releases) is taken
-    for uncased where no piece holds an upper-case letter. To a WordPiece in tokenizer.json that
-    puts nothing around texts the special tokens are added that it lacks (model2vec).
+    for uncased where no piece holds an upper-case letter. In a SavedModel of TF Hub the files lie
+    in assets/, and the variable do_lower_case says it, where there is one. To a WordPiece in
+    tokenizer.json that puts nothing around texts the special tokens are added that it lacks
+    (model2vec).
 
     Args:
         folder: the folder, a SentencePiece `.model` in one, or a model's name:
@@ -63,6 +66,8 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
     found = locate(folder, weights=False)
     if (found / STATIC_FOLDER / "tokenizer.json").is_file():
         found = found / STATIC_FOLDER
+    if (assets := vocabulary_folder(found)) is not None:
+        found, options = assets, saved_settings(found) | options
     files = TokenizerFolder.read(found)
     kind = (files.full.get("model") or {}).get("type")
     if files.config.get("tokenizer_class") == CharacterTokenizer.__name__:

@@ -27,6 +27,8 @@ from tests.checkpoints.folders import CONFIG, PIECES, WRITERS, write_google
 
 REFUSALS = (ValueError, OSError)
 GOLDEN = Path(__file__).parents[1] / "golden" / "transformers-4"
+KERAS_NLP = Path(__file__).parents[1] / "golden" / "keras-nlp"
+MODEL_GARDEN = Path(__file__).parents[1] / "golden" / "model-garden"
 HAS_MSGPACK = importlib.util.find_spec("msgpack") is not None
 SENTENCES = [
     "the quick brown fox jumps over the lazy dog",
@@ -80,12 +82,13 @@ def of_format(name: str) -> Reader:
         folder.rmdir()
         WRITERS[name](folder)
 
-    def read(folder: Path) -> None:
-        with contextlib.suppress(*REFUSALS):
-            load_tokenizer(folder)
-        read_checkpoint(folder)
+    return Reader(write, read_model)
 
-    return Reader(write, read)
+
+def read_model(folder: Path) -> None:
+    with contextlib.suppress(*REFUSALS):
+        load_tokenizer(folder)
+    read_checkpoint(folder)
 
 
 def write_keras_hub(folder: Path) -> None:
@@ -120,6 +123,21 @@ def write_foreign(library: str) -> Callable[[Path], None]:
                 shutil.copy(path, folder)
 
     return write
+
+
+def write_model_garden(name: str) -> Callable[[Path], None]:
+    """Unpacks what tf-models-official wrote."""
+
+    def write(folder: Path) -> None:
+        with zipfile.ZipFile(MODEL_GARDEN / f"{name}.zip") as archive:
+            archive.extractall(folder)
+
+    return write
+
+
+def write_keras_nlp(folder: Path) -> None:
+    """Copies what KerasNLP 0.4 wrote."""
+    shutil.copy(KERAS_NLP / "0.4.1-keras-2.15.0" / "BertBackbone" / "model.h5", folder)
 
 
 def write_word_vectors(folder: Path) -> None:
@@ -269,6 +287,9 @@ READERS = {
     "keras_hub folder": Reader(write_keras_hub, read_checkpoint),
     "pytorch folder": Reader(write_pytorch, read_checkpoint),
     "fairseq folder": Reader(write_fairseq, read_checkpoint),
+    "keras_nlp file": Reader(write_keras_nlp, read_checkpoint),
+    "model garden folder": Reader(write_model_garden("bert"), read_checkpoint),
+    "saved model": Reader(write_model_garden("hub-albert"), read_model),
     "tensorflow folder": Reader(write_foreign("tensorflow"), read_checkpoint),
     **({"flax folder": Reader(write_foreign("flax"), read_checkpoint)} if HAS_MSGPACK else {}),
     "preset of a task": Reader(write_task, kbert.tasks.Task.from_preset, rate=2.0, seconds=60),

@@ -1,9 +1,10 @@
-"""Google's TensorFlow 1 releases of BERT, ALBERT and ELECTRA: config and names, both directions.
+"""Google's releases of BERT, ALBERT and ELECTRA: config and names.
 
-A release is a folder with `*_config.json` and `*.ckpt*`. Names are those that the variables of the
-original code have: google-research/bert and /albert (modeling.py, run_pretraining.py,
-run_classifier.py, run_squad.py), google-research/electra (model/modeling.py, run_pretraining.py).
-What they mean here:
+A release is a folder with `*_config.json` and `*.ckpt*`. Names are those that the variables have in
+the original TensorFlow 1 code: google-research/bert and /albert (modeling.py, run_pretraining.py,
+run_classifier.py, run_squad.py), google-research/electra (model/modeling.py, run_pretraining.py);
+or in the TensorFlow Model Garden's (`garden_names.py`), whose checkpoints are object-based
+(`object_graph.py`). What those of TensorFlow 1 mean here:
 
     bert/…, electra/…             -> encoder/…
     cls/predictions/…             -> masked_lm/…
@@ -17,8 +18,9 @@ What they mean here:
 An ELECTRA checkpoint holds two models. The config says which one is read: the discriminator,
 unless its `hidden_size` is that of the generator alone. Optimizer slots are left out by name.
 
-`gelu` is the tanh form in BERT's and ALBERT's code and the erf form in ELECTRA's. The epsilon of
-LayerNorm is that of tf.contrib.layers.layer_norm, 1e-12.
+`gelu` is the tanh form in BERT's and ALBERT's code and the Model Garden's, and the erf form in
+ELECTRA's. The epsilon of LayerNorm is 1e-12 in all of them (that of
+tf.contrib.layers.layer_norm).
 """
 
 import dataclasses
@@ -27,14 +29,18 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from kbert.checkpoints.checkpoint import Checkpoint, default_labels, infer_task
-from kbert.checkpoints.google.names import albert_rules, bert_rules, electra_model
-from kbert.checkpoints.google.tensorflow1 import (
+from kbert.checkpoints.google.bundle import (
     find_checkpoint,
     holds_checkpoint,
     read_tensors,
     variable_names,
 )
+from kbert.checkpoints.google.garden_names import garden_name, garden_rules
+from kbert.checkpoints.google.names import albert_rules, bert_rules, electra_model
+from kbert.checkpoints.google.object_graph import read_named_variables
 from kbert.checkpoints.groups import check_groups
 from kbert.checkpoints.huggingface.architectures.bert import Bert
 from kbert.checkpoints.keys import check_keys, known_activation, make_config
@@ -57,8 +63,8 @@ _DEFAULTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class _Architecture:
-    """What one of the three repositories calls things.
+class Architecture:
+    """What the code of one of the repositories calls things.
 
     Attributes:
         name: for messages, and of the file `NAME_config.json`.
@@ -68,6 +74,8 @@ class _Architecture:
         sentence_objective: what the sentence head was trained for, as `infer_task` takes it.
         gelu: the form that "gelu" has.
         rules: config, names of the variables -> table, and the beginnings of names to leave out.
+        measured: the tables of tokens, positions and segments, and the first matrix of a
+            feed-forward part: they tell the sizes.
         group_of: layer, layers, groups -> the group of the layer, where layers share weights.
     """
 
@@ -78,10 +86,18 @@ class _Architecture:
     sentence_objective: str | None
     gelu: str
     rules: Callable[[EncoderConfig, Arrays], tuple[list[Rule], tuple[str, ...]]]
+    measured: tuple[str, str, str, str]
     group_of: Callable[[int, int, int], int] | None = None
 
 
-_BERT = _Architecture(
+def _measured(scope: str, inner: str) -> tuple[str, str, str, str]:
+    words, positions, segments = (
+        f"{scope}/embeddings/{name}_embeddings" for name in ("word", "position", "token_type")
+    )
+    return words, positions, segments, inner
+
+
+_BERT = Architecture(
     name="bert",
     fields=_FIELDS,
     defaults=_DEFAULTS,  # no `type_vocab_size`: the code's 16 is not what any release means
@@ -89,8 +105,9 @@ _BERT = _Architecture(
     sentence_objective="next_sentence",
     gelu="gelu_tanh",
     rules=lambda config, _: (bert_rules(config), ()),
+    measured=_measured("bert", "bert/encoder/layer_0/intermediate/dense/kernel"),
 )
-_ALBERT = _Architecture(
+_ALBERT = Architecture(
     name="albert",
     fields=_FIELDS | {"embedding_size": "embedding_size", "num_hidden_groups": "num_layer_groups"},
     defaults=_DEFAULTS
@@ -106,10 +123,14 @@ _ALBERT = _Architecture(
     sentence_objective="sentence_order",
     gelu="gelu_tanh",
     rules=lambda config, _: (albert_rules(config), ()),
+    measured=_measured(
+        "bert",
+        "bert/encoder/transformer/group_0/inner_group_0/ffn_1/intermediate/dense/kernel",
+    ),
     # `transformer_model` in modeling.py
     group_of=lambda layer, layers, groups: int(layer / layers * groups),
 )
-_ELECTRA = _Architecture(
+_ELECTRA = Architecture(
     name="electra",
     fields=_FIELDS | {"embedding_size": "embedding_size"},
     defaults=_DEFAULTS | {"type_vocab_size": 2, "embedding_size": None},
@@ -117,31 +138,47 @@ _ELECTRA = _Architecture(
     sentence_objective=None,
     gelu="gelu",
     rules=electra_model,
+    measured=_measured("electra", "electra/encoder/layer_0/intermediate/dense/kernel"),
+)
+_GARDEN_TABLES = (
+    "word_embeddings/embeddings",
+    "position_embedding/embeddings",
+    "type_embeddings/embeddings",
+)
+_GARDEN_BERT = dataclasses.replace(
+    _BERT,
+    # A narrower table is projected to the hidden width, as ELECTRA's is.
+    fields=_FIELDS | {"embedding_size": "embedding_size"},
+    defaults=_DEFAULTS | {"embedding_size": None},
+    rules=garden_rules(albert=False),
+    measured=(*_GARDEN_TABLES, "transformer/layer_0/intermediate/kernel"),
+)
+_GARDEN_ALBERT = dataclasses.replace(
+    _ALBERT,
+    rules=garden_rules(albert=True),
+    measured=(*_GARDEN_TABLES, "transformer/intermediate/kernel"),
+    required={**_ALBERT.required, "num_hidden_groups": (1,)},
 )
 # Beginning of a variable's name -> whose it is; the first that any name has.
 _STARTS = {
     "electra/": _ELECTRA,
     "bert/encoder/transformer/": _ALBERT,
     "bert/encoder/layer_": _BERT,
+    "transformer/layer_": _GARDEN_BERT,
+    "transformer/self_attention/": _GARDEN_ALBERT,
 }
 _SLOTS = re.compile(r"(^|/)(adam_[mv]|lamb_[mv]|Adam(_1)?|beta[12]_power|global_step)$")
-# What tells the sizes of an ELECTRA.
-_MEASURED = {
-    "electra/embeddings/position_embeddings",
-    "electra/embeddings/token_type_embeddings",
-    "electra/embeddings/word_embeddings",
-    "electra/encoder/layer_0/intermediate/dense/kernel",
-}
-# The pooler's keys of Google's later releases; its code never reads them.
+# The pooler's keys of Google's later releases, which its code never reads, and one that says in
+# which shape the Model Garden's code keeps kernels of attention.
 _IGNORED = frozenset(
     "pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head".split()
-)
+) | {"backward_compatible"}
 # Files of other programs whose names end alike.
 _OTHER_CONFIGS = frozenset(("tokenizer_config.json", "generation_config.json"))
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether the folder holds a TF1 checkpoint, whole or not."""
+    """Whether the folder holds a checkpoint of TensorFlow's, whole or not."""
     return holds_checkpoint(folder)
 
 
@@ -149,7 +186,7 @@ def read_folder(folder: Path) -> Checkpoint:
     """Reads a folder for which `is_folder` holds.
 
     Args:
-        folder: holds `*_config.json` and a TF1 checkpoint.
+        folder: holds `*_config.json` and a checkpoint of TensorFlow's.
 
     Returns:
         The checkpoint. A variable that no rule knows stays in under "encoder/" and its own name:
@@ -159,10 +196,78 @@ def read_folder(folder: Path) -> Checkpoint:
         ValueError: a file is missing, damaged or not understood.
     """
     prefix = find_checkpoint(folder)
-    tensors = read_tensors(prefix, lambda name: not _SLOTS.search(name))
-    architecture = _architecture(tensors, prefix)
-    content, source = _read_config_file(folder, architecture, tensors)
-    config = _read_config(architecture, content, source)
+    variables = read_variables(prefix)
+    architecture = variables.architecture
+    path = find_config(folder, architecture)
+    if path is None:
+        content = measure(variables)
+        hint = ""
+        if content is not None:  # ELECTRA's releases bring no config
+            hint = f" By the shapes of the weights it is {json.dumps(content)}."
+        raise ValueError(
+            f"The sizes of a Google model lie in {architecture.name}_config.json next to its "
+            f"checkpoint, which is missing: write it.{hint} Received: {folder}"
+        )
+    return make_checkpoint(variables, read_config(architecture, read_json(path), str(path)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Variables:
+    """The variables of a checkpoint.
+
+    Attributes:
+        architecture: whose they are.
+        tensors: name -> array.
+        left: keys of the checkpoint that are not among them.
+        prefix: the checkpoint.
+    """
+
+    architecture: Architecture
+    tensors: dict[str, np.ndarray]
+    left: tuple[str, ...]
+    prefix: Path
+
+    @property
+    def is_albert(self) -> bool:
+        """Whether layers share weights."""
+        return self.architecture.name == _ALBERT.name
+
+    @property
+    def is_named_by_garden(self) -> bool:
+        """Whether the names are the Model Garden's, whose kernels have an axis of heads."""
+        return self.architecture in (_GARDEN_BERT, _GARDEN_ALBERT)
+
+
+def read_variables(prefix: Path) -> Variables:
+    """Reads the variables of a checkpoint, without an optimizer's.
+
+    Args:
+        prefix: the checkpoint's path without `.index`.
+
+    Raises:
+        ValueError: it is damaged, or none of the known models' checkpoint.
+    """
+    named = read_named_variables(prefix)
+    if named is None:
+        tensors = read_tensors(prefix, lambda name: not _SLOTS.search(name))
+        left = tuple(name for name in variable_names(prefix) if name not in tensors)
+    else:
+        found, left = named
+        tensors = {garden_name(name): array for name, array in found.items()}
+    return Variables(_architecture(tensors, prefix), tensors, left, prefix)
+
+
+def make_checkpoint(variables: Variables, config: EncoderConfig) -> Checkpoint:
+    """Variables under kbert's names.
+
+    Args:
+        variables: of a checkpoint.
+        config: of the model.
+
+    Returns:
+        The checkpoint.
+    """
+    architecture, tensors = variables.architecture, variables.tensors
     table, other = architecture.rules(config, tensors)
     own = {name: array for name, array in tensors.items() if not name.startswith(other)}
     arrays, rest = read_arrays(table, own)
@@ -172,30 +277,36 @@ def read_folder(folder: Path) -> Checkpoint:
     labels = None
     if task is not None and task["kind"] == "classify":  # whose names no file holds
         labels = default_labels(len(arrays["classifier/dense/bias"]))
+    elif task is not None and task["kind"] == "tag":
+        labels = default_labels(arrays["tokens/dense/kernel"].shape[-1])
     return Checkpoint(
         config=config,
         arrays={**arrays, **{f"encoder/{name}": array for name, array in rest.items()}},
         task=task,
-        source=str(prefix),
+        source=str(variables.prefix),
         labels=labels,
-        left=tuple(name for name in variable_names(prefix) if name not in own),
+        left=(*variables.left, *(name for name in tensors if name not in own)),
     )
 
 
-def _architecture(names: Iterable[str], prefix: Path) -> _Architecture:
+def _architecture(names: Iterable[str], prefix: Path) -> Architecture:
     for start, architecture in _STARTS.items():
         if any(name.startswith(start) for name in names):
             return architecture
     shown = ", ".join(sorted(names)[:3])
     raise ValueError(
         f"A Google checkpoint has variables below {', '.join(_STARTS)}, as the original TF1 code "
-        f"of BERT, ALBERT and ELECTRA names them. Received: {prefix} with {shown}, …"
+        "of BERT, ALBERT and ELECTRA or that of the Model Garden names them. "
+        f"Received: {prefix} with {shown}, …"
     )
 
 
-def _read_config_file(
-    folder: Path, architecture: _Architecture, tensors: Arrays
-) -> tuple[dict[str, Any], str]:
+def find_config(folder: Path, architecture: Architecture) -> Path | None:
+    """The file with the config of a folder's model, or None.
+
+    Raises:
+        ValueError: there are several, and none has the architecture's name.
+    """
     found = sorted(p.name for p in folder.glob("*_config.json") if p.name not in _OTHER_CONFIGS)
     if f"{architecture.name}_config.json" in found:
         found = [f"{architecture.name}_config.json"]
@@ -204,20 +315,22 @@ def _read_config_file(
             f"A Google folder holds one config of the model. Received: {', '.join(found)} in "
             f"{folder}"
         )
-    if not found:
-        hint = ""
-        if architecture is _ELECTRA and tensors.keys() >= _MEASURED:  # its releases bring none
-            hint = f" By the shapes of the weights it is {json.dumps(_electra_content(tensors))}."
-        raise ValueError(
-            f"The sizes of a Google model lie in {architecture.name}_config.json next to its "
-            f"checkpoint, which is missing: write it.{hint} Received: {folder}"
-        )
-    return read_json(folder / found[0]), str(folder / found[0])
+    return folder / found[0] if found else None
 
 
-def _read_config(
-    architecture: _Architecture, content: Mapping[str, Any], source: str
+def read_config(
+    architecture: Architecture, content: Mapping[str, Any], source: str
 ) -> EncoderConfig:
+    """The config of a model, as Google's JSON says it.
+
+    Args:
+        architecture: the model's.
+        content: key -> value.
+        source: where it is from, for messages.
+
+    Raises:
+        ValueError: a key that is not understood or missing, or a value that it cannot have.
+    """
     check_keys(
         content,
         fields=architecture.fields,
@@ -233,6 +346,8 @@ def _read_config(
     values["activation"] = known_activation(
         values["activation"], activations, "`hidden_act`", source
     )
+    if architecture is _GARDEN_BERT and values["embedding_size"] == values["hidden_size"]:
+        values["embedding_size"] = None  # there is no projection then
     config = make_config(EncoderConfig, values, source)
     layers, groups = config.num_layers, config.num_blocks
     if architecture.group_of is not None:
@@ -241,17 +356,41 @@ def _read_config(
     return config
 
 
-def _electra_content(tensors: Arrays) -> dict[str, int]:
-    """A config as the shapes tell it; ELECTRA's code has heads of width 64 (training_utils.py)."""
-    positions, segments, words, inner = (tensors[name] for name in sorted(_MEASURED))
-    layers = {name.split("/")[2] for name in tensors if name.startswith("electra/encoder/layer_")}
-    return {
+def measure(variables: Variables) -> dict[str, int] | None:
+    """A config as the shapes tell it, of all but the number of ALBERT's layers.
+
+    The number of heads is an axis of the Model Garden's kernels of attention. Where it is none, it
+    is that of heads of width 64, as all of Google's published models have them.
+
+    Args:
+        variables: of a checkpoint.
+
+    Returns:
+        Key -> value; None where a variable that tells a size is missing or of another rank.
+    """
+    tensors, measured = variables.tensors, variables.architecture.measured
+    if any(name not in tensors or tensors[name].ndim != 2 for name in measured):
+        return None
+    words, positions, segments, inner = (tensors[name] for name in measured)
+    layer = re.compile(r"(electra/encoder|bert/encoder|transformer)/layer_(\d+)/")
+    layers = {match[2] for match in map(layer.match, tensors) if match}
+    queries = (x for name, x in tensors.items() if name.endswith("/query/kernel"))
+    heads = {x.shape[1] if x.ndim == 3 else max(1, len(inner) // 64) for x in queries}
+    content = {
         "vocab_size": len(words),
         "embedding_size": words.shape[1],
         "hidden_size": len(inner),
         "num_hidden_layers": len(layers),
-        "num_attention_heads": max(1, len(inner) // 64),
+        "num_attention_heads": max(heads, default=1),
         "intermediate_size": inner.shape[1],
         "max_position_embeddings": len(positions),
         "type_vocab_size": len(segments),
     }
+    if variables.is_albert:
+        groups = re.compile(r"bert/encoder/transformer/group_(\d+)/")
+        found = {match[1] for match in map(groups.match, tensors) if match}
+        del content["num_hidden_layers"]
+        content["num_hidden_groups"] = max(1, len(found))
+    elif "embedding_size" not in variables.architecture.fields:
+        del content["embedding_size"]
+    return content

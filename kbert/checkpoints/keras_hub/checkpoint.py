@@ -69,7 +69,7 @@ def read_backbone(backbone: Any) -> Checkpoint:
     if spec is None:
         unknown = _unknown(type(backbone).__name__, source)
         raise TypeError(f"A model is read from a folder or is one of KerasHub's. {unknown}")
-    config = _read_config(spec, backbone.get_config(), source)
+    config = read_config(spec, backbone.get_config(), source)
     return _read(spec, config, backbone, source)
 
 
@@ -95,12 +95,7 @@ def read_folder(folder: Path) -> Checkpoint:
         ValueError: another class, or a file that is damaged or not understood.
     """
     path = Path(local_only(folder, "Reading a KerasHub preset")) / CONFIG_FILE
-    content = read_json(path)
-    class_name = content.get("class_name")
-    spec = next((spec for spec in BACKBONES if spec.class_name == class_name), None)
-    if spec is None or not isinstance(content.get("config"), dict):
-        raise ValueError(_unknown(class_name, str(path)))
-    config = _read_config(spec, content["config"], str(path))
+    spec, config = read_config_file(path)
     weights = next(folder / name for name in _WEIGHTS if (folder / name).is_file())
     stored, fewest = _stored_numbers(weights), fewest_numbers(config)
     if stored < fewest:  # before a model is made whose size a damaged config says
@@ -206,7 +201,34 @@ def write_keras_hub(
         write_tokenizer(folder, choose(config, architecture), tokenizer)
 
 
-def _read_config(spec: Backbone, content: Mapping[str, Any], source: str) -> EncoderConfig:
+def read_config_file(path: Path) -> tuple[Backbone, EncoderConfig]:
+    """The class and the config that a preset's `config.json` says.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ValueError: the file is damaged, or the class is none of those that kbert reads.
+    """
+    content = read_json(path)
+    class_name = content.get("class_name")
+    spec = next((spec for spec in BACKBONES if spec.class_name == class_name), None)
+    if spec is None or not isinstance(content.get("config"), dict):
+        raise ValueError(_unknown(class_name, str(path)))
+    return spec, read_config(spec, content["config"], str(path))
+
+
+def read_config(spec: Backbone, content: Mapping[str, Any], source: str) -> EncoderConfig:
+    """The config of a backbone, by the values of its own.
+
+    Args:
+        spec: the backbone.
+        content: key -> value.
+        source: where they are from, for messages.
+
+    Raises:
+        ValueError: a key that is not understood or missing, or a value that it cannot have.
+    """
     check_keys(
         content,
         fields=spec.fields,
@@ -270,9 +292,24 @@ def _read(spec: Backbone, config: Any, backbone: Any, source: str) -> Checkpoint
         weight.path: keras.ops.convert_to_numpy(keras.ops.cast(weight.value, "float32"))
         for weight in backbone.weights
     }
+    return make_checkpoint(spec, config, there, source)
+
+
+def make_checkpoint(
+    spec: Backbone, config: EncoderConfig, there: Arrays, source: str
+) -> Checkpoint[EncoderConfig]:
+    """Weights of a backbone under kbert's names.
+
+    Args:
+        spec: the backbone.
+        config: of the model.
+        there: name of the weight there -> array.
+        source: where they are from, for messages.
+    """
     arrays, rest = read_arrays(spec.rules(config), there)
-    left = ()
-    if spec.pooler and not arrays["encoder/pooler/kernel"].any():
+    left: tuple[str, ...] = ()
+    pooler = arrays.get("encoder/pooler/kernel")
+    if pooler is not None and not pooler.any():
         config = config.replace(pooler_activation=None)
         arrays = {name: array for name, array in arrays.items() if "/pooler/" not in name}
         left = ("pooled_dense/kernel", "pooled_dense/bias")

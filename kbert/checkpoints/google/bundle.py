@@ -1,8 +1,9 @@
-"""TensorFlow 1 checkpoints: finding the one a folder means, and reading it whole or not at all."""
+"""TensorFlow's checkpoints: finding the one a folder means, and reading it whole or not at all."""
 
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ _NAMED = re.compile(r'^model_checkpoint_path:\s*"(.*)"', re.MULTILINE)
 
 
 def holds_checkpoint(folder: Path) -> bool:
-    """Whether a file of a TF1 checkpoint lies in `folder`, complete or not."""
+    """Whether a file of such a checkpoint lies in `folder`, complete or not."""
     return any(re.search(r"\.(index|data-\d+-of-\d+)$", path.name) for path in _files(folder))
 
 
@@ -39,7 +40,7 @@ def find_checkpoint(folder: Path) -> Path:
     prefixes = sorted(p.name.removesuffix(".index") for p in _files(folder) if p.suffix == ".index")
     if not prefixes:
         raise ValueError(
-            "A TF1 checkpoint is an .index file and its .data files; the first is missing. "
+            "A TensorFlow checkpoint is an .index file and its .data files; the first is missing. "
             f"Received: {folder}"
         )
     if len(prefixes) == 1:
@@ -82,7 +83,7 @@ def read_tensors(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, np.nd
     values = [p for p in _files(prefix.parent) if p.name.startswith(f"{prefix.name}.data-")]
     if not values:
         raise ValueError(
-            "A TF1 checkpoint's values lie in its .data files, which are missing. "
+            "A TensorFlow checkpoint's values lie in its .data files, which are missing. "
             f"Received: {prefix}.index alone"
         )
     try:
@@ -95,12 +96,17 @@ def read_tensors(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, np.nd
         stored = sum(path.stat().st_size for path in values)
         if declared > stored:  # nothing is compressed there
             raise ValueError(f"{declared:,} bytes declared, {stored:,} stored")
-        return {name: reader.get_tensor(name) for name in sorted(names)}
+        return {name: _as_array(reader.get_tensor(name)) for name in sorted(names)}
     except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
         reason = getattr(error, "message", None) or str(error)
         raise ValueError(
-            f"The TF1 checkpoint is damaged or cut short ({reason}). Received: {prefix}"
+            f"The TensorFlow checkpoint is damaged or cut short ({reason}). Received: {prefix}"
         ) from error
+
+
+def _as_array(value: Any) -> np.ndarray:
+    """Scalar strings come as bytes, of which NumPy's own type would drop zeros at the end."""
+    return np.array(value, dtype=object) if isinstance(value, bytes) else np.asarray(value)
 
 
 def _files(folder: Path) -> list[Path]:

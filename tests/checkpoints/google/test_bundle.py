@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbert.checkpoints.google.tensorflow1 import find_checkpoint, holds_checkpoint, read_tensors
+from kbert.checkpoints.google.bundle import find_checkpoint, holds_checkpoint, read_tensors
 
 
 def write(folder, prefix="model.ckpt", value=1.0):

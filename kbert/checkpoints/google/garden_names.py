@@ -1,0 +1,129 @@
+"""The names of the variables in the TensorFlow Model Garden's code (tensorflow/models).
+
+official/nlp/modeling/networks: bert_encoder.py, albert_encoder.py; layers/masked_lm.py and
+cls_head.py; models/bert_pretrainer.py, bert_classifier.py, bert_span_labeler.py. Those of its
+first releases (November 2019 to spring 2020) are named as in BERT_NAME_REPLACEMENTS of
+official/nlp/tools/tf1_bert_checkpoint_converter_lib.py. Its exports to TF Hub keep the names.
+"""
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from kbert.checkpoints.renames import Rule, dense, norm
+from kbert.configs.encoder import EncoderConfig
+from kbert.types import Arrays
+
+# What the model is called before these differs from class to class and from version to version.
+_KNOWN = re.compile(
+    r"^(?:.*?/)?((?:word_embeddings|position_embedding|type_embeddings)/embeddings$"
+    r"|embeddings/layer_norm/|embedding_projection/|transformer/|pooler_transform/"
+    r"|cls/predictions/|predictions/transform/logits/|(?:sentence_prediction|next_sentence)/)"
+)
+# Name of the first releases -> name of today's.
+_FIRST = (
+    ("/embedding_postprocessor/type_embeddings", "/type_embeddings/embeddings"),
+    ("/embedding_postprocessor/position_embeddings", "/position_embedding/embeddings"),
+    ("/embedding_postprocessor/layer_norm/", "/embeddings/layer_norm/"),
+    ("/encoder/layer_", "/transformer/layer_"),
+    ("/self_attention_output/", "/self_attention/attention_output/"),
+)
+_MASKED_LM, _LOGITS = "cls/predictions", "predictions/transform/logits"
+
+
+def garden_name(name: str) -> str:
+    """A variable's name without that of its model, and as today's code has it.
+
+    Example:
+        >>> garden_name("bert_model/encoder/layer_0/self_attention_output/bias")
+        'transformer/layer_0/self_attention/attention_output/bias'
+        >>> garden_name("bert/cls/predictions/output_bias/bias")
+        'cls/predictions/output_bias/bias'
+        >>> garden_name("bert/encoder/layer_0/output/dense/bias")  # of TensorFlow 1: as it is
+        'bert/encoder/layer_0/output/dense/bias'
+    """
+    if name.startswith("bert_model/"):
+        for first, today in _FIRST:
+            name = name.replace(first, today)
+    return _KNOWN.sub(r"\1", name)
+
+
+def garden_rules(albert: bool) -> Callable[..., tuple[list[Rule], tuple[str, ...]]]:
+    """The table of one of the two encoders, as `checkpoint.py` takes it.
+
+    A layer `predictions/transform/logits` is the sentence head where there is a masked-LM one
+    (bert_pretrainer.py); else, of two outputs, of start and end of an answer
+    (bert_span_labeler.py), and of another number, of the classes of tokens
+    (bert_token_classifier.py).
+
+    Args:
+        albert: whether all layers share their weights.
+    """
+
+    def rules(config: EncoderConfig, tensors: Arrays) -> tuple[list[Rule], tuple[str, ...]]:
+        width, heads = config.hidden_size, config.num_heads
+        table = [
+            *_table("token", "word_embeddings"),
+            *_table("position", "position_embedding"),
+            *_table("segment", "type_embeddings"),
+            *norm("encoder/embeddings/norm", "embeddings/layer_norm"),
+            *dense("encoder/embeddings/projection", "embedding_projection"),
+        ]
+        for i in range(config.num_blocks):
+            here, there = (
+                f"encoder/layers/{i}",
+                "transformer" if albert else f"transformer/layer_{i}",
+            )
+            table += [
+                *_attention(f"{here}/attention", f"{there}/self_attention", width, heads),
+                *norm(f"{here}/attention_norm", f"{there}/self_attention_layer_norm"),
+                *dense(f"{here}/feed_forward/intermediate", f"{there}/intermediate"),
+                *dense(f"{here}/feed_forward/output", f"{there}/output"),
+                *norm(f"{here}/feed_forward_norm", f"{there}/output_layer_norm"),
+            ]
+        heads_table, other = _heads(tensors)
+        return [*table, *heads_table], other
+
+    return rules
+
+
+def _heads(tensors: Arrays) -> tuple[list[Rule], tuple[str, ...]]:
+    """Heads and pooler: a head with a pooler of its own has not trained the encoder's."""
+    pooler, other = "pooler_transform", ()
+    for head in ("next_sentence", "sentence_prediction"):
+        if f"{head}/pooler_dense/kernel" in tensors:
+            pooler, other = f"{head}/pooler_dense", ("pooler_transform/",)
+    logits = tensors.get(f"{_LOGITS}/kernel", np.zeros((0, 2)))
+    of_tokens = "span" if logits.shape[-1:] == (2,) else "tokens"
+    masked = any(name.startswith(f"{_MASKED_LM}/") for name in tensors)
+    return [
+        *dense("encoder/pooler", pooler),
+        *dense("masked_lm/transform", f"{_MASKED_LM}/transform/dense"),
+        *norm("masked_lm/norm", f"{_MASKED_LM}/transform/LayerNorm"),
+        Rule("masked_lm/bias", (f"{_MASKED_LM}/output_bias/bias",)),
+        *dense(f"{'sentence' if masked else of_tokens}/dense", _LOGITS),
+        *dense("sentence/dense", "next_sentence/logits"),
+        *dense("classifier/dense", "sentence_prediction/logits"),
+    ], other
+
+
+def _attention(name: str, scope: str, width: int, heads: int) -> tuple[Rule, ...]:
+    """Heads have an axis of their own there."""
+    split = (heads, width // heads)
+    parts = [f"{scope}/{part}" for part in ("query", "key", "value")]
+    kernels, biases = (tuple(f"{part}/{kind}" for part in parts) for kind in ("kernel", "bias"))
+    return (
+        Rule(f"{name}/qkv/kernel", kernels, shapes=((width, width), (width, *split))),
+        Rule(f"{name}/qkv/bias", biases, shapes=((width,), split)),
+        Rule(
+            f"{name}/output/kernel",
+            (f"{scope}/attention_output/kernel",),
+            shapes=((width, width), (*split, width)),
+        ),
+        Rule(f"{name}/output/bias", (f"{scope}/attention_output/bias",)),
+    )
+
+
+def _table(name: str, layer: str) -> tuple[Rule, ...]:
+    return (Rule(f"encoder/embeddings/{name}", (f"{layer}/embeddings",)),)

@@ -1,0 +1,68 @@
+"""Object-based checkpoints of TensorFlow 2: what the variables of a model are called.
+
+The keys of such a checkpoint are paths through the objects of the program that wrote it, which
+differ from class to class (`encoder/layer_with_weights-4/_attention_layer/…`, `variables/7/…`). The
+names that the variables had lie beside them, in the graph of the objects; they are read by these.
+"""
+
+import re
+from collections import Counter
+
+import numpy as np
+
+from kbert.checkpoints.google.bundle import read_tensors
+from kbert.files import Path
+
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_OF_OPTIMIZERS = re.compile(r"(^|/)(optimizer|\.OPTIMIZER_SLOT)/")
+
+_NO_WEIGHTS = "iubO"  # integers, flags, strings; bfloat16 is no kind of NumPy's
+
+
+def read_named_variables(prefix: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]] | None:
+    """The floating-point variables of a model under the names that they had.
+
+    Args:
+        prefix: the checkpoint's path without `.index`.
+
+    Returns:
+        name -> array, and the keys that are left out: an optimizer's, counters and flags. None
+        where the checkpoint is a TensorFlow 1 one, whose keys are the names.
+
+    Raises:
+        ValueError: the checkpoint is damaged, a variable has no name, or two have the same one.
+    """
+    stored = read_tensors(prefix, lambda key: key == _GRAPH)
+    if not stored:
+        return None
+    names = _names(stored[_GRAPH], prefix)
+    tensors = read_tensors(prefix, lambda key: key != _GRAPH and not _OF_OPTIMIZERS.search(key))
+    floats = {key: array for key, array in tensors.items() if array.dtype.kind not in _NO_WEIGHTS}
+    if nameless := [key for key in floats if key not in names]:
+        raise ValueError(
+            "The graph of objects in a checkpoint must name each of its variables. "
+            f"Received: {', '.join(sorted(nameless)[:3])} without a name in {prefix}"
+        )
+    counts = Counter(names[key] for key in floats)
+    if twice := sorted(key for key in floats if counts[names[key]] > 1):
+        raise ValueError(
+            "A checkpoint that kbert reads holds one model: two variables of one name are of two. "
+            f"Received: {' and '.join(twice[:2])}, both {names[twice[0]]}, in {prefix}"
+        )
+    left = tuple(sorted(key for key in names if key not in floats))
+    return {names[key]: array for key, array in floats.items()}, left
+
+
+def _names(graph: np.ndarray, prefix: Path) -> dict[str, str]:
+    """Key -> name of the variable."""
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
+    try:
+        nodes = TrackableObjectGraph.FromString(bytes(graph[()])).nodes
+    except (DecodeError, TypeError) as error:
+        raise ValueError(
+            f"The graph of objects in the checkpoint is damaged. Received: {prefix}"
+        ) from error
+    values = [value for node in nodes for value in node.attributes]
+    return {value.checkpoint_key: value.full_name for value in values if value.full_name}

@@ -1,0 +1,149 @@
+"""SavedModels of TF Hub: BERT, ALBERT and ELECTRA, read as weights and never run.
+
+`variables/` is a checkpoint, with the names of the Model Garden's code (TensorFlow 2 format) or of
+the original code (TensorFlow 1 format); its shapes tell the sizes. What they do not tell is read
+off the program in `saved_model.pb`, as data: the form of GELU from the operations that occur, and
+the number of ALBERT's layers from how often attention is computed. A `*_config.json` beside it, as
+Google's releases have one, goes before all of this.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from absl import logging
+
+from kbert.checkpoints.checkpoint import Checkpoint
+from kbert.checkpoints.google.bundle import find_checkpoint, holds_checkpoint
+from kbert.checkpoints.google.checkpoint import (
+    Variables,
+    find_config,
+    make_checkpoint,
+    measure,
+    read_config,
+    read_variables,
+)
+from kbert.files import Path
+from kbert.json_file import read_json
+
+GRAPH_FILE = "saved_model.pb"
+_VARIABLES = "variables"
+# What the original ALBERT's code calls the scope of a layer (modeling.py, transformer_model).
+_LAYER = re.compile(r"/layer_(\d+)/inner_group_0/")
+
+
+def is_folder(folder: Path) -> bool:
+    """Whether the folder is a SavedModel with variables."""
+    variables = folder / _VARIABLES
+    return (folder / GRAPH_FILE).is_file() and variables.is_dir() and holds_checkpoint(variables)
+
+
+def read_folder(folder: Path) -> Checkpoint:
+    """Reads a folder for which `is_folder` holds.
+
+    Args:
+        folder: holds `saved_model.pb`, `variables/` and perhaps `*_config.json`.
+
+    Returns:
+        The checkpoint.
+
+    Raises:
+        ValueError: a file is damaged, or another model's.
+    """
+    variables = read_variables(find_checkpoint(folder / _VARIABLES))
+    path = find_config(folder, variables.architecture)
+    if path is not None:
+        config = read_config(variables.architecture, read_json(path), str(path))
+        return make_checkpoint(variables, config)
+    graph = _read_graph(folder / GRAPH_FILE)
+    content = _content(variables, graph, folder)
+    config = read_config(variables.architecture, content, str(folder))
+    operations = {node.op for node in _all_nodes(graph)}
+    if operations & {"Erf", "Erfc"}:
+        config = config.replace(activation="gelu")
+    elif "Relu" in operations:
+        config = config.replace(activation="relu")
+    else:
+        config = config.replace(activation="gelu_tanh")
+    return make_checkpoint(variables, config)
+
+
+def _content(variables: Variables, graph: Any, folder: Path) -> dict[str, int]:
+    """The config by what the files tell."""
+    beside = f"{variables.architecture.name}_config.json, as Google's releases have one"
+    content = measure(variables)
+    if content is None:
+        raise ValueError(
+            "The tables and the first matrix of a model in a SavedModel tell its sizes; one of "
+            f"them is missing or of another rank. Received: {folder}"
+        )
+    if variables.is_albert:
+        content["num_hidden_layers"] = _depth(graph)
+        if not content["num_hidden_layers"]:
+            raise ValueError(
+                "How many layers share the weights of an ALBERT does not show in this SavedModel: "
+                f"write it to {beside}. Received: {folder}, where the rest is "
+                f"{json.dumps(content)}"
+            )
+    if not variables.is_named_by_garden:
+        if content["hidden_size"] % 64:
+            raise ValueError(
+                "The number of heads of a SavedModel in TensorFlow 1 format is the width / 64, "
+                f"unless it is in {beside}. Received: {content['hidden_size']} in {folder}"
+            )
+        logging.info(
+            "%s: %d heads, the width / 64 as in all published models; %s would say otherwise",
+            folder,
+            content["num_attention_heads"],
+            beside,
+        )
+    return content
+
+
+def _read_graph(path: Path) -> Any:
+    """The program of a SavedModel."""
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    try:
+        return SavedModel.FromString(path.read_bytes()).meta_graphs[0].graph_def
+    except (DecodeError, IndexError) as error:
+        raise ValueError(f"The SavedModel is damaged ({error}). Received: {path}") from error
+
+
+def _all_nodes(graph: Any) -> Iterable[Any]:
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def _depth(graph: Any) -> int:
+    """How many layers of attention one run has; 0 = it does not show.
+
+    TensorFlow 1 has all nodes in one graph, under the names of their layers. In TensorFlow 2 each
+    layer computes one softmax, in functions that call each other.
+    """
+    layers = {match[1] for match in (_LAYER.search(node.name) for node in graph.node) if match}
+    if layers:
+        return len(layers)
+    functions = {function.signature.name: function.node_def for function in graph.library.function}
+    known: dict[str, int] = {}
+
+    def count(nodes: Iterable[Any]) -> int:
+        return sum(1 if node.op == "Softmax" else sum(map(of, _called(node))) for node in nodes)
+
+    def of(name: str) -> int:
+        if name not in known:
+            known[name] = 0  # a function that calls itself is no layer
+            known[name] = count(functions.get(name, ()))
+        return known[name]
+
+    try:
+        return max(map(of, functions), default=0)
+    except RecursionError:
+        return 0
+
+
+def _called(node: Any) -> list[str]:
+    return [value.func.name for value in node.attr.values() if value.func.name]
