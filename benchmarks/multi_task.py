@@ -4,9 +4,9 @@ MiniLM-L6, both tasks trained by `kbert.tasks.MultiTask` with annealed sampling,
 ways of sharing: all weights, or the encoder with an adapter ("pal") for each task. RTE's accuracy
 on its dev set.
 
-`python -m benchmarks.multi_task --data FOLDER [--epochs 3] [--seeds 0 1 2]`
+`python -m benchmarks.multi_task --data FOLDER [--epochs 3] [--rows 3000] [--seeds 0 1 2]`
 
-`--data` holds `glue/rte/` and `glue/snli/`. Results are kept under --output_dir.
+`--data` holds `glue/rte/` and `glue/snli/`; `--rows` takes the first so many of SNLI alone. Results are kept under --output_dir.
 """
 
 import functools
@@ -30,7 +30,9 @@ def train(way: str, flags: Any, seed: int) -> dict[str, float]:
     tables = {}
     for name in ("rte",) if way == WAYS[0] else ("rte", "snli"):
         job = make_job(name, Path(flags.data), None, seed=seed, bfloat16=False)
-        tables[name] = (Table(job.train), Table(job.dev), job.labels)
+        rows = flags.rows if name == "snli" else None
+        data = {column: values[:rows] for column, values in job.train.items()}
+        tables[name] = (Table(data), Table(job.dev), job.labels)
     encoder = kbert.Encoder.from_preset(weights_folder())
     tokenizer = kbert.load_tokenizer(weights_folder())
     tasks = {
@@ -62,11 +64,14 @@ def main() -> None:
     parser = experiments.parser("multi_task", __doc__)
     parser.add_argument("--data", required=True, help="folder with glue/")
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--rows", type=int, help="of SNLI (default: all)")
     flags = parser.parse_args()
     experiments.set_threads(flags.threads)
     rows = []
     for way in flags.names or WAYS:
         settings = {"name": f"multi {way}", "epochs": flags.epochs}
+        if way != WAYS[0] and flags.rows is not None:
+            settings["rows"] = flags.rows
         results = [
             experiments.once(
                 Path(flags.output_dir) / "results",
