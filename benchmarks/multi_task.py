@@ -6,7 +6,8 @@ on its dev set.
 
 `python -m benchmarks.multi_task --data FOLDER [--epochs 3] [--rows 3000] [--seeds 0 1 2]`
 
-`--data` holds `glue/rte/` and `glue/snli/`; `--rows` takes the first so many of SNLI alone. Results are kept under --output_dir.
+`--data` holds `glue/rte/` and `glue/snli/`; `--rows` takes the first so many of SNLI alone. Results
+are kept under --output_dir.
 """
 
 import functools
