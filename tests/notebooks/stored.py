@@ -104,9 +104,7 @@ def strip(notebook):
 def execute(notebook, *, folder, timeout=3600):
     """Runs it in a kernel of its own, at the size that the environment says."""
     strip(notebook)
-    client = NotebookClient(
-        notebook, timeout=timeout, kernel_name="python3", record_timing=False, store_widget_state=False
-    )
+    client = NotebookClient(notebook, timeout=timeout, kernel_name="python3", record_timing=False)
     client.execute(cwd=str(folder))
 
 
