@@ -134,13 +134,24 @@ def clean(notebook, folder):
         cell.metadata = nbformat.from_dict({})
         if cell.cell_type == "code":
             # On stderr are logs and progress bars.
-            outputs = [x for x in cell.outputs if x.get("name") != "stderr"]
+            outputs = joined(x for x in cell.outputs if x.get("name") != "stderr")
             for output in outputs:
                 if output.output_type == "stream":
                     output.text = shown(output.text, folder)
                 elif output.output_type != "error":
                     clean_data(output.data, folder)
             cell.outputs = outputs
+
+
+def joined(outputs):
+    """What is printed in several pieces, as one."""
+    found = []
+    for output in outputs:
+        if found and output.output_type == found[-1].output_type == "stream":
+            found[-1].text += output.text
+        else:
+            found.append(output)
+    return found
 
 
 def clean_data(data, folder):

@@ -174,8 +174,9 @@ def test_what_another_run_would_make_differently_is_taken_away(tmp_path):
     new = nbformat.v4.new_output
     cell = nbformat.v4.new_code_cell(
         outputs=[
+            new("stream", name="stdout", text=said[:20]),
             new("stream", name="stderr", text="I0000 00:00 port.cc:153] oneDNN"),
-            new("stream", name="stdout", text=said),
+            new("stream", name="stdout", text=said[20:]),
             new("display_data", {"image/png": png, "text/plain": "<Figure>"}),
             new("execute_result", {"text/plain": "http://127.0.0.1:43211"}, execution_count=1),
         ],
