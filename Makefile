@@ -11,7 +11,7 @@ FUZZ_MINUTES ?= 10
 # What a process compiles stays for the next one; so pip need not compile what nobody imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart demo test test-slow test-beam test-install fuzz constraints docs coverage bench lint types clean
+.PHONY: help quickstart demo test test-slow test-beam test-install fuzz notebooks constraints docs coverage bench lint types clean
 
 help:
 	@echo "make quickstart   text -> vocabulary -> pretrained BERT -> SavedModel, in five minutes on two cores"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-beam    a corpus and answers made on Apache Beam, in an environment with the extra [beam]"
 	@echo "make test-install the wheel and the sdist in empty environments, and the quickstart there"
 	@echo "make fuzz         damaged files for every reader, ten minutes"
+	@echo "make notebooks    runs the notebooks whose code has changed, and stores their outputs"
 	@echo "make docs         the site, in docs/_build/html"
 	@echo "make constraints  constraints.txt: the versions that the tests run with"
 	@echo "make coverage     the tests on the TensorFlow backend, and the share of kbert's lines that they run"
@@ -89,6 +90,10 @@ test-install: $(VENV)/.created
 
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz --minutes=$(FUZZ_MINUTES)
+
+# An hour for all of them on two cores; the fetched data and the models of the hub where there is a network.
+notebooks: $(VENV)/.installed-test
+	$(BIN)/python -m tests.notebooks.stored
 
 # Without what tells a build apart ("+cpu"), which an index may not have.
 constraints: $(VENV)/.installed-test

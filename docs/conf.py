@@ -43,7 +43,7 @@ html_additional_pages = {
 html_copy_source = False
 highlight_language = "none"
 
-nb_execution_mode = "off"  # notebooks are run by the tests
+nb_execution_mode = "off"  # what is shown is what `make notebooks` has stored
 myst_heading_anchors = 4  # links to headings as a forge makes them
 
 autodoc_inherit_docstrings = False

@@ -99,7 +99,7 @@ ORDER = {
     """,
     "hub": """
         archive names snapshot
-        presets
+        download presets
     """,
     "layers": """
         adaptable auxiliary bias fake_quantization fused gather highway movement scalar_mix scan
@@ -180,7 +180,7 @@ ORDER = {
         loading training
     """,
     "training": """
-        hosts layout optimization step
+        hosts layout optimization precision step
         strategies
         run
     """,

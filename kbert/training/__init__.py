@@ -4,6 +4,7 @@ from kbert.training.optimization.freezing import freeze, thaw
 from kbert.training.optimization.layer_rates import layer_scales
 from kbert.training.optimization.optimizers import AdamW, Lamb
 from kbert.training.optimization.schedules import WarmupDecay, fine_tuning_schedule
+from kbert.training.precision import fastest_precision
 from kbert.training.run.averaging import average_checkpoints, use_moving_average
 from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.history import History
@@ -24,6 +25,7 @@ __all__ = [
     "TrainStep",
     "WarmupDecay",
     "average_checkpoints",
+    "fastest_precision",
     "fine_tuning_schedule",
     "freeze",
     "layer_scales",

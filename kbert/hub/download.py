@@ -1,0 +1,73 @@
+"""Published files by their address: fetched once, and compared with their SHA-256."""
+
+import hashlib
+import http.client
+import os
+import urllib.request
+
+from kbert import atomic
+from kbert.cache import cache_folder
+from kbert.files import Path
+from kbert.hub import archive
+
+_SECONDS = 30  # without a byte
+
+
+def fetch(url: str, sha256: str) -> Path:
+    """A published file, in kbert's cache; of a zip archive the folder it is unpacked to.
+
+    For data sets, which fit in memory, and not for corpora. What is there is compared with the
+    checksum too, at every call, and not fetched again.
+
+    Args:
+        url: `http://`, `https://` or `file://`.
+        sha256: the file's checksum, in hexadecimal digits.
+
+    Returns:
+        The file, or the folder of an archive's files.
+
+    Raises:
+        ConnectionError: the address cannot be reached, or has no such file.
+        ValueError: the file is not the one with that checksum; it is not kept.
+        OSError: the cache cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> published = Path(tempfile.mkdtemp(), "data.txt")
+        >>> _ = published.write_text("good day")
+        >>> file = fetch(
+        ...     f"file://{published}", hashlib.sha256(b"good day").hexdigest())
+        >>> file.name, file.read_text()
+        ('data.txt', 'good day')
+    """
+    sha256 = sha256.lower()
+    path = Path(cache_folder(), "fetched", sha256, url.rpartition("/")[2])
+    if path.exists():
+        _check(path.read_bytes(), sha256, path)
+    else:
+        content = _read(url, path)
+        _check(content, sha256, url)
+        with atomic.naming(str(path)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write(path, content)
+    return archive.unpacked(path) if path.suffix == ".zip" else path
+
+
+def _read(url: str, path: Path) -> bytes:
+    try:
+        with urllib.request.urlopen(url, timeout=_SECONDS) as source:
+            return source.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise ConnectionError(
+            f"The file cannot be fetched ({getattr(error, 'reason', error)}): see that the address "
+            f"can be reached, or put the file at {path}. Received: {url}"
+        ) from error
+
+
+def _check(content: bytes, sha256: str, what: str | os.PathLike) -> None:
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise ValueError(
+            f"The file's SHA-256 must be {sha256}: another version, or damaged on its way. "
+            f"Received: {found} of {os.fspath(what)}"
+        )

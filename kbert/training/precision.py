@@ -1,0 +1,51 @@
+"""Which precision a machine's devices compute quickly in."""
+
+import keras
+import tensorflow as tf
+
+# NVIDIA's compute capability: Ampere has bfloat16 in its tensor cores, Volta float16.
+_BFLOAT16, _FLOAT16 = (8, 0), (7, 0)
+
+
+def fastest_precision() -> str:
+    """The precision for training on the devices that there are, as `dtype` takes it.
+
+    "mixed_bfloat16" on TPUs and on NVIDIA's GPUs from Ampere on, "mixed_float16" on Volta and
+    Turing (V100, T4), and "float32" on what is older and on processors, few of which are quicker
+    with less (`python -m kbert.doctor` says which). The slowest of several devices decides. Weights
+    are float32 in any case.
+
+    Returns:
+        The name of a Keras dtype policy.
+
+    Example:
+        >>> fastest_precision() in ("float32", "mixed_bfloat16", "mixed_float16")
+        True
+    """
+    on_jax = keras.backend.backend() == "jax"
+    capabilities = _capabilities_of_jax() if on_jax else _capabilities_of_tensorflow()
+    slowest = min(capabilities, default=(0, 0))
+    if slowest >= _BFLOAT16:
+        return "mixed_bfloat16"
+    return "mixed_float16" if slowest >= _FLOAT16 else "float32"
+
+
+def _capabilities_of_tensorflow() -> list[tuple[int, int]]:
+    if tf.config.list_physical_devices("TPU"):
+        return [_BFLOAT16]
+    gpus = tf.config.list_physical_devices("GPU")
+    details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
+    return [detail.get("compute_capability", (0, 0)) for detail in details]
+
+
+def _capabilities_of_jax() -> list[tuple[int, int]]:
+    import jax
+
+    found = []
+    for device in jax.devices():
+        if device.platform == "tpu":
+            found.append(_BFLOAT16)
+        else:  # "8.0" of an NVIDIA GPU
+            major, _, minor = str(getattr(device, "compute_capability", "0.0")).partition(".")
+            found.append((int(major), int(minor)) if f"{major}{minor}".isdigit() else (0, 0))
+    return found
