@@ -296,8 +296,8 @@ def _architecture(names: Iterable[str], prefix: Path) -> Architecture:
     shown = ", ".join(sorted(names)[:3])
     raise ValueError(
         f"A Google checkpoint has variables below {', '.join(_STARTS)}, as the original TF1 code "
-        "of BERT, ALBERT and ELECTRA or that of the Model Garden names them; a SavedModel that kbert "
-        "exported is for serving, and its task is loaded from the preset that it was made of. "
+        "of BERT, ALBERT and ELECTRA or that of the Model Garden names them; a SavedModel that "
+        "kbert exported is for serving, and its task is loaded from the preset it was made of. "
         f"Received: {prefix} with {shown}, …"
     )
 
