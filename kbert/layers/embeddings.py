@@ -142,8 +142,7 @@ class Embeddings(keras.layers.Layer):
     ) -> Tensor:
         x = self._token_rows(token_ids, places)  # (B, T, E)
         if places is None:
-            length = ops.shape(token_ids)[1]
-            check_length(length, self.max_positions)
+            length = check_length(ops.shape(token_ids)[1], self.max_positions)
             x = x if self.position is None else x + self._position_table()[:length]
         elif self.position is not None:
             x = x + ops.take(self._position_table(), places, axis=0)

@@ -56,9 +56,7 @@ class _Positions(keras.layers.Layer):
         """
         table = self._table()
         if places is None:
-            length = ops.shape(x)[1]
-            check_length(length, self.max_positions)
-            rows = table[:length]
+            rows = table[: check_length(ops.shape(x)[1], self.max_positions)]
         else:
             rows = ops.take(table, places, axis=0)
         return x + ops.cast(rows, x.dtype)
@@ -250,8 +248,8 @@ def relative_shift_rows(x: Tensor, positions: Tensor, length: Tensor) -> Tensor:
     return ops.take(ops.reshape(x, (-1,)), rows * width + columns[:, None])
 
 
-def check_length(length: Tensor, max_positions: int) -> None:
-    """Raises where a sequence is too long: at once if its length is known, else in the graph."""
+def check_length(length: Tensor, max_positions: int) -> Tensor:
+    """The length; raises where it is too long: at once if it is known, else in the graph."""
     rule = f"A sequence must not be longer than max_positions={max_positions}."
     if isinstance(length, int):
         if length > max_positions:
@@ -260,4 +258,7 @@ def check_length(length: Tensor, max_positions: int) -> None:
         # A graph for any length: without this the sum fails with "incompatible shapes".
         import tensorflow as tf
 
-        tf.debugging.Assert(length <= max_positions, [f"{rule} Received: tokens", length])
+        passed = tf.debugging.Assert(length <= max_positions, [f"{rule} Received: tokens", length])
+        with tf.control_dependencies([] if passed is None else [passed]):
+            return tf.identity(length)
+    return length

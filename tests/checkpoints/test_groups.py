@@ -32,7 +32,7 @@ FORMULAS = {
 def read(library, layers, groups):
     content = {**CONTENT, "num_hidden_layers": layers, "num_hidden_groups": groups}
     if library == "Google":
-        return google._read_config(google._ALBERT, content, "there")
+        return google.read_config(google._ALBERT, content, "there")
     return huggingface.read_config(find("albert", "there"), content, "there")
 
 
