@@ -93,6 +93,15 @@ def pytest_configure(config):
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
+@pytest.fixture(scope="module")
+def optimized():
+    """Graphs as everywhere else: for what another process computes too, to the same bits."""
+    before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": before})
+
+
 @pytest.fixture(scope="session")
 def tiny_vocabulary() -> list[str]:
     """About 150 entries: specials first as in BERT, punctuation, letters and ##letters, words."""

@@ -112,7 +112,7 @@ def test_what_is_refused():
         Signature(split, TEXT, too_long="cut_behind")
 
 
-def test_a_tensor_of_another_rank_is_refused(tmp_path):
+def test_a_tensor_of_another_rank_is_refused(tmp_path, optimized):
     path = export_saved_model(tmp_path, {"split": Signature(split, TEXT, text_tokens())})
     (answer,) = session.ask(path, ("split", {"text": TEXTS}))
     assert answer["words"].shape == (24, 30)

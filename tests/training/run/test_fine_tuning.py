@@ -65,7 +65,7 @@ def eager_task() -> toy_task.ToyTask:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory, optimized):
     """A run that nothing disturbed: its folder, its history, its task's weights."""
     folder = tmp_path_factory.mktemp("whole")
     task = compiled_task(micro_batches=2)

@@ -46,7 +46,7 @@ def lines(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_killed_runs_resume_bit_for_bit(tmp_path):
+def test_killed_runs_resume_bit_for_bit(tmp_path, optimized):
     """kill -9 in the first phase, SIGTERM in the second: every loss and weight is the same."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run_toy.main(whole)
