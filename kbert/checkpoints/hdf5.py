@@ -50,7 +50,9 @@ def open_datasets(path: Path) -> Iterator[Mapping[str, Any]]:
         ) from error
 
 
-def _check_dataset(name: str, dataset: Any, path: Path) -> None:
+def _check_dataset(name: str | bytes, dataset: Any, path: Path) -> None:
+    if isinstance(name, bytes):  # as h5py gives what is no UTF-8
+        raise ValueError(f"Names are text in UTF-8. Received: {name!r} in {path}")
     if dataset.is_virtual or dataset.external:
         raise ValueError(
             f"Weights lie in the file itself, not in another one. Received: {name} in {path}"

@@ -95,6 +95,16 @@ def test_a_dataset_without_a_shape(path):
         read(path)
 
 
+def test_a_name_that_is_no_text(path):
+    with h5py.File(path, "w") as file:
+        file[b"a/\xff"] = [1.0]
+    with (
+        pytest.raises(ValueError, match=r"Names are text in UTF-8\. Received: b'a/\\xff' in"),
+        open_datasets(path),
+    ):
+        pass
+
+
 def test_an_elmo_that_would_fill_the_memory(tmp_path):
     write_folder(tmp_path, OPTIONS, make_weights(OPTIONS))
     with h5py.File(tmp_path / "weights.hdf5", "r+") as file:
