@@ -68,7 +68,8 @@ class Batcher:
 
     def __init__(self, model: str, options: ServiceOptions, metrics: Metrics) -> None:
         self._model, self._options, self._metrics = model, options, metrics
-        self._pool = ThreadPoolExecutor(options.batch_threads, thread_name_prefix=f"batch-{model}")
+        self._threads = options.batch_threads or 1
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"batch-{model}")
         self._parts: dict[int, _Part] = {}  # that wait, by number: the oldest first
         self._groups: dict[Any, list[_Part]] = {}  # the same by key, each sorted by size
         self._waiting = 0  # rows of them
@@ -165,7 +166,7 @@ class Batcher:
 
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._parts and self._running < self._options.batch_threads:
+        while self._parts and self._running < self._threads:
             batch = self._choose()
             self._take(batch)
             self._running += 1
@@ -173,12 +174,16 @@ class Batcher:
             future.add_done_callback(functools.partial(self._finish, batch))
 
     def _choose(self) -> list[_Part]:
-        """The part that has waited longest, and its neighbours in length."""
+        """The part that has waited longest, and its neighbours in length.
+
+        So many that each thread that is free finds some.
+        """
         oldest = next(iter(self._parts.values()))
         group = self._groups[oldest.key]
         low = bisect.bisect_left(group, _order(oldest), key=_order)
         high, total, rows = low + 1, oldest.size, oldest.rows
-        while rows < self._options.max_batch_size:
+        share = math.ceil(self._waiting / (self._threads - self._running))
+        while rows < min(share, self._options.max_batch_size):
             shorter = group[low - 1] if low else None
             longer = group[high] if high < len(group) else None
             if shorter is None and longer is None:

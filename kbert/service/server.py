@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging as python_logging
 import signal
 import socket
@@ -10,6 +11,7 @@ from typing import Any
 
 from absl import logging
 
+from kbert.doctor import usable_cores
 from kbert.files import Path, local_only
 from kbert.service.http_service import HttpService, connection_class
 from kbert.service.metrics import Metrics
@@ -33,6 +35,8 @@ def serve(options: ServiceOptions, started: Callable[[list[str]], None]) -> None
         ImportError: an extra is not installed.
     """
 
+    options = _share_cores(options)
+
     async def main() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -47,6 +51,27 @@ def serve(options: ServiceOptions, started: Callable[[list[str]], None]) -> None
         await run(options, stop, started)
 
     asyncio.run(main())
+
+
+def _share_cores(options: ServiceOptions) -> ServiceOptions:
+    """The options with a number of batches, for a process of its own.
+
+    Products of a few short texts are too small for several threads: those wait for each other
+    longer than they compute. So each batch has one core, and as many run as there are cores.
+    """
+    import tensorflow as tf
+
+    threads = options.intra_op_threads
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+    except RuntimeError:
+        logging.warning("TensorFlow runs already: `intra_op_threads` stays as it was")
+        return options
+    if options.batch_threads is not None or threads != 1:
+        return options
+    if tf.config.list_physical_devices("GPU"):
+        return options
+    return dataclasses.replace(options, batch_threads=max(int(usable_cores()), 1))
 
 
 async def run(

@@ -43,8 +43,17 @@ class ServiceOptions(Options):
         2.0, help="Seconds between looks for new version folders; 0 = never.", at_least=0
     )
     max_batch_size: int = option(64, help="Most texts that are computed together.", at_least=1)
-    batch_threads: int = option(
-        1, help="Batches of a model that are computed at the same time.", at_least=1
+    batch_threads: int | None = option(
+        None,
+        help="Batches of a model that are computed at the same time. Default: one a core; 1 on a "
+        "GPU, and where --intra_op_threads is not 1.",
+        at_least=1,
+    )
+    intra_op_threads: int = option(
+        1,
+        help="Threads that a batch's products are shared by; 0 = one a core, for long texts that "
+        "come one at a time.",
+        at_least=0,
     )
     max_waiting: int = option(
         1024,

@@ -61,6 +61,7 @@ def test_what_stands_inside_a_span_does_not_matter():
     np.testing.assert_array_equal(before[0, :3], after[0, :3])
 
 
+@pytest.mark.jax_slow
 def test_a_long_span_and_the_last_column_stay_within_the_tables():
     _, head = make()
     long = np.tile(X, (1, 4, 1))[:1]
@@ -68,6 +69,7 @@ def test_a_long_span_and_the_last_column_stay_within_the_tables():
     assert np.isfinite(to_numpy(head(long, positions, starts, ends))).all()
 
 
+@pytest.mark.jax_slow
 def test_logits_are_float32_under_bfloat16():
     encoder = Encoder(tiny_config(), dtype="mixed_bfloat16")
     head = SpanBoundaryHead(encoder.config, encoder.token_embedding, dtype="mixed_bfloat16")

@@ -126,6 +126,7 @@ def test_the_block_of_each_layer(groups):
     assert all(a is b for a, b in zip(encoder.layer_blocks, wanted, strict=True))
 
 
+@pytest.mark.jax_slow
 def test_a_family_without_pooler_has_no_pooled_output():
     encoder = Encoder(tiny_config(pooler_activation=None))
     assert sorted(encoder(np.ones((1, 3), "int32"))) == ["sequence"]
@@ -143,6 +144,7 @@ def test_ids_alone_mean_one_segment_and_no_padding(encoder, inputs):
     assert_close(plain, sequence(encoder, {"token_ids": ids}), 1e-6)
 
 
+@pytest.mark.jax_slow
 def test_what_stands_in_the_padding_does_not_matter(encoder, inputs):
     changed = dict(inputs)
     real = inputs["padding_mask"]

@@ -187,6 +187,7 @@ def test_compiled_and_in_bfloat16():
     assert np.abs(to_numpy(half(inputs)["sequence"]).astype("float32") - expected).mean() < 0.06
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_and_counted(tmp_path, kind):
     encoder = make(**KINDS[kind])

@@ -93,6 +93,7 @@ def test_without_halting_all_take_all_steps():
     assert not added
 
 
+@pytest.mark.jax_slow
 def test_what_it_holds_is_what_is_described(tmp_path):
     for changes in ({}, {"halting": False}, {"pooler_activation": None, "embedding_size": 8}):
         encoder = make(**changes)

@@ -331,6 +331,19 @@ def test_requests_that_wait_are_one_batch(service, classifier, gate):
     assert service.metric("kbert_batches_total{reviews") - runs == len(gate.runs) <= 3
 
 
+def test_threads_that_are_free_share_a_request(classifier, gate):
+    texts = ["the red fox", "a dog", "the old man", "a house", "pen", "blue", "green", "we"]
+    wanted = signature(classifier, "classify")(text=tf.constant(texts))["scores"].numpy()
+    gate.open.set()
+    with running(model=[f"reviews={classifier}"], batch_threads=3) as service:
+        gate.runs.clear()  # of the load
+        status, answer = service.post("/v1/models/reviews:predict", {"instances": texts})
+        assert status == 200
+        found = [prediction["scores"] for prediction in answer["predictions"]]
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+        assert sorted(gate.runs) == [2, 3, 3]
+
+
 def test_one_text_that_the_model_refuses_costs_the_others_nothing(service, gate):
     bodies = [{"signature_name": "polite", "instances": [text]} for text in ("a", "rude", "b", "c")]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:

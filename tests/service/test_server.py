@@ -7,12 +7,15 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import urllib.request
 
 import numpy as np
 import pytest
 
+from kbert.doctor import usable_cores
 from kbert.service import Client, ServiceError, ServiceOptions, run, serve
 from tests.processes import start_program
 from tests.service.test_http_service import connected, head, wait_until
@@ -56,6 +59,25 @@ def test_what_is_small_is_sent_at_once(service, monkeypatch):
     monkeypatch.setattr(asyncio.selector_events._SelectorSocketTransport, "__init__", init)
     assert service.get("/health")[0] == 200
     assert found == [1]
+
+
+def test_a_process_of_its_own_computes_a_batch_on_each_core():
+    code = """
+import os
+from kbert.service import ServiceOptions
+from kbert.service.server import _share_cores
+def found(**options):
+    shared = _share_cores(ServiceOptions(model=["a=b"], **options))
+    return shared.batch_threads, tf.config.threading.get_intra_op_parallelism_threads()
+import tensorflow as tf
+print([found(), found(batch_threads=3), found(intra_op_threads=0)])
+tf.constant(0)
+print(found(intra_op_threads=2))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    cores = int(usable_cores())
+    assert run.stdout.splitlines() == [str([(cores, 1), (3, 1), (None, 0)]), "(None, 0)"]
+    assert "TensorFlow runs already" in run.stderr
 
 
 def test_sigterm_stops_it(operations):

@@ -80,6 +80,7 @@ def bert_base():
     assert len(encoder.weights) == before  # what was removed is gone
 
 
+@pytest.mark.jax_slow
 @KIND
 def test_the_base_is_another_adapter_s_too_and_stays(kind):
     encoder, base = adapted(kind)
@@ -154,6 +155,7 @@ def test_lora_scales_by_alpha_and_drops_only_in_training():
     assert np.std(dropped[:, 32:], axis=0).max() > 0.01
 
 
+@pytest.mark.jax_slow
 def test_grouped_keys_and_values_have_narrower_columns():
     encoder = Encoder(tiny_config(**KINDS["grouped"]))
     adapters.add(encoder, "lora", targets=("query", "key", "value"))
@@ -276,6 +278,7 @@ def test_a_pal_is_a_small_attention_beside_the_block():
     assert_close(some[:, 0], expected[[0, 1], [2, 0]], 2e-5)
 
 
+@pytest.mark.jax_slow
 @KIND
 @pytest.mark.parametrize("window", [None, pytest.param("window", marks=pytest.mark.slow)])
 def test_in_every_forward_part(kind, window):
@@ -333,6 +336,7 @@ def test_gradients_of_recomputed_layers_are_the_same(kind):
     assert_gradients_close({k: again[k] for k in keys}, {k: kept[k] for k in keys}, 1e-5)
 
 
+@pytest.mark.jax_slow
 @KIND
 def test_in_half_precision_its_weights_are_float32(kind):
     exact, _ = adapted(kind)
@@ -397,6 +401,7 @@ def test_what_runs_decides_the_graph_and_none_is_traced_twice():
     assert np.abs(found["lora"] - found["bitfit"]).max() > 0.01
 
 
+@pytest.mark.jax_slow
 def test_a_part_of_someone_else_is_registered():
     @adapters.register_adapter
     class Shift(adapters.Adapter):
@@ -428,6 +433,7 @@ def test_a_part_of_someone_else_is_registered():
     assert encoder(inputs)["sequence"].shape == (3, 12, 16)
 
 
+@pytest.mark.jax_slow
 def test_what_cannot_be(monkeypatch):
     encoder = Encoder(tiny_config())
     with pytest.raises(ValueError, match=r"An adapter is one of .*lora.*Received: 'loru'"):

@@ -162,6 +162,7 @@ def test_it_is_torch_s_transformer(seq2seq):
     )
 
 
+@pytest.mark.jax_slow
 def test_outputs_and_their_shapes(seq2seq):
     inputs = make_inputs()
     out = seq2seq(inputs, return_hidden_states=True, return_attention=True)
@@ -206,6 +207,7 @@ def test_decoding_with_the_cache_is_decoding_from_scratch(seq2seq, mode):
     check_decoding(seq2seq, *padded(SOURCES), step, count=4)
 
 
+@pytest.mark.jax_slow
 def test_it_is_saved_and_revived(seq2seq, tmp_path):
     seq2seq.save_to_preset(tmp_path / "preset")
     seq2seq.save(tmp_path / "model.keras")

@@ -193,6 +193,7 @@ def test_what_does_not_fit_is_refused():
             name = "test_attention_alone"
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("kind", ["global tokens", "bottleneck", "convolution"])
 def test_parts_that_read_on_take_no_causal_mask(kind):
     encoder = Encoder(tiny_config(**KINDS[kind]))

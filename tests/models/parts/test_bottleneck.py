@@ -147,6 +147,7 @@ def test_gradients_of_other_kinds_equal_hugging_face(kind):
     assert_gradients_close(ours, expected)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("attention_input", ["own_bottleneck", "bottleneck", "whole"])
 @pytest.mark.parametrize("no_norm", [True, False])
 def test_the_count_by_formula_is_that_of_the_weights(attention_input, no_norm):
@@ -190,6 +191,7 @@ def test_no_norm_is_a_scale_and_a_shift():
     assert to_numpy(layer(ops.array([[1.0, -1.0]]))).tolist() == [[2.5, -3.0]]
 
 
+@pytest.mark.jax_slow
 def test_a_token_reads_both_its_neighbours_and_nothing_beyond_the_row():
     config = tiny_config(**KINDS["bottleneck"])
     embeddings = Encoder(config).embeddings

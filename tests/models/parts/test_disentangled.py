@@ -101,6 +101,7 @@ def test_pair_of_tokens_by_pair(x, terms):
         assert_close(ours, expected, 1e-5)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("terms", [TERMS, TERMS[:1], TERMS[1:]])
 def test_some_tokens_attend_as_all_do(x, terms):
     table, layer = made(terms)
@@ -198,6 +199,7 @@ def test_the_description_counts_it(changes):
     assert "part                disentangled" in str(describe(config))
 
 
+@pytest.mark.jax_slow
 def test_all_layers_share_one_table_and_its_gradient():
     config = tiny_config(**KINDS["disentangled"])
     encoder = Encoder(config)

@@ -87,6 +87,7 @@ def test_it_attends_and_convolves(packed):
     assert_close(to_numpy(outputs)[mask > 0], expected[mask > 0], 1e-5)
 
 
+@pytest.mark.jax_slow
 def test_groups_do_not_see_each_other():
     layer = GroupedFeedForward(8, num_groups=2, activation="relu", name="feed_forward")
     layer.build((None, None, 6))

@@ -96,6 +96,7 @@ def test_pair_of_tokens_by_pair(x, in_blocks):
     assert_close(found.sum(1), np.ones((real.sum(), N)), 1e-5)
 
 
+@pytest.mark.jax_slow
 def test_some_tokens_attend_as_all_do(x):
     places, layer = made()
     positions = np.array([[9, 0, 3], [2, 2, 5], [6, 6, 1]], "int32")

@@ -63,6 +63,7 @@ def test_it_is_attention_with_a_number_for_each_distance():
     assert_close(to_numpy(probabilities), whole, 1e-6)
 
 
+@pytest.mark.jax_slow
 def test_the_buckets_are_those_of_transformers():
     torch = pytest.importorskip("torch")
     from transformers.models.mpnet.modeling_mpnet import MPNetEncoder

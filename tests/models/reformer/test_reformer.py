@@ -146,6 +146,7 @@ def test_outputs_equal_hugging_face(case):
         np.testing.assert_array_equal(ours["hidden_states"][-1], ours["sequence"])
 
 
+@pytest.mark.jax_slow
 @CASE
 @pytest.mark.usefixtures("same_rotations")
 def test_gradients_equal_hugging_face(case):

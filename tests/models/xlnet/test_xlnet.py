@@ -354,6 +354,7 @@ def test_the_head_that_searches_by_beams_is_told(tmp_path):
         Task.from_preset(tmp_path)
 
 
+@pytest.mark.jax_slow
 def test_shapes_with_a_memory_are_said():
     config = tiny_config("xlnet", hidden_size=WIDTH, num_layers=LAYERS)
     encoder, memory = Encoder(config), make_memory()
@@ -386,6 +387,7 @@ def test_an_order_and_a_memory_of_any_length():
         assert_close(to_numpy(found[name]), to_numpy(x), 1e-5)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("kind", ["xlnet", "universal_transformer"])
 def test_a_pooler_may_be_the_token_itself(kind):
     encoder = Encoder(tiny_config(kind, pooler_activation="identity"))
