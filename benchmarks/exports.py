@@ -9,7 +9,7 @@
   and after fine-tuning for 8 bits (`kbert.quantization`).
 
 `python -m benchmarks.exports [speed] [quality] [--data FOLDER] [--size minilm bert-base]
-[--rounds 9] [--rows 8000] [--seeds 0 1 2]`
+[--rounds 9] [--rows 8000] [--tasks sst2 stsb squad] [--seeds 0 1 2]`
 
 `--data` holds `glue/` and `squad/` (see `benchmarks.fine_tuning`), which `quality` needs; with it
 `speed` takes SST-2's sentences. What is not installed is left out.
@@ -187,8 +187,11 @@ def measure(name: str, flags: Any, seed: int) -> dict[str, float]:
     options = {key: job.settings[key] for key in ("max_length", "doc_stride") if job.settings[key]}
     if job.labels:
         options["labels"] = job.labels
-    train = Table({key: column[: flags.rows] for key, column in job.train.items()})
-    dev, metric = Table(job.dev), RUNS[name].metric
+    train, dev = (
+        Table({key: column[:count] for key, column in columns.items()})
+        for columns, count in ((job.train, flags.rows), (job.dev, flags.dev_rows))
+    )
+    metric = RUNS[name].metric
     found = {}
     for title, changed in (("", lambda task: task), (QAT, quantization.quantization_aware)):
         keras.utils.set_random_seed(seed)
@@ -212,7 +215,8 @@ def measure(name: str, flags: Any, seed: int) -> dict[str, float]:
 
 def quality(flags: Any) -> None:
     """What bfloat16 and int8 cost in a task's metric."""
-    folder = experiments.results_folder(flags.output_dir, rows=flags.rows, epochs=flags.epochs)
+    sizes = {"rows": flags.rows, "dev_rows": flags.dev_rows, "epochs": flags.epochs}
+    folder = experiments.results_folder(flags.output_dir, **sizes)
     found = {
         name: [
             experiments.once(
@@ -222,10 +226,10 @@ def quality(flags: Any) -> None:
             )
             for seed in flags.seeds
         ]
-        for name in TASKS
+        for name in flags.tasks
     }
     rows = []
-    for title in found[TASKS[0]][0]:
+    for title in found[flags.tasks[0]][0]:
         values = (mean(results, title, ".1f") for results in found.values())
         ratios = [
             statistics.mean(r[title] for r in results)
@@ -233,7 +237,7 @@ def quality(flags: Any) -> None:
             for results in found.values()
         ]
         rows.append((title, *values, f"{100 * (min(ratios) - 1):+.1f} %"))
-    print_table(("runs in", *(f"{x}, {RUNS[x].metric}" for x in TASKS), "most lost"), rows)
+    print_table(("runs in", *(f"{x}, {RUNS[x].metric}" for x in found), "most lost"), rows)
 
 
 PARTS = {"speed": speed, "quality": quality}
@@ -245,7 +249,9 @@ def main() -> None:
     parser.add_argument("--size", nargs="+", default=list(SIZES), choices=SIZES)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--rows", type=int, default=8000, help="of each training set")
+    parser.add_argument("--dev_rows", type=int, help="of each dev set (default: all)")
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     flags = parser.parse_args()
     names = flags.names or [name for name in PARTS if name == "speed" or flags.data]
     if set(names) - set(PARTS) or ("quality" in names and not flags.data):
