@@ -30,6 +30,14 @@ def open_savedmodel(folder: str) -> Answer:
     return lambda texts: classify(text=tf.constant(texts))["scores"].numpy()
 
 
+def open_savedmodel_on_one_core(folder: str) -> Answer:
+    """As `kbert-serve` has it: a batch is computed by one thread."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    return open_savedmodel(folder)
+
+
 def open_exported(folder: str) -> Answer:
     from kbert.tasks import load_exported
 
@@ -132,6 +140,7 @@ def open_torch(folder: str, half: bool) -> Answer:
 
 OPENERS: dict[str, Callable[..., Answer]] = {
     "savedmodel": open_savedmodel,
+    "savedmodel, one thread": open_savedmodel_on_one_core,
     "exported": open_exported,
     "bare": open_bare,
     "inside": open_inside,

@@ -4,11 +4,13 @@
   to classes: one text at a time, 8, 32, and texts of 128 tokens. Each contender is a process of its
   own; they answer in turns, and each number is the smallest of the rounds, in sentences a second.
   "tokenizers" is the runtime fed by Hugging Face's tokenizers library, and nothing else around it;
-  "inside" is the runtime fed by the tokenizer that the export has for it.
+  "inside" is the runtime fed by the tokenizer that the export has for it, "one thread" TensorFlow
+  with one for each product.
 - `quality`: MiniLM-L6 fine-tuned on SST-2, STS-B and SQuAD's sample, its metric in each precision,
   and after fine-tuning for 8 bits (`kbert.quantization`).
 
 `python -m benchmarks.exports [speed] [quality] [--data FOLDER] [--size minilm bert-base]
+[--formats savedmodel onnx openvino litert torch]
 [--rounds 9] [--rows 8000] [--tasks sst2 stsb squad] [--seeds 0 1 2]`
 
 `--data` holds `glue/` and `squad/` (see `benchmarks.fine_tuning`), which `quality` needs; with it
@@ -49,8 +51,14 @@ FORMATS = {
     "savedmodel": ("float32", "bfloat16", "int8"),
     "onnx": ("float32", "int8"),
     "openvino": ("float32", "bfloat16", "int8"),
+    "litert": ("float32", "int8"),
 }
-MODULES = {"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}
+MODULES = {
+    "onnx": "onnxruntime",
+    "openvino": "openvino",
+    "litert": "ai_edge_litert",
+    "torch": "torch",
+}
 TASKS = ("sst2", "stsb", "squad")
 QAT = ", trained for it"
 
@@ -99,22 +107,26 @@ def make_task(size: str) -> Any:
     return kbert.tasks.TextClassifier(encoder, tokenizer, CLASSES, max_length=LENGTH)
 
 
-def write_all(task: Any, folder: Path) -> dict[str, tuple[str, str, float]]:
-    """Every export: title -> what opens it, its folder and its megabytes."""
+def write_all(
+    task: Any, folder: Path, formats: Sequence[str]
+) -> dict[str, tuple[str, str, float]]:
+    """Exports in some formats: title -> what opens it, its folder and its megabytes."""
     found: dict[str, tuple[str, str, float]] = {}
     for format, precisions in FORMATS.items():
         for precision in precisions:
-            if not is_installed(format):
+            if format not in formats or not is_installed(format):
                 continue
             title, path = f"{format} {precision}", folder / f"{format}-{precision}"
             written = task.export(path, format=format, precision=precision)
             kind = "savedmodel" if format == "savedmodel" else "exported"
             found[title] = (kind, written, megabytes(Path(written)))
-            if kind == "exported":
+            if kind == "savedmodel" and precision == "float32":
+                found[f"{title}, one thread"] = (f"{kind}, one thread", *found[title][1:])
+            elif format != "litert" and kind == "exported":
                 found[f"{title}, tokenizers"] = ("bare", written, megabytes(Path(written)))
                 if "inside" in read_description(written)["tokenizer"]:
                     found[f"{title}, inside"] = ("inside", written, megabytes(Path(written)))
-    if is_installed("torch"):
+    if "torch" in formats and is_installed("torch"):
         task.save_to_preset(folder / "torch", format="huggingface")
         size = megabytes(folder / "torch")
         for title in ("torch", "torch bfloat16"):
@@ -148,7 +160,7 @@ def speed(flags: Any) -> None:
     for size in flags.size:
         place = Path(tempfile.mkdtemp())
         task = make_task(size)
-        written = write_all(task, place)
+        written = write_all(task, place, flags.formats)
         del task
         gc.collect()
         contenders = {title: Contender(*made[:2]) for title, made in written.items()}
@@ -247,6 +259,9 @@ def main() -> None:
     parser = experiments.parser("exports", __doc__)
     parser.add_argument("--data", help="folder with glue/ and squad/")
     parser.add_argument("--size", nargs="+", default=list(SIZES), choices=SIZES)
+    parser.add_argument(
+        "--formats", nargs="+", default=[*FORMATS, "torch"], choices=[*FORMATS, "torch"]
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--rows", type=int, default=8000, help="of each training set")
     parser.add_argument("--dev_rows", type=int, help="of each dev set (default: all)")

@@ -3,14 +3,15 @@
 - `speed`: connections that each send a sentence as soon as they have the vector of the one before:
   requests a second, and milliseconds that 50 and 99 of 100 take. Beside it the same SavedModel
   called for each request by itself, the same in TensorFlow's own batching, and
-  sentence-transformers on the same weights, each behind the same web server, in a process of its
-  own. They take turns; each number is the median of the rounds.
+  sentence-transformers on the same weights, and fastembed (ONNX Runtime) where a Python that has it
+  is given, each behind the same web server, in a process of its own. They take turns; each number
+  is the median of the rounds.
 - `soak`: minutes of load with everything that happens to a service at once: requests that are
   wrong, too large or broken off, a new version every 20 seconds. Reports answers that were not as
   they should be, and how memory grew, from the first quarter to the last.
 
 `python -m benchmarks.service [speed] [soak] [--data FOLDER] [--connections 1 8 32 128]
-[--seconds 10] [--rounds 3] [--minutes 10] [--contender NAME …]`
+[--seconds 10] [--rounds 3] [--minutes 10] [--contender NAME …] [--fastembed PYTHON]`
 
 `--data` holds `glue/`, for SST-2's sentences; else a few of ours.
 """
@@ -39,7 +40,7 @@ import numpy as np
 from benchmarks._experiments import parser, print_table
 
 OURS = "kbert-serve"
-CONTENDERS = (OURS, "alone", "batched", "sentence-transformers")
+CONTENDERS = (OURS, "alone", "batched", "sentence-transformers", "fastembed")
 EXPORTS_EVERY = 20.0  # seconds, of the soak
 _HEADER_END = b"\r\n\r\n"
 
@@ -75,10 +76,8 @@ def export(folder: Path) -> tuple[str, str]:
 class Server:
     """A process that prints its address."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, command: Sequence[str], python: str = sys.executable) -> None:
+        self.process = subprocess.Popen([python, "-m", *command], stdout=subprocess.PIPE, text=True)
         assert self.process.stdout
         self.address = self.process.stdout.readline().strip()
         if not self.address:
@@ -95,11 +94,43 @@ class Server:
         return sum(map(float, found))
 
 
-def start(name: str, path: str, peer: str, more: Sequence[str] = ()) -> Server:
+def start(
+    name: str, path: str, peer: str, more: Sequence[str] = (), python: str | None = None
+) -> Server:
     if name == OURS:
         return Server(["pipelines.serve", f"--model=vectors={path}", "--port=0", *more])
-    folder = peer if name == "sentence-transformers" else path
-    return Server(["benchmarks._service_contender", name, folder])
+    command = ["benchmarks._service_contender", name]
+    if name == "fastembed":
+        assert python is not None
+        return Server([*command, write_onnx(peer)], python)
+    return Server([*command, peer if name == "sentence-transformers" else path])
+
+
+def write_onnx(folder: str) -> str:
+    """Adds the model's states as an ONNX file, which fastembed pools, to the folder."""
+    import torch
+    from transformers import AutoModel
+
+    class States(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+
+        def forward(self, *values: Any) -> Any:
+            return self.model(**dict(zip(names, values, strict=True))).last_hidden_state
+
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    ones = torch.ones(2, 8, dtype=torch.int64)
+    torch.onnx.export(
+        States(),
+        (ones, ones, 0 * ones),
+        f"{folder}/model.onnx",
+        input_names=names,
+        output_names=["states"],
+        dynamic_axes={name: {0: "batch", 1: "length"} for name in [*names, "states"]},
+        dynamo=False,
+    )
+    return folder
 
 
 def request_of(path: str, content: Any) -> bytes:
@@ -187,7 +218,7 @@ def speed(flags: Any, folder: Path) -> None:
     with contextlib.ExitStack() as stack:
         servers = {}
         for name in flags.contender:
-            servers[name] = start(name, path, peer)
+            servers[name] = start(name, path, peer, python=flags.fastembed)
             stack.callback(servers[name].end)
         compare(servers, texts, flags)
 
@@ -335,8 +366,14 @@ def main() -> None:
     arguments.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--minutes", type=float, default=10.0, help="of the soak")
-    arguments.add_argument("--contender", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
+    arguments.add_argument("--contender", nargs="+", choices=CONTENDERS, help="default: all")
+    arguments.add_argument("--fastembed", metavar="PYTHON", help="one that has it, and orjson")
     flags = arguments.parse_args()
+    if flags.fastembed is None and "fastembed" in (flags.contender or ()):
+        arguments.error("the contender fastembed needs --fastembed=PYTHON")
+    flags.contender = flags.contender or [
+        name for name in CONTENDERS if name != "fastembed" or flags.fastembed
+    ]
     names = flags.names or ["speed"]
     if unknown := set(names) - set(PARTS):
         arguments.error(f"names are {', '.join(PARTS)}. Received: {', '.join(sorted(unknown))}")
