@@ -107,9 +107,7 @@ def make_task(size: str) -> Any:
     return kbert.tasks.TextClassifier(encoder, tokenizer, CLASSES, max_length=LENGTH)
 
 
-def write_all(
-    task: Any, folder: Path, formats: Sequence[str]
-) -> dict[str, tuple[str, str, float]]:
+def write_all(task: Any, folder: Path, formats: Sequence[str]) -> dict[str, tuple[str, str, float]]:
     """Exports in some formats: title -> what opens it, its folder and its megabytes."""
     found: dict[str, tuple[str, str, float]] = {}
     for format, precisions in FORMATS.items():

@@ -40,7 +40,8 @@ import numpy as np
 from benchmarks._experiments import parser, print_table
 
 OURS = "kbert-serve"
-CONTENDERS = (OURS, "alone", "batched", "sentence-transformers", "fastembed")
+ONNX = {f"{OURS}, ONNX {precision}": precision for precision in ("float32", "int8")}
+CONTENDERS = (OURS, *ONNX, "alone", "batched", "sentence-transformers", "fastembed")
 EXPORTS_EVERY = 20.0  # seconds, of the soak
 _HEADER_END = b"\r\n\r\n"
 
@@ -97,13 +98,22 @@ class Server:
 def start(
     name: str, path: str, peer: str, more: Sequence[str] = (), python: str | None = None
 ) -> Server:
-    if name == OURS:
-        return Server(["pipelines.serve", f"--model=vectors={path}", "--port=0", *more])
+    if name == OURS or name in ONNX:
+        folder = write_export(peer, ONNX[name]) if name in ONNX else path
+        return Server(["pipelines.serve", f"--model=vectors={folder}", "--port=0", *more])
     command = ["benchmarks._service_contender", name]
     if name == "fastembed":
         assert python is not None
         return Server([*command, write_onnx(peer)], python)
     return Server([*command, peer if name == "sentence-transformers" else path])
+
+
+def write_export(peer: str, precision: str) -> str:
+    """The model of sentence-transformers as kbert exports it to ONNX Runtime."""
+    import kbert
+
+    task = kbert.tasks.TextEmbedder.from_preset(peer)
+    return task.export(f"{peer}-{precision}", format="onnx", precision=precision)
 
 
 def write_onnx(folder: str) -> str:

@@ -7,7 +7,9 @@ r"""Serves exported models over HTTP, and over gRPC: texts of many requests are 
       --token_file=token
 
 Models are SavedModels: --export_dir of the other programs, kbert-export, or any whose signatures
-take arrays. pip install 'kbert[serve]'. A request, in the form of TensorFlow Serving's REST API:
+take arrays; or exports of classifiers, regressors, taggers and embedders for ONNX Runtime
+(kbert-export --format=onnx). pip install 'kbert[serve]'. A request, in the form of TensorFlow
+Serving's REST API:
 
   curl http://127.0.0.1:8501/v1/models/reviews:predict \
       -d '{"instances": ["a visually stunning rumination on love"]}'

@@ -29,7 +29,9 @@ CURRENT = [name for name in PAGES if name != "CHANGELOG.md"]
 # Flags of TensorFlow Serving and of absl itself.
 FLAGS_OF_OTHERS = {
     *("help", "verbosity"),
-    *("model_config_file", "enable_batching", "batching_parameters_file"),  # the model server's
+    # The model server's.
+    *("model_config_file", "enable_batching", "batching_parameters_file"),
+    "tensorflow_intra_op_parallelism",
 }
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

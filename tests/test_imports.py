@@ -17,13 +17,12 @@ RANKS = {
     **dict.fromkeys(("doctor", "hub", "options", "registry", "resumable"), -1),
     **dict.fromkeys(("configs", "tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding", "inference"), 1),
-    "service": 1,
     **dict.fromkeys(("models", "heads", "search", "training"), 2),
     **dict.fromkeys(("tasks", "word_vectors"), 3),
     **dict.fromkeys(("conversion", "visualization", "recipes", "__init__"), 4),
     **dict.fromkeys(("adapters", "pruning"), 3.5),
     "quantization": 3.8,
-    **dict.fromkeys(("extraction", "experiments"), 4),
+    **dict.fromkeys(("extraction", "experiments", "service"), 4),
     **dict.fromkeys(("demo", "distillation"), 5),
     **dict.fromkeys(("config", "finetuning"), 6),  # names of the version before, which warn
 }

@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from kbert.files import Path
 from kbert.service.errors import Refused
 from kbert.types import PathLike
 
 Arrays = dict[str, np.ndarray]
+# What is there when a version is whole: of a SavedModel, of an export to another runtime.
+SAVED_MODEL, EXPORT = "saved_model.pb", "export.json"
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ class Entry:
 
 
 class LoadedModel:
-    """A SavedModel in memory.
+    """A SavedModel in memory, or an export to another runtime.
 
     Args:
         folder: the version's folder.
@@ -138,23 +141,20 @@ class LoadedModel:
         entries: name -> `Entry`.
 
     Raises:
-        ValueError: it is no SavedModel that loads, or has no signature.
+        ValueError: it is no SavedModel or export that loads, or has no signature.
     """
 
     def __init__(self, folder: PathLike) -> None:
-        import tensorflow as tf
-        import tensorflow_text  # noqa: F401  # registers the tokenizer's operations
-
         self.folder = os.fspath(folder)
+        load = _load_exported if (Path(folder) / EXPORT).is_file() else _load_saved_model
         try:
             # What it loads lives as long as this does.
-            self._loaded = tf.saved_model.load(self.folder)
+            self._loaded, signatures = load(self.folder)
         except Exception as error:  # a damaged file raises what its bytes happen to say
             raise ValueError(
-                f"The folder holds no SavedModel that loads ({first_line(error)}). "
+                f"The folder holds no SavedModel or export that loads ({first_line(error)}). "
                 f"Received: {self.folder}"
             ) from error
-        signatures = getattr(self._loaded, "signatures", {})
         self.entries = {name: Entry(name, function) for name, function in signatures.items()}
         if not self.entries:
             raise ValueError(f"The SavedModel has no signatures. Received: {self.folder}")
@@ -195,6 +195,25 @@ class LoadedModel:
     def signature_defs(self) -> dict[str, Any]:
         """The signatures as TensorFlow Serving's metadata has them."""
         return {name: _signature_def(entry) for name, entry in self.entries.items()}
+
+
+def _load_saved_model(folder: str) -> tuple[Any, Mapping[str, Any]]:
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  # registers the tokenizer's operations
+
+    loaded = tf.saved_model.load(folder)
+    return loaded, getattr(loaded, "signatures", {})
+
+
+def _load_exported(folder: str) -> tuple[Any, Mapping[str, Any]]:
+    import tensorflow as tf
+
+    from kbert.tasks import load_exported
+
+    # As many threads as TensorFlow has for a product; 0 = one a core there too.
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    exported = load_exported(folder, threads=threads or None)
+    return exported, exported.functions()
 
 
 def row_sizes(inputs: Mapping[str, np.ndarray], rows: int) -> np.ndarray:

@@ -15,16 +15,19 @@ from absl import logging
 from kbert.files import Path
 from kbert.service.batching import Batcher
 from kbert.service.errors import Refused, Retired
-from kbert.service.loaded import Arrays, Entry, LoadedModel, row_sizes
+from kbert.service.loaded import EXPORT, SAVED_MODEL, Arrays, Entry, LoadedModel, row_sizes
 from kbert.service.metrics import Metrics
 from kbert.service.settings import ServiceOptions
 
-_SAVED_MODEL = "saved_model.pb"
 _VERSION = re.compile(r"[1-9][0-9]{0,17}|0")
 _LONGEST_WAIT = 60.0  # seconds between tries to load what did not
 
 # What a request asks of a version: its signature, and the inputs.
 Prepare: TypeAlias = Callable[[LoadedModel], tuple[Entry, Arrays]]
+
+
+def _is_whole(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (SAVED_MODEL, EXPORT))
 
 
 def _load(folder: Path) -> LoadedModel:
@@ -77,10 +80,10 @@ class Model:
     def folders(self) -> dict[int, Path]:
         """The versions in the folder, the newest first."""
         folder = Path(self.folder)
-        if (folder / _SAVED_MODEL).is_file():
+        if _is_whole(folder):
             return {int(folder.name) if _VERSION.fullmatch(folder.name) else 1: folder}
         found = {int(p.name): p for p in folder.iterdir() if _VERSION.fullmatch(p.name)}
-        whole = [number for number in found if (found[number] / _SAVED_MODEL).is_file()]
+        whole = [number for number in found if _is_whole(found[number])]
         return {number: found[number] for number in sorted(whole, reverse=True)}
 
     async def refresh(self, pool: ThreadPoolExecutor) -> None:
@@ -168,8 +171,8 @@ class Models:
             if not model.versions:
                 why = "; ".join(model.failed.values()) or f"Received: {model.folder}"
                 raise ValueError(
-                    f"The folder of {model.name!r} must hold a SavedModel, or version folders 1, "
-                    f"2, … of which one loads. {why}"
+                    f"The folder of {model.name!r} must hold a SavedModel or an export to another "
+                    f"runtime, or version folders 1, 2, … of which one loads. {why}"
                 )
 
     async def watch(self) -> None:

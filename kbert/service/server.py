@@ -34,7 +34,6 @@ def serve(options: ServiceOptions, started: Callable[[list[str]], None]) -> None
         OSError: a port is taken, or a file cannot be read.
         ImportError: an extra is not installed.
     """
-
     options = _share_cores(options)
 
     async def main() -> None:

@@ -23,7 +23,7 @@ class ServiceOptions(Options):
     """
 
     model: tuple[str, ...] = option(
-        help="NAME=FOLDER, where FOLDER holds version folders 1, 2, … as an export writes them, or "
+        help="NAME=FOLDER, where FOLDER holds version folders 1, 2, … with an export each, or "
         "is one of them, which then is served alone. Repeat it for more models.",
         repeated=True,
     )

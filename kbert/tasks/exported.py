@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 from absl import logging
 
 from kbert import registry
 from kbert.checkpoints.keys import make_config
 from kbert.files import Path
+from kbert.graphs import graph
 from kbert.layers.fake_quantization import without_fake_quantization
 from kbert.serving.exported import (
     DESCRIPTION_FILE,
@@ -21,6 +24,7 @@ from kbert.serving.exported import (
     open_runtime,
     read_description,
 )
+from kbert.serving.requests import Signature, bounded
 from kbert.serving.rows import RowFunction, Run
 from kbert.serving.text_graphs import write_text_graphs
 from kbert.serving.text_rows import TextRows
@@ -276,6 +280,55 @@ class ExportedTask:
         """
         return self.task.predict(data, **{**self._options, **options})
 
+    def functions(self) -> dict[str, Any]:
+        """The entry points of the task's SavedModel, with ONNX Runtime in the place of its layers.
+
+        Texts are split to tokens in a graph, so that any tokenizer does, and requests are as
+        bounded as a SavedModel's. They can be called by several threads at a time.
+
+        Returns:
+            Name -> concrete function of named tensors; the first is also "serving_default".
+
+        Raises:
+            ValueError: another runtime, or a task whose answers are no rows of its logits.
+        """
+        task, format = self.task, self.description["format"]
+        # OpenVINO and LiteRT compute for one thread at a time.
+        if format != "onnx" or not hasattr(task, "logits_by_runtime"):
+            raise self._unserved()
+        outputs = {
+            name: [None if isinstance(axis, str) else axis for axis in axes]
+            for name, axes in self.description["outputs"].items()
+        }
+
+        def call(features: Mapping[str, tf.Tensor], training: bool = False) -> dict[str, tf.Tensor]:
+            names = [name for name in task.row_inputs if name in features]
+
+            def run(*arrays: np.ndarray) -> list[np.ndarray]:
+                found = task.logits_by_runtime(dict(zip(names, arrays, strict=True)))
+                return [np.asarray(found[name], np.float32) for name in outputs]
+
+            tensors = [features[name] for name in names]
+            found = tf.numpy_function(run, tensors, [tf.float32] * len(outputs), stateful=False)
+            return {
+                name: tf.ensure_shape(x, shape)
+                for (name, shape), x in zip(outputs.items(), found, strict=True)
+            }
+
+        task.call = call
+        try:
+            made = {name: _by_name(bounded(x)) for name, x in task.signatures().items()}
+        except NotImplementedError as error:  # it asks the encoder itself
+            raise self._unserved() from error
+        return {**made, "serving_default": next(iter(made.values()))}
+
+    def _unserved(self) -> ValueError:
+        return ValueError(
+            "Of other exports than SavedModels, those for ONNX Runtime are served, of classifiers, "
+            "regressors, taggers and embedders. Received: an export to "
+            f"{self.description['format']} of a {type(self.task).__name__}"
+        )
+
     def evaluate(self, data: Any, labels: Any = None, **options: Any) -> dict[str, float]:
         """The metrics on labelled examples, of a fine-tuned task; see its `evaluate`."""
         if not hasattr(self.task, "score_names"):
@@ -285,6 +338,17 @@ class ExportedTask:
                 f"Received: a {type(self.task).__name__}"
             )
         return self.task.evaluate(data, labels, **options)
+
+
+def _by_name(signature: Signature) -> Any:
+    """An entry point as a SavedModel has it: a concrete function of named tensors."""
+    names = [spec.name for spec in signature.inputs]
+
+    def entry(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return signature.function(*(inputs[name] for name in names))
+
+    specs = dict(zip(names, signature.inputs, strict=True))
+    return graph(entry, autograph=False).get_concrete_function(**specs)
 
 
 def _config_of(description: Mapping[str, Any], source: str) -> Any:

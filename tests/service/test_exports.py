@@ -1,5 +1,7 @@
 """What tasks export, served: the service gives what the SavedModels give."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,6 +9,8 @@ import tensorflow as tf
 import kbert
 from kbert.extraction import export_features
 from kbert.service import Client
+from kbert.service.loaded import EXPORT, LoadedModel
+from kbert.serving.exported import DESCRIPTION_FILE, read_description
 from tests.harness import randomise, tiny_config
 from tests.service_harness import running, signature
 
@@ -52,3 +56,77 @@ def test_vectors_masks_and_tags(tmp_path, tiny_vocabulary):
                 assert given.tolist() == column.numpy().tolist(), name
             else:
                 np.testing.assert_allclose(given, column, atol=1e-5)
+
+
+def classifier(tiny_vocabulary, **options):
+    config = tiny_config(vocabulary_size=len(tiny_vocabulary), max_positions=64)
+    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+    task = kbert.tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["no", "yes"], **options)
+    randomise(task)
+    return task
+
+
+def test_an_export_to_onnx_runtime(tmp_path, tiny_vocabulary):
+    pytest.importorskip("tf2onnx")
+    assert EXPORT == DESCRIPTION_FILE
+    task = classifier(tiny_vocabulary, max_length=64)
+    path = task.export(tmp_path / "1", format="onnx")
+    with running(model=[f"m={tmp_path}"], batch_threads=2) as service:
+        client = Client(service.address)
+        wanted = [[row["probabilities"][x] for x in task.labels] for row in task.predict(TEXTS)]
+        found = client.predict("m", TEXTS)
+        np.testing.assert_allclose([row["scores"] for row in found], wanted, atol=1e-4)
+        assert [row["label"] for row in found] == [row["label"] for row in task.predict(TEXTS)]
+        pairs = {"first": TEXTS, "second": TEXTS[::-1]}
+        found = client.predict("m", pairs, signature="classify_pairs")
+        wanted = [row["probability"] for row in task.predict(pairs)]
+        np.testing.assert_allclose([row["score"] for row in found], wanted, atol=1e-4)
+        metadata = service.get("/v1/models/m/metadata")[1]["metadata"]["signature_def"]
+        assert set(metadata["signature_def"]) == {"classify", "classify_pairs", "serving_default"}
+        status, answer = service.post("/v1/models/m:predict", {"instances": ["a" * 20_000]})
+        assert status == 413, answer
+    description = read_description(path)
+    (tmp_path / "1" / DESCRIPTION_FILE).write_text(json.dumps({**description, "format": "litert"}))
+    with pytest.raises(ValueError, match="that loads"):
+        LoadedModel(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["windows", "several", "number", "vectors", "tags"])
+def test_signatures_of_an_export_are_those_of_the_savedmodel(tmp_path, tiny_vocabulary, kind):
+    pytest.importorskip("tf2onnx")
+    config = tiny_config(vocabulary_size=len(tiny_vocabulary), max_positions=64)
+    encoder, tokenizer = kbert.Encoder(config), kbert.WordPieceTokenizer(tiny_vocabulary)
+    task = {
+        "windows": lambda: classifier(tiny_vocabulary, max_length=16, doc_stride=4),
+        "several": lambda: classifier(tiny_vocabulary, max_length=32, multi_label=True),
+        "number": lambda: kbert.tasks.TextRegressor(encoder, tokenizer),
+        "vectors": lambda: kbert.tasks.TextEmbedder(encoder, tokenizer, query_prompt="two "),
+        "tags": lambda: kbert.tasks.TokenClassifier(encoder, tokenizer, ["A", "B"]),
+    }[kind]()
+    randomise(task)
+    ours = LoadedModel(task.export(tmp_path / "onnx", format="onnx")).entries
+    theirs = LoadedModel(task.export(tmp_path / "savedmodel")).entries
+    assert set(ours) == set(theirs)
+    for name, entry in theirs.items():
+        assert (ours[name].inputs, ours[name].outputs) == (entry.inputs, entry.outputs), name
+        if not all(spec.shape == (None,) for spec in entry.inputs.values()):
+            continue  # rows of words
+        given = {key: np.array([x.encode() for x in TEXTS], object) for key in entry.inputs}
+        found = ours[name].run(given)
+        for key, wanted in entry.run(given).items():
+            if wanted.dtype.kind == "f":
+                np.testing.assert_allclose(found[key], wanted, atol=1e-4)
+            else:
+                assert found[key].tolist() == wanted.tolist()
+
+
+@pytest.mark.slow
+def test_an_export_of_answers_is_refused(tmp_path, tiny_vocabulary):
+    pytest.importorskip("tf2onnx")
+    config = tiny_config(vocabulary_size=len(tiny_vocabulary), max_positions=64)
+    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+    task = kbert.tasks.QuestionAnswerer(kbert.Encoder(config), tokenizer, max_length=32)
+    path = task.export(tmp_path / "answers", format="onnx")
+    with pytest.raises(ValueError, match=r"classifiers, .* Received: an export to onnx of a Quest"):
+        LoadedModel(path)

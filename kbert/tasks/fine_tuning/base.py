@@ -242,6 +242,7 @@ class FineTuningTask(EncoderTask):
             return {name: self.texts.pool(x, mask) for name, x in found.items()}
 
         self.predictor = Predictor(self, logits)
+        self.logits_by_runtime = logits
 
     def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         """Name -> what is predicted, for a student and its teacher to compare.
