@@ -25,10 +25,8 @@ AT_FULL_SIZE = "12_on_several_devices"  # two minutes
 # Not run at full size since their code was changed last: they have no outputs.
 WITHOUT_OUTPUTS = {
     "01_pretrain_in_five_minutes",
-    "10_one_classifier_seven_sizes",
     "11_search_by_meaning",
     "15_the_family_side_by_side",
-    "16_pretrain_on_your_domain",
 }
 MOST_BYTES = 400_000
 
