@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import weakref
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -284,7 +285,8 @@ class ExportedTask:
         """The entry points of the task's SavedModel, with ONNX Runtime in the place of its layers.
 
         Texts are split to tokens in a graph, so that any tokenizer does, and requests are as
-        bounded as a SavedModel's. They can be called by several threads at a time.
+        bounded as a SavedModel's. They can be called by several threads at a time, as long as this
+        object is there.
 
         Returns:
             Name -> concrete function of named tensors; the first is also "serving_default".
@@ -301,11 +303,16 @@ class ExportedTask:
             for name, axes in self.description["outputs"].items()
         }
 
+        # TensorFlow keeps graphs, and what they call, longer than those who hold them.
+        compute, inputs = weakref.WeakMethod(self._logits), task.row_inputs
+
         def call(features: Mapping[str, tf.Tensor], training: bool = False) -> dict[str, tf.Tensor]:
-            names = [name for name in task.row_inputs if name in features]
+            names = [name for name in inputs if name in features]
 
             def run(*arrays: np.ndarray) -> list[np.ndarray]:
-                found = task.logits_by_runtime(dict(zip(names, arrays, strict=True)))
+                logits = compute()
+                assert logits is not None
+                found = logits(dict(zip(names, arrays, strict=True)))
                 return [np.asarray(found[name], np.float32) for name in outputs]
 
             tensors = [features[name] for name in names]
@@ -321,6 +328,9 @@ class ExportedTask:
         except NotImplementedError as error:  # it asks the encoder itself
             raise self._unserved() from error
         return {**made, "serving_default": next(iter(made.values()))}
+
+    def _logits(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return self.task.logits_by_runtime(features)
 
     def _unserved(self) -> ValueError:
         return ValueError(

@@ -1,6 +1,8 @@
 """What tasks export, served: the service gives what the SavedModels give."""
 
+import gc
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -85,6 +87,12 @@ def test_an_export_to_onnx_runtime(tmp_path, tiny_vocabulary):
         assert set(metadata["signature_def"]) == {"classify", "classify_pairs", "serving_default"}
         status, answer = service.post("/v1/models/m:predict", {"instances": ["a" * 20_000]})
         assert status == 413, answer
+    loaded = LoadedModel(path)
+    loaded.warm_up()
+    session = weakref.ref(loaded._loaded.run)
+    del loaded  # as of a retired version: TensorFlow keeps the graphs
+    gc.collect()
+    assert session() is None
     description = read_description(path)
     (tmp_path / "1" / DESCRIPTION_FILE).write_text(json.dumps({**description, "format": "litert"}))
     with pytest.raises(ValueError, match="that loads"):
