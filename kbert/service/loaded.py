@@ -59,6 +59,7 @@ class Entry:
     Args:
         name: of the signature.
         function: what `tf.saved_model.load` gives for it.
+        owner: what must live as long, since the function alone does not hold it.
 
     Attributes:
         inputs, outputs: name -> `Spec`.
@@ -70,9 +71,9 @@ class Entry:
         vectors: the output that is a vector for each text, (B, D), where one is.
     """
 
-    def __init__(self, name: str, function: Any) -> None:
+    def __init__(self, name: str, function: Any, owner: Any = None) -> None:
         self.name = name
-        self._function = function
+        self._function, self._owner = function, owner
         self.inputs = {k: _spec(x) for k, x in function.structured_input_signature[1].items()}
         self.outputs = {k: _spec(x) for k, x in function.structured_outputs.items()}
         self.is_rows = bool(self.inputs) and all(map(_has_rows, self.inputs.values()))
@@ -148,14 +149,13 @@ class LoadedModel:
         self.folder = os.fspath(folder)
         load = _load_exported if (Path(folder) / EXPORT).is_file() else _load_saved_model
         try:
-            # What it loads lives as long as this does.
             self._loaded, signatures = load(self.folder)
         except Exception as error:  # a damaged file raises what its bytes happen to say
             raise ValueError(
                 f"The folder holds no SavedModel or export that loads ({first_line(error)}). "
                 f"Received: {self.folder}"
             ) from error
-        self.entries = {name: Entry(name, function) for name, function in signatures.items()}
+        self.entries = {name: Entry(name, x, self._loaded) for name, x in signatures.items()}
         if not self.entries:
             raise ValueError(f"The SavedModel has no signatures. Received: {self.folder}")
 

@@ -26,7 +26,6 @@ AT_FULL_SIZE = "12_on_several_devices"  # two minutes
 WITHOUT_OUTPUTS = {
     "01_pretrain_in_five_minutes",
     "11_search_by_meaning",
-    "15_the_family_side_by_side",
 }
 MOST_BYTES = 400_000
 
