@@ -5,6 +5,8 @@ import contextlib
 import threading
 from typing import Any, Self
 
+from absl import logging
+
 from kbert.service.server import run
 from kbert.service.settings import ServiceOptions
 
@@ -15,7 +17,9 @@ class Background:
     """A service in a thread of its own, while a `with` block runs.
 
     Args:
-        options: as of `serve`; with port=0 the port is a free one.
+        options: as of `serve`, but for `intra_op_threads`, since TensorFlow's threads are those of
+            the process; with port=0 the port is a free one. One batch of a model runs at a time,
+            unless `batch_threads` says otherwise.
 
     Attributes:
         addresses: of the service, that of HTTP first.
@@ -39,6 +43,8 @@ class Background:
     """
 
     def __init__(self, options: ServiceOptions) -> None:
+        if options.intra_op_threads != ServiceOptions.intra_op_threads:
+            logging.warning("`intra_op_threads` is for kbert-serve: here they are the process's")
         self._options = options
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None

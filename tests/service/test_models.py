@@ -70,7 +70,9 @@ def test_several_versions_at_once_and_one_that_is_damaged(folder, operations):
     with running(model=[f"m={folder}"], num_versions=2, poll_seconds=0.05) as service:
         assert versions(service) == [("3", "END"), ("2", "AVAILABLE"), ("1", "AVAILABLE")]
         status = service.get("/v1/models/m/versions/3")[1]["model_version_status"][0]["status"]
-        assert status["error_message"].startswith("The folder holds no SavedModel or export that ")
+        assert status["error_message"].startswith(
+            "The folder holds no SavedModel or export that loads ("
+        )
         for number, wanted in (("1", 200), ("2", 200), ("3", 404)):
             assert service.post(f"/v1/models/m/versions/{number}:predict", BODY)[0] == wanted
         shutil.rmtree(folder / "3")
@@ -114,7 +116,10 @@ def test_what_waits_for_an_old_version_is_answered(folder, operations, gate, mon
     ("make", "message"),
     [
         (lambda folder: None, r"The folder cannot be read \(.*none"),
-        (lambda folder: folder.mkdir(), "must hold a SavedModel or .*none"),
+        (
+            lambda folder: folder.mkdir(),
+            "must hold a SavedModel or an export to another runtime, or version folders .*none",
+        ),
         (
             lambda folder: [
                 (folder / "1").mkdir(parents=True),

@@ -80,6 +80,13 @@ print(found(intra_op_threads=2))
     assert "TensorFlow runs already" in run.stderr
 
 
+def test_beside_other_work_threads_are_those_of_the_process(operations, caplog):
+    for threads, warns in ((1, False), (0, True)):
+        caplog.clear()
+        with running(model=[f"m={operations}"], intra_op_threads=threads):
+            assert ("`intra_op_threads` is for kbert-serve" in caplog.text) is warns
+
+
 def test_sigterm_stops_it(operations):
     """In this process, whose main thread it then has."""
     found = []
