@@ -151,6 +151,7 @@ ORDER = {
         tf_serving
         savedmodel
         rows stored text_rows
+        onnx_graph
         litert onnx openvino
         exported onnx_text openvino_text
         text_graphs

@@ -2,12 +2,12 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from types import ModuleType
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from kbert.serving.onnx_graph import graphs, simplify
 from kbert.serving.rows import RowFunction, Run, optional
 
 EXTRA = "onnx"
@@ -48,18 +48,12 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
         opset=OPSET,
         custom_op_handlers={name: (handler, []) for name, handler in _HANDLERS.items()},
     )
-    for node, body, graph in _bodies(model.graph):
-        _read_from_outside(node, body, graph)
-    _remove_unused(model.graph)
-    parts = _parts(model.graph)
-    weights = {x.name: onnx.numpy_helper.to_array(x) for part in parts for x in part.initializer}
-    for part in parts:
-        _join_normalisations(part, weights, onnx)
-    _remove_unused(model.graph)
+    name_axes(model.graph.input, rows.inputs)
+    simplify(model, onnx)
+    parts = graphs(model.graph)
     kinds = {node.op_type for part in parts for node in part.node}
     if used := sorted(kind for kind in kinds if not onnx.defs.has(kind)):
         raise ValueError(f"The model has operations that ONNX has not. Received: {', '.join(used)}")
-    name_axes(model.graph.input, rows.inputs)
     name_axes(model.graph.output, rows.outputs)
     path = os.path.join(folder, FILE)
     if precision == "int8":
@@ -144,144 +138,6 @@ def _largest(graph: Any, node: Any, name: str, arguments: Any) -> None:
     graph.remove_node(name)
     found = graph.make_node("ArgMax", [source], attr={"axis": axis, "keepdims": 0}).output[0]
     graph.make_node("Cast", [found], outputs=outputs, name=name, attr={"to": dtype})
-
-
-def _bodies(graph: Any) -> Iterator[Any]:
-    """The loops of a graph and those in them: the operation, its body, the graph that it is in."""
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield node, attribute.g, graph
-                yield from _bodies(attribute.g)
-
-
-def _parts(graph: Any) -> list[Any]:
-    """A graph and the bodies of its loops."""
-    return [graph, *(body for _, body, _ in _bodies(graph))]
-
-
-def _read_from_outside(node: Any, body: Any, graph: Any) -> None:
-    """Has the body of a loop read what it does not change from outside, where it was handed on.
-
-    As weights are constants then, ONNX Runtime arranges them once for its products, and they can be
-    stored in 8 bits.
-    """
-    if node.op_type != "Loop":
-        return
-    same = {x.output[0]: x.input[0] for x in body.node if x.op_type == "Identity"}
-    # A loop has a count and a condition before the values that it carries, its body's outputs the
-    # condition alone.
-    renamed, kept = {}, []
-    for place in range(2, len(node.input)):
-        taken, given = body.input[place].name, body.output[place - 1].name
-        if taken in (given, same.get(given)):
-            renamed[taken] = node.input[place]
-        else:
-            kept.append(place)
-    outside = {
-        node.output[place - 2]: node.input[place]
-        for place in range(2, len(node.input))
-        if place not in kept
-    }
-    scans = list(range(len(node.input) - 1, len(body.output)))
-    for values, places in (
-        (node.input, [0, 1, *kept]),
-        (body.input, [0, 1, *kept]),
-        (body.output, [0, *(place - 1 for place in kept), *scans]),
-        (node.output, [*(place - 2 for place in kept), *(place - 1 for place in scans)]),
-    ):
-        chosen = [values[place] for place in places]
-        del values[:]
-        values.extend(chosen)
-    _rename(body, renamed)
-    _rename(graph, outside)
-
-
-def _rename(graph: Any, names: Mapping[str, str]) -> None:
-    """Has all operations, also of the loops within, read other values."""
-    for part in _parts(graph):
-        for node in part.node:
-            for place, name in enumerate(node.input):
-                node.input[place] = names.get(name, name)
-    for value in graph.output:
-        if value.name in names:
-            graph.node.add(op_type="Identity", input=[names[value.name]], output=[value.name])
-
-
-def _join_normalisations(graph: Any, weights: Mapping[str, Any], onnx: ModuleType) -> None:
-    """Writes each layer normalisation as ONNX's operation for it.
-
-    It stands there as (x - mean) / √(mean((x - mean)²) + ε) · γ + β, eight operations, of which
-    ONNX Runtime makes one only where it knows all sizes.
-    """
-    made_by = {output: node for node in graph.node for output in node.output}
-    used_by: dict[str, list[Any]] = {}
-    none = np.zeros(0)
-    for node in graph.node:
-        for name in node.input:
-            used_by.setdefault(name, []).append(node)
-
-    def maker(name: str, kind: str) -> Any:
-        """The operation of that kind that gives a value, or one without inputs."""
-        node = made_by.get(name)
-        return node if node is not None and node.op_type == kind else onnx.NodeProto()
-
-    def first(node: Any) -> str:
-        return node.input[0] if node.input else ""
-
-    def only_use(node: Any, kind: str) -> Any:
-        uses = used_by.get(node.output[0], []) if node.output else []
-        return uses[0] if len(uses) == 1 and uses[0].op_type == kind else onnx.NodeProto()
-
-    def vector(node: Any) -> str | None:
-        return next((x for x in node.input if x in weights and weights[x].ndim == 1), None)
-
-    for node in [x for x in graph.node if x.op_type == "Div"]:
-        product = only_use(node, "Mul")
-        # γ is divided by the root, or else the quotient is multiplied with γ.
-        numbers = [x for x in (*node.input, *product.input) if maker(x, "Sub").input]
-        gamma = vector(node) or vector(product)
-        if len(numbers) != 1 or gamma is None:
-            continue
-        centred = maker(numbers[0], "Sub")
-        shifted = maker(first(maker(node.input[1], "Sqrt")), "Add")
-        variance = maker(first(shifted), "ReduceMean")
-        mean = maker(centred.input[1], "ReduceMean")
-        if (
-            first(maker(first(variance), "Pow")) != numbers[0]
-            or first(mean) != centred.input[0]
-            or [weights.get(x.input[1], none).tolist() for x in (mean, variance)] != [[-1], [-1]]
-        ):
-            continue
-        total = only_use(product, "Add")
-        beta = vector(total)
-        last = product if beta is None else total
-        joined = onnx.helper.make_node(
-            "LayerNormalization",
-            [centred.input[0], gamma, *([beta] if beta else [])],
-            last.output,
-            name=last.name,
-            axis=-1,
-            epsilon=float(weights[shifted.input[1]]),
-        )
-        last.CopyFrom(joined)
-
-
-def _remove_unused(graph: Any) -> set[str]:
-    """Removes operations whose outputs nobody reads, and weights; gives the names that are read."""
-    read = {value.name for value in graph.output}
-    for node in reversed(list(graph.node)):  # from the outputs to the inputs
-        if read.isdisjoint(node.output):
-            graph.node.remove(node)
-            continue
-        read.update(node.input)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                read |= _remove_unused(attribute.g)
-    for weight in list(graph.initializer):
-        if weight.name not in read:
-            graph.initializer.remove(weight)
-    return read
 
 
 # Operations of TensorFlow's that are written otherwise than tf2onnx does.

@@ -1,0 +1,477 @@
+"""ONNX graphs with as few operations as ONNX Runtime needs, for the same numbers.
+
+tf2onnx writes down all that TensorFlow does, and for every sixth operation that computes there are
+thirty that ask for sizes and cut and join them. Of a short text they take a third of the time.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+# Each a number, the name of an input's axis, or a name that was made up for what nobody knows.
+Sizes = tuple[int | str, ...]
+# How the names of values begin that hold sizes.
+_MARK = "size"
+# Weights of more numbers than this are no sizes.
+_SMALL = 64
+# The end of a slice that nothing reaches.
+_ALL = 10**9
+# Of each number or vector by itself: it does not matter how vectors are ordered.
+_BY_ROWS = frozenset({"Add", "Sub", "Mul", "Div", "Erf", "Tanh", "Relu", "LayerNormalization"})
+
+
+def simplify(model: Any, onnx: ModuleType) -> None:
+    """Rewrites a model of tf2onnx's in place; its inputs' axes have their names.
+
+    Args:
+        model: a `ModelProto`, its operations in the order in which they are computed.
+        onnx: the package.
+    """
+    graph = model.graph
+    for node, body, outer in _bodies(graph):
+        _read_from_outside(node, body, outer)
+    _remove_unused(graph)
+    parts = graphs(graph)
+    weights = {x.name: onnx.numpy_helper.to_array(x) for part in parts for x in part.initializer}
+    for part in parts:
+        _join_normalisations(part, weights, onnx)
+        _leave_out_whole_slices(part, weights)
+    _remove_unused(graph)
+    if len(parts) == 1:  # in loops little is known of sizes
+        for rewrite in (_cut_kernels, _flatten, _know_sizes):
+            rewrite(_Sized(model, onnx))
+
+
+def graphs(graph: Any) -> list[Any]:
+    """A graph and the bodies of its loops."""
+    return [graph, *(body for _, body, _ in _bodies(graph))]
+
+
+def _bodies(graph: Any) -> Iterator[Any]:
+    """The loops of a graph and those in them: the operation, its body, the graph that it is in."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield node, attribute.g, graph
+                yield from _bodies(attribute.g)
+
+
+def _parts(graph: Any) -> list[Any]:
+    """A graph and the bodies of its loops."""
+    return [graph, *(body for _, body, _ in _bodies(graph))]
+
+
+def _read_from_outside(node: Any, body: Any, graph: Any) -> None:
+    """Has the body of a loop read what it does not change from outside, where it was handed on.
+
+    As weights are constants then, ONNX Runtime arranges them once for its products, and they can be
+    stored in 8 bits.
+    """
+    if node.op_type != "Loop":
+        return
+    same = {x.output[0]: x.input[0] for x in body.node if x.op_type == "Identity"}
+    # A loop has a count and a condition before the values that it carries, its body's outputs the
+    # condition alone.
+    renamed, kept = {}, []
+    for place in range(2, len(node.input)):
+        taken, given = body.input[place].name, body.output[place - 1].name
+        if taken in (given, same.get(given)):
+            renamed[taken] = node.input[place]
+        else:
+            kept.append(place)
+    outside = {
+        node.output[place - 2]: node.input[place]
+        for place in range(2, len(node.input))
+        if place not in kept
+    }
+    scans = list(range(len(node.input) - 1, len(body.output)))
+    for values, places in (
+        (node.input, [0, 1, *kept]),
+        (body.input, [0, 1, *kept]),
+        (body.output, [0, *(place - 1 for place in kept), *scans]),
+        (node.output, [*(place - 2 for place in kept), *(place - 1 for place in scans)]),
+    ):
+        chosen = [values[place] for place in places]
+        del values[:]
+        values.extend(chosen)
+    _rename(body, renamed)
+    _rename(graph, outside)
+
+
+def _rename(graph: Any, names: Mapping[str, str]) -> None:
+    """Has all operations, also of the loops within, read other values."""
+    for part in _parts(graph):
+        for node in part.node:
+            for place, name in enumerate(node.input):
+                node.input[place] = names.get(name, name)
+    for value in graph.output:
+        if value.name in names:
+            graph.node.add(op_type="Identity", input=[names[value.name]], output=[value.name])
+
+
+def _join_normalisations(graph: Any, weights: Mapping[str, Any], onnx: ModuleType) -> None:
+    """Writes each layer normalisation as ONNX's operation for it.
+
+    It stands there as (x - mean) / √(mean((x - mean)²) + ε) · γ + β, eight operations, of which
+    ONNX Runtime makes one only where it knows all sizes.
+    """
+    made_by = {output: node for node in graph.node for output in node.output}
+    used_by: dict[str, list[Any]] = {}
+    none = np.zeros(0)
+    for node in graph.node:
+        for name in node.input:
+            used_by.setdefault(name, []).append(node)
+
+    def maker(name: str, kind: str) -> Any:
+        """The operation of that kind that gives a value, or one without inputs."""
+        node = made_by.get(name)
+        return node if node is not None and node.op_type == kind else onnx.NodeProto()
+
+    def first(node: Any) -> str:
+        return node.input[0] if node.input else ""
+
+    def only_use(node: Any, kind: str) -> Any:
+        uses = used_by.get(node.output[0], []) if node.output else []
+        return uses[0] if len(uses) == 1 and uses[0].op_type == kind else onnx.NodeProto()
+
+    def vector(node: Any) -> str | None:
+        return next((x for x in node.input if x in weights and weights[x].ndim == 1), None)
+
+    for node in [x for x in graph.node if x.op_type == "Div"]:
+        product = only_use(node, "Mul")
+        # γ is divided by the root, or else the quotient is multiplied with γ.
+        numbers = [x for x in (*node.input, *product.input) if maker(x, "Sub").input]
+        gamma = vector(node) or vector(product)
+        if len(numbers) != 1 or gamma is None:
+            continue
+        centred = maker(numbers[0], "Sub")
+        shifted = maker(first(maker(node.input[1], "Sqrt")), "Add")
+        variance = maker(first(shifted), "ReduceMean")
+        mean = maker(centred.input[1], "ReduceMean")
+        if (
+            first(maker(first(variance), "Pow")) != numbers[0]
+            or first(mean) != centred.input[0]
+            or [weights.get(x.input[1], none).tolist() for x in (mean, variance)] != [[-1], [-1]]
+        ):
+            continue
+        total = only_use(product, "Add")
+        beta = vector(total)
+        last = product if beta is None else total
+        joined = onnx.helper.make_node(
+            "LayerNormalization",
+            [centred.input[0], gamma, *([beta] if beta else [])],
+            last.output,
+            name=last.name,
+            axis=-1,
+            epsilon=float(weights[shifted.input[1]]),
+        )
+        last.CopyFrom(joined)
+
+
+def _leave_out_whole_slices(graph: Any, weights: Mapping[str, Any]) -> None:
+    """Of `x[:, None]` what TensorFlow cuts out of x, which is all of it."""
+    for node in [x for x in graph.node if x.op_type == "Slice"]:
+        starts, ends, _, *steps = (weights.get(name) for name in node.input[1:])
+        if (
+            starts is not None
+            and ends is not None
+            and not starts.any()
+            and (ends >= _ALL).all()
+            and all(x is not None and (x == 1).all() for x in steps)
+        ):
+            node.op_type = "Identity"
+            del node.input[1:]
+    _remove_identities(graph)
+
+
+def _remove_unused(graph: Any) -> set[str]:
+    """Removes operations whose outputs nobody reads, and weights; gives the names that are read."""
+    read = {value.name for value in graph.output}
+    for node in reversed(list(graph.node)):  # from the outputs to the inputs
+        if read.isdisjoint(node.output):
+            graph.node.remove(node)
+            continue
+        read.update(node.input)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                read |= _remove_unused(attribute.g)
+    for weight in list(graph.initializer):
+        if weight.name not in read:
+            graph.initializer.remove(weight)
+    return read
+
+
+def _cut_kernels(graph: "_Sized") -> None:
+    """Makes queries, keys and values by a product each, where one is cut in three afterwards.
+
+    Cutting reads and writes all of them twice; a kernel is cut once, here.
+    """
+    splits = [node for node in graph.nodes if node.op_type == "Split"]
+    cuts = {node.output[0]: _cut_product(graph, node) for node in splits}
+    nodes = []
+    for node in graph.nodes:
+        nodes += cuts.get(node.output[0]) or [node]
+    graph.set_nodes(nodes)
+
+
+def _cut_product(graph: "_Sized", cut: Any) -> list[Any]:
+    """What stands in the place of a cut of B rows, T tokens, P parts, H heads of size D."""
+    turn = graph.only("Transpose", cut.input[0])
+    fold = graph.only("Reshape", turn.input[0]) if turn else None
+    total = graph.only("Add", fold.input[0]) if fold else None
+    product = graph.only("MatMul", (total or fold).input[0]) if fold else None
+    if (
+        fold is None
+        or product is None
+        or graph.helper.get_node_attr_value(turn, "perm") != [2, 0, 3, 1, 4]
+    ):
+        return []
+    sizes = graph.sizes.get(fold.output[0], ())
+    shape, counts = (*sizes[:2], *sizes[3:]), [x for x in sizes[2:] if isinstance(x, int)]
+    factors = [product.input[1], *(total.input[1:] if total else ())]
+    arrays = [graph.array(name) for name in factors]
+    uses = [graph.used_by.get(output, []) for output in cut.output]
+    if (
+        len(counts) != 3
+        or any(x is None or x.shape[-1:] != (np.prod(counts),) for x in arrays)
+        or any(len(x) != 1 or x[0].op_type != "Squeeze" for x in uses)
+        or not graph.can_reshape(shape)
+    ):
+        return []
+    made = []
+    for place, (squeeze,) in enumerate(uses):
+        parts = [
+            graph.add_weight(f"{name}_{place}", np.split(array, counts[0], axis=-1)[place])
+            for name, array in zip(factors, arrays, strict=True)
+        ]
+        value = product.input[0]
+        for kind, part in zip(("MatMul", "Add"), parts, strict=False):
+            made.append(graph.make(kind, [value, part], f"{squeeze.name}_{kind}"))
+            value = made[-1].output[0]
+        made.append(graph.make("Reshape", [value, graph.shape(shape)], f"{squeeze.name}_heads"))
+        perm = [0, 2, 1, 3]
+        made.append(graph.make("Transpose", made[-1].output, f"{squeeze.name}_turned", perm=perm))
+        squeeze.CopyFrom(graph.make("Identity", made[-1].output, squeeze.output[0]))
+    return made
+
+
+def _flatten(graph: "_Sized") -> None:
+    """Keeps the vectors of B rows of T tokens as one list of vectors from product to product.
+
+    TensorFlow makes a list of them for each product, and rows of it again afterwards.
+    """
+    lists: dict[str, str] = {}  # value of rows -> the same as a list
+    reshaped: dict[str, str] = {}  # -> of what it is another shape
+    nodes: list[Any] = []
+
+    def as_list(name: str, size: int) -> str:
+        if name not in lists:
+            shape = graph.shape((-1, size))
+            source = reshaped.get(name, name)
+            nodes.append(graph.make("Reshape", [source, shape], f"{name}_list"))
+            lists[name] = f"{name}_list"
+        return lists[name]
+
+    for node in graph.nodes:
+        after = graph.sizes.get(node.output[0], ())
+        size = after[-1] if after else None
+        if not isinstance(size, int):
+            pass
+        elif node.op_type == "Reshape":
+            before = graph.sizes.get(node.input[0], ())
+            same = before[-1:] == after[-1:]
+            reshaped[node.output[0]] = node.input[0]
+            if same and len(before) == 2 < len(after):
+                lists[node.output[0]] = node.input[0]
+            elif same and len(before) > 2 == len(after):
+                node = graph.make("Identity", [as_list(node.input[0], size)], node.output[0])
+        elif node.op_type in _BY_ROWS and len(after) > 2 and graph.can_reshape(after):
+            rows = [graph.sizes.get(name) == after for name in node.input]
+            alone = [len(graph.sizes.get(name, after)) <= 1 for name in node.input]
+            known = not lists.keys().isdisjoint(node.input)
+            if known and all(x or y for x, y in zip(rows, alone, strict=True)):
+                output = node.output[0]
+                for place, name in enumerate(node.input):
+                    if rows[place]:
+                        node.input[place] = as_list(name, size)
+                node.output[0] = lists[output] = f"{output}_list"
+                nodes.append(node)
+                node = graph.make("Reshape", [lists[output], graph.shape(after)], output)
+        nodes.append(node)
+    graph.set_nodes(nodes)
+
+
+def _know_sizes(graph: "_Sized") -> None:
+    """Asks for the sizes of the inputs once, in the place of before each Reshape."""
+    nodes = []
+    for node in graph.nodes:
+        if node.op_type == "Reshape":
+            before, after = (graph.sizes.get(x) for x in (node.input[0], node.output[0]))
+            if before and before == after:
+                node = graph.make("Identity", node.input[:1], node.output[0])
+            elif after and graph.array(node.input[1]) is None and graph.can_reshape(after):
+                node.input[1] = graph.shape(after)
+        nodes.append(node)
+    graph.set_nodes(nodes)
+
+
+class _Sized:
+    """A graph without loops, and the sizes of its values as far as ONNX finds them.
+
+    Args:
+        model: it.
+        onnx: the package.
+    """
+
+    def __init__(self, model: Any, onnx: ModuleType) -> None:
+        self._graph, self._onnx = model.graph, onnx
+        self.helper = onnx.helper
+        self.nodes = list(self._graph.node)
+        self._weights = {x.name: x for x in self._graph.initializer}
+        self._made_by = {output: node for node in self.nodes for output in node.output}
+        self.used_by: dict[str, list[Any]] = {}
+        for node in self.nodes:
+            for name in node.input:
+                self.used_by.setdefault(name, []).append(node)
+        self._inputs = {x.name: _sizes_of(x) for x in self._graph.input}
+        # Name of an axis -> an input that has it, and as which.
+        self._axes = {
+            size: (name, place)
+            for name, sizes in self._inputs.items()
+            for place, size in enumerate(sizes)
+        }
+        self._first: list[Any] = []
+        self.sizes = self._infer(model)
+
+    def array(self, name: str) -> Any:
+        """The numbers of a weight; None of what is computed."""
+        found = self._weights.get(name)
+        return None if found is None else self._onnx.numpy_helper.to_array(found)
+
+    def only(self, kind: str, name: str) -> Any:
+        """The operation of that kind that makes a value, if one other reads it; or None."""
+        node = self._made_by.get(name)
+        known = node is not None and node.op_type == kind and len(self.used_by[name]) == 1
+        return node if known else None
+
+    def make(self, kind: str, inputs: Any, output: str, **options: Any) -> Any:
+        """An operation."""
+        return self.helper.make_node(kind, list(inputs), [output], name=output, **options)
+
+    def add_weight(self, name: str, array: np.ndarray) -> str:
+        """Stores numbers under a name, once; gives the name."""
+        if name not in self._weights:
+            stored = self._onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
+            self._graph.initializer.append(stored)
+            self._weights[name] = stored
+        return name
+
+    def can_reshape(self, sizes: Sizes) -> bool:
+        """Whether `shape` can ask for them: one at most is neither a number nor an input's."""
+        unknown = [x for x in sizes if not isinstance(x, int) and x not in self._axes]
+        return bool(sizes) and len(unknown) <= 1
+
+    def shape(self, sizes: Sizes) -> str:
+        """What a Reshape reads that asks for these sizes: one value for all that ask for them."""
+        name = f"{_MARK}s_" + "_".join(map(str, sizes))
+        numbers = [x if isinstance(x, int) else -1 for x in sizes]
+        if numbers.count(-1) <= 1:
+            return self.add_weight(name, np.array(numbers, np.int64))
+        parts = []
+        for size, number in zip(sizes, numbers, strict=True):
+            parts.append(f"{_MARK}_{size}")
+            if size in self._axes:
+                source, axis = self._axes[size]
+                self._begin_with("Shape", [source], parts[-1], start=axis, end=axis + 1)
+            else:
+                self.add_weight(parts[-1], np.array([number], np.int64))
+        self._begin_with("Concat", parts, name, axis=0)
+        return name
+
+    def set_nodes(self, nodes: list[Any]) -> None:
+        """Has the graph consist of these, after what `shape` needs."""
+        # Those of earlier rewriting are asked for first as well, and what joins sizes comes last.
+        first = [x for x in (*nodes, *self._first) if x.name.startswith(_MARK)]
+        first.sort(key=lambda node: node.op_type != "Shape")
+        kept = self._onnx.GraphProto()
+        kept.node.extend([*first, *(x for x in nodes if not x.name.startswith(_MARK))])
+        del self._graph.node[:]
+        self._graph.node.extend(kept.node)
+        _remove_identities(self._graph)
+        _remove_unused(self._graph)
+
+    def _begin_with(self, kind: str, inputs: list[str], output: str, **options: int) -> None:
+        if output not in self._made_by:
+            self._first.append(self.make(kind, inputs, output, **options))
+            self._made_by[output] = self._first[-1]
+
+    def _infer(self, model: Any) -> dict[str, Sizes]:
+        """Without large weights, which it would copy, and with what it does not see.
+
+        Rows 0 to T of a table of positions are as many as T tokens: where there are more tokens
+        than rows, the sum of both fails, here as in TensorFlow.
+        """
+        sketch = self._onnx.ModelProto(ir_version=model.ir_version)
+        sketch.opset_import.extend(model.opset_import)
+        sketch.graph.name = "sizes"
+        sketch.graph.input.extend(self._graph.input)
+        sketch.graph.output.extend(self._graph.output)
+        given = {}
+        for node in self.nodes:
+            if (size := self._rows_read(node)) is None:
+                sketch.graph.node.append(node)
+            else:
+                table = self._weights[node.input[0]]
+                given[node.output[0]] = (table.data_type, [size, *table.dims[1:]])
+        for name, weight in self._weights.items():
+            if np.prod(weight.dims) <= _SMALL:
+                sketch.graph.initializer.append(weight)
+            else:
+                given[name] = (weight.data_type, weight.dims)
+        values = [self.helper.make_tensor_value_info(k, *v) for k, v in given.items()]
+        sketch.graph.input.extend(values)
+        known = self._onnx.shape_inference.infer_shapes(sketch, data_prop=True).graph
+        found = {
+            x.name: _sizes_of(x)
+            for x in (*known.value_info, *known.input, *known.output)
+            if x.type.tensor_type.HasField("shape")
+        }
+        found.update((name, tuple(x.dims)) for name, x in self._weights.items())
+        return {name: sizes for name, sizes in found.items() if "" not in sizes}
+
+    def _rows_read(self, node: Any) -> str | int | None:
+        """Of which size of an input the first rows of a table are read, if they are."""
+        if node.op_type != "Slice" or node.input[0] not in self._weights:
+            return None
+        start, axis, *step = (self.array(x) for x in (node.input[1], *node.input[3:]))
+        end = self._made_by.get(node.input[2])
+        if [x.tolist() for x in (start, axis, *step) if x is not None] != [[0], [0], [1]]:
+            return None
+        if end is None or end.op_type != "Slice":
+            return None
+        bounds = [self.array(x) for x in end.input[1:3]]
+        asked = self._made_by.get(end.input[0])
+        while asked is not None and asked.op_type == "Cast":
+            asked = self._made_by.get(asked.input[0])
+        if asked is None or asked.op_type != "Shape" or any(x is None for x in bounds):
+            return None
+        (first,), (last,) = bounds
+        return self._inputs.get(asked.input[0], ())[first] if last == first + 1 else None
+
+
+def _sizes_of(value: Any) -> Sizes:
+    dims = value.type.tensor_type.shape.dim
+    return tuple(x.dim_value if x.HasField("dim_value") else x.dim_param for x in dims)
+
+
+def _remove_identities(graph: Any) -> None:
+    """Has what reads a value under another name read the value."""
+    names: dict[str, str] = {}
+    outputs = {value.name for value in graph.output}
+    for node in graph.node:  # in the order of computation, so that each name is final
+        for place, name in enumerate(node.input):
+            node.input[place] = names.get(name, name)
+        if node.op_type == "Identity" and node.output[0] not in outputs:
+            names[node.output[0]] = node.input[0]

@@ -1,0 +1,119 @@
+"""Encoders as ONNX Runtime gets them: few operations, the numbers of TensorFlow's."""
+
+from collections import Counter
+
+import keras
+import numpy as np
+import pytest
+
+import kbert
+from kbert.serving import RowFunction
+from kbert.serving.onnx import load, write
+from tests.harness import MODERN
+
+pytestmark = pytest.mark.tensorflow
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("tf2onnx")
+pytest.importorskip("onnxruntime")
+LAYERS = 3
+KINDS = {
+    "bert": {"activation": "gelu"},
+    "one layer for all": {"num_layer_groups": 1, "embedding_size": 8, "activation": "gelu"},
+    "modern": MODERN,
+}
+
+
+def encoder_rows(**changes):
+    keras.utils.set_random_seed(4)
+    config = kbert.EncoderConfig(
+        vocabulary_size=50,
+        num_layers=LAYERS,
+        **{"hidden_size": 32, "num_heads": 4, "intermediate_size": 64, "max_positions": 24},
+        **{"initializer_range": 0.15, **changes},
+    )
+    encoder = kbert.Encoder(config)
+    names = ["token_ids", "padding_mask", *(["segment_ids"] if config.num_segments else [])]
+    return RowFunction(
+        lambda features: {"sequence": encoder(features)["sequence"]},
+        dict.fromkeys(names, ("batch", "length")),
+    )
+
+
+def batch(rows, count, length):
+    random = np.random.default_rng(length)
+    given = {name: random.integers(0, 2, (count, length)) for name in rows.inputs}
+    given["padding_mask"] = np.arange(length) < random.integers(1, length + 1, (count, 1))
+    given["token_ids"] = random.integers(0, 50, (count, length))
+    return {name: x.astype("int32") for name, x in given.items()}
+
+
+def open_model(folder, rows):
+    description = {"inputs": list(rows.inputs), "outputs": list(rows.outputs)}
+    return load(str(folder), description, threads=1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_any_number_and_length(tmp_path, kind):
+    rows = encoder_rows(**KINDS[kind])
+    write(str(tmp_path), rows, "float32")
+    onnx.checker.check_model(str(tmp_path / "model.onnx"))
+    run = open_model(tmp_path, rows)
+    for count, length in ((1, 1), (1, 24), (5, 7), (2, 23)):
+        features = batch(rows, count, length)
+        ours, theirs = rows.run(features)["sequence"], run(features)["sequence"]
+        np.testing.assert_allclose(theirs, ours, atol=2e-5)
+
+
+def test_sizes_are_asked_for_once_and_products_not_cut(tmp_path):
+    write(str(tmp_path), encoder_rows(**KINDS["bert"]), "float32")
+    graph = onnx.load(str(tmp_path / "model.onnx")).graph
+    kinds = Counter(node.op_type for node in graph.node)
+    # In a layer queries, keys, values, what they become, two of the feed-forward layer; scores
+    # and sums. Besides one of the segments.
+    assert kinds["MatMul"] == (6 + 2) * LAYERS + 1
+    assert "Split" not in kinds
+    # Heads, three times, and what they become; besides the segments and the output.
+    assert kinds["Reshape"] <= 4 * LAYERS + 4
+    # Of batch, of length, and of the positions, however many layers there are.
+    assert kinds["Shape"] <= 3
+    assert "Squeeze" not in kinds
+    assert kinds["Slice"] <= 2
+
+
+def test_shared_kernels_are_stored_once(tmp_path):
+    write(str(tmp_path), encoder_rows(**KINDS["one layer for all"]), "float32")
+    graph = onnx.load(str(tmp_path / "model.onnx")).graph
+    kernels = [x for x in graph.initializer if len(x.dims) == 2 and x.dims[0] == 32]
+    assert sum(np.prod(x.dims) for x in kernels) == 4 * 32 * 32 + 32 * 64
+
+
+def test_more_tokens_than_positions_fail(tmp_path):
+    rows = encoder_rows()
+    write(str(tmp_path), rows, "float32")
+    with pytest.raises(Exception, match="24"):
+        open_model(tmp_path, rows)(batch(rows, 1, 25))
+
+
+def test_a_cut_of_other_products_stays(tmp_path):
+    """Three parts of which one is read twice, or that stand otherwise."""
+    keras.utils.set_random_seed(1)
+    kernel = keras.Variable(np.random.default_rng(0).normal(size=(1, 24)).astype("float32"))
+
+    def function(features):
+        x = keras.ops.cast(features["token_ids"], "float32")[..., None]
+        batch, length = keras.ops.shape(x)[:2]
+        total = keras.ops.reshape(keras.ops.matmul(x, kernel), (batch, length, 3, 2, 4))
+        parts = keras.ops.unstack(keras.ops.transpose(total, (2, 0, 3, 1, 4)), axis=0)
+        other = keras.ops.unstack(keras.ops.transpose(total, (2, 0, 1, 3, 4)), axis=0)
+        return {
+            "sum": keras.ops.sum(parts[0] * parts[1] + parts[2], axis=(1, 3)),
+            "one": other[0][:, :, 1] - keras.ops.sum(parts[1], axis=1),
+        }
+
+    rows = RowFunction(function, {"token_ids": ("batch", "length")})
+    write(str(tmp_path), rows, "float32")
+    run = open_model(tmp_path, rows)
+    for features in ({"token_ids": np.arange(6).reshape(2, 3)}, {"token_ids": np.ones((4, 1))}):
+        ours, theirs = rows.run(features), run(features)
+        for name, x in ours.items():
+            np.testing.assert_allclose(theirs[name], x, atol=1e-5 * np.abs(x).max(), err_msg=name)
