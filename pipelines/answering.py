@@ -80,6 +80,7 @@ def answer(program: str, task_class: type[Task], options: flags.FlagValues, colu
         return
     identity = {
         "model": checksum(),
+        "tokenizer": task.tokenizer.checksum,
         "columns": columns,
         "bytes of the input": records.size,
         **chosen.identity(),

@@ -31,6 +31,7 @@ from kbert.types import PathLike
 # Most records in memory at once, and answers that a kill may cost.
 CHUNK = 1024
 HEADER = 128  # bytes before the vectors of a file of NumPy's
+_LATER = "tokenizer"  # what state files of before 1.0.0 do not say
 _UNFINISHED = b"kbert: vectors that are still being computed\n"  # no such header
 
 
@@ -72,8 +73,9 @@ class AnswerState:
 
     def check(self, identity: dict[str, Any]) -> None:
         """Raises ValueError unless the answers were made with these values."""
-        of_output = {name: self.state.get(name) for name in identity}
-        if changed := differences(of_output, identity):
+        known = {x: value for x, value in identity.items() if x in self.state or x != _LATER}
+        of_output = {name: self.state.get(name) for name in known}
+        if changed := differences(of_output, known):
             raise ValueError(
                 f"{self.path} holds answers made with other settings; choose another output, or "
                 f"remove it and {self._note.name}. Received: {'; '.join(changed.values())}"

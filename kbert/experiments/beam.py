@@ -108,7 +108,8 @@ def answer_on_beam(
     }
     folder = absolute(folder)
     with atomic.only_one(folder):
-        state = answer_file.AnswerState(folder, {"model": model, "columns": columns})
+        made_by = {"model": model, "tokenizer": task.tokenizer.checksum, "columns": columns}
+        state = answer_file.AnswerState(folder, made_by)
         work = os.path.join(folder, "work")
         if state.finished:
             state.check(of_input)

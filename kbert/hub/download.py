@@ -3,6 +3,7 @@
 import hashlib
 import http.client
 import os
+import urllib.parse
 import urllib.request
 
 from kbert import atomic
@@ -11,6 +12,7 @@ from kbert.files import Path
 from kbert.hub import archive
 
 _SECONDS = 30  # without a byte
+_SCHEMES = ("https", "http", "file")
 
 
 def fetch(url: str, sha256: str) -> Path:
@@ -28,7 +30,8 @@ def fetch(url: str, sha256: str) -> Path:
 
     Raises:
         ConnectionError: the address cannot be reached, or has no such file.
-        ValueError: the file is not the one with that checksum; it is not kept.
+        ValueError: the file is not the one with that checksum; it is not kept. Or the address
+            is of no file.
         OSError: the cache cannot be written.
 
     Example:
@@ -41,7 +44,7 @@ def fetch(url: str, sha256: str) -> Path:
         ('data.txt', 'good day')
     """
     sha256 = sha256.lower()
-    path = Path(cache_folder(), "fetched", sha256, url.rpartition("/")[2])
+    path = Path(cache_folder(), "fetched", sha256, _name(url))
     if path.exists():
         _check(path.read_bytes(), sha256, path)
     else:
@@ -51,6 +54,18 @@ def fetch(url: str, sha256: str) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write(path, content)
     return archive.unpacked(path) if path.suffix == ".zip" else path
+
+
+def _name(url: str) -> str:
+    """The file's, without what a server is asked besides: `data.zip?download=1` is an archive."""
+    parts = urllib.parse.urlsplit(url)
+    name = urllib.parse.unquote(parts.path).rpartition("/")[2]
+    if parts.scheme not in _SCHEMES or name in ("", ".", "..") or "\\" in name:
+        raise ValueError(
+            f"An address is {', '.join(f'{x}://' for x in _SCHEMES)} and ends in the name of a "
+            f"file. Received: {url!r}"
+        )
+    return name
 
 
 def _read(url: str, path: Path) -> bytes:

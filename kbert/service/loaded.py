@@ -142,12 +142,18 @@ class LoadedModel:
         entries: name -> `Entry`.
 
     Raises:
-        ValueError: it is no SavedModel or export that loads, or has no signature.
+        ValueError: it is no SavedModel or export that loads, is both, or has no signature.
     """
 
     def __init__(self, folder: PathLike) -> None:
         self.folder = os.fspath(folder)
-        load = _load_exported if (Path(folder) / EXPORT).is_file() else _load_saved_model
+        there = [name for name in (SAVED_MODEL, EXPORT) if (Path(folder) / name).is_file()]
+        if len(there) > 1:
+            raise ValueError(
+                f"A version is a SavedModel or an export to a runtime, not both in one folder: "
+                f"{' and '.join(there)}. Received: {self.folder}"
+            )
+        load = _load_exported if there == [EXPORT] else _load_saved_model
         try:
             self._loaded, signatures = load(self.folder)
         except Exception as error:  # a damaged file raises what its bytes happen to say

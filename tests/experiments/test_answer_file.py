@@ -110,6 +110,18 @@ def test_another_input_or_model_is_refused(source, tmp_path):
         answer(source, path)
 
 
+def test_another_tokenizer_is_refused_where_the_state_file_says_which(source, tmp_path):
+    path, old = tmp_path / "a.jsonl", tmp_path / "old.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        answer(source, path, Counter(dies_after=2), tokenizer="t")
+    with pytest.raises(ValueError, match=r"tokenizer was 't', is 'u'"):
+        answer(source, path, tokenizer="u")
+    with pytest.raises(KeyboardInterrupt):  # as version 0.1.0 began it
+        answer(source, old, Counter(dies_after=2))
+    answer(source, old, tokenizer="u")
+    assert len(old.read_text().splitlines()) == 45
+
+
 def test_a_call_that_failed_before_its_first_answer_leaves_the_file_free(source, tmp_path):
     path = tmp_path / "a.jsonl"
     with pytest.raises(KeyboardInterrupt):

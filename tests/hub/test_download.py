@@ -52,6 +52,22 @@ def test_a_file_that_was_damaged_in_the_cache_is_refused(published):
         fetch(url, SHA256)
 
 
+def test_a_query_is_not_part_of_the_name(published):
+    (published / "dev.tsv?download=1").write_bytes(CONTENT)  # a server would give the other
+    assert fetch(f"file://{published}/dev.tsv?download=1#top", SHA256).name == "dev.tsv"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://host/folder/", "https://host/..", "https://host/%2e%2e", "https://host", "dev.tsv"]
+    + ["ftp://host/dev.tsv", "https://host/a%5c..%5cb"],
+)
+def test_an_address_without_a_file_is_refused(url, published, tmp_path):
+    with pytest.raises(ValueError, match=f"ends in the name of a file. Received: '{url}'"):
+        fetch(url, SHA256)
+    assert not (tmp_path / "cache").exists()
+
+
 @pytest.mark.parametrize("url", ["file:///no/such/dev.tsv", "http://127.0.0.1:9/dev.tsv"])
 def test_no_network(url, published, tmp_path):
     with pytest.raises(ConnectionError, match=rf"or put the file at {tmp_path}.*Received: {url}"):

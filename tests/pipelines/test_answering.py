@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shutil
 import signal
 import sys
 import time
@@ -214,6 +215,16 @@ def test_another_input_or_setting_is_refused(run, tmp_path, monkeypatch):
     source.write_text(source.read_text() + "one more\n")
     with pytest.raises(SystemExit, match=r"^kbert-generate: .*bytes of the input was 33, is 42"):
         run("generate", output, "--method=sampling", "--top_p=0.5")
+
+
+def test_the_same_weights_with_another_vocabulary_are_refused(run, presets, tmp_path):
+    output = run("embed", tmp_path / "a.jsonl")
+    shutil.copytree(presets["embed"], tmp_path / "other")
+    vocabulary = tmp_path / "other" / "vocab.txt"
+    tokens = vocabulary.read_text().splitlines()
+    vocabulary.write_text("\n".join([*tokens[:-2], tokens[-1], tokens[-2]]) + "\n")
+    with pytest.raises(SystemExit, match="other settings.*Received: tokenizer was"):
+        run("embed", output, preset=tmp_path / "other")
 
 
 class Typed:

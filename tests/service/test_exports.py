@@ -130,6 +130,13 @@ def test_signatures_of_an_export_are_those_of_the_savedmodel(tmp_path, tiny_voca
 
 
 @pytest.mark.slow
+def test_a_folder_of_both_kinds_is_refused(tmp_path):
+    for name in (EXPORT, "saved_model.pb"):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match="not both in one folder: saved_model.pb and export.json"):
+        LoadedModel(tmp_path)
+
+
 def test_an_export_of_answers_is_refused(tmp_path, tiny_vocabulary):
     pytest.importorskip("tf2onnx")
     config = tiny_config(vocabulary_size=len(tiny_vocabulary), max_positions=64)
