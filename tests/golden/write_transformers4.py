@@ -32,6 +32,7 @@ MODELS = {
     "albert": ("AlbertConfig", "AlbertForMaskedLM", {**SIZES, "embedding_size": 4}),
     "roberta": ("RobertaConfig", "RobertaForSequenceClassification", {**SIZES, "num_labels": 3}),
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", OF_GPT),
+    "electra": ("ElectraConfig", "ElectraForMaskedLM", {**SIZES, "embedding_size": 4}),
 }
 
 
@@ -49,12 +50,14 @@ def main(target: pathlib.Path) -> None:
         for weight in model.weights:
             if weight.dtype.is_floating:
                 weight.assign(rng.normal(0, 0.15, weight.shape))
+        # Where none are given, Flax's ELECTRA takes 1 for them, and all other classes 0.
+        given = {"token_type_ids": np.zeros_like(ids)} if name == "electra" else {}
         save(target / "tensorflow" / name, model, ids, model(tf.constant(ids)))
         model = getattr(transformers, f"Flax{model_class}")(config)
         model.params = jax.tree_util.tree_map(
             lambda x: rng.normal(0, 0.15, x.shape).astype("float32"), model.params
         )
-        save(target / "flax" / name, model, ids, model(ids))
+        save(target / "flax" / name, model, ids, model(ids, **given))
 
 
 def save(folder: pathlib.Path, model: object, ids: np.ndarray, outputs: dict) -> None:

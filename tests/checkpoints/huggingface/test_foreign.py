@@ -22,6 +22,7 @@ OUTPUTS = {
     "bert": {"masked_lm": "prediction_logits", "sentence": "seq_relationship_logits"},
     "albert": {"masked_lm": "logits"},
     "roberta": {"classifier": "logits"},
+    "electra": {"masked_lm": "logits"},
 }
 
 
