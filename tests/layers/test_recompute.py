@@ -280,7 +280,10 @@ def test_only_in_training_and_in_the_context():
 
 
 @pytest.mark.tensorflow
-@WIDTHS
+@pytest.mark.parametrize(
+    "min_width",
+    [pytest.param(1, id="fused"), pytest.param(10**9, id="plain", marks=[pytest.mark.slow])],
+)
 def test_of_each_layer_its_input_is_kept(monkeypatch, min_width):
     monkeypatch.setattr(fused, "MIN_WIDTH", min_width)
     config = tiny_config(**DROPOUT, num_layers=5, pooler_activation=None)

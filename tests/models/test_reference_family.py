@@ -56,6 +56,10 @@ ODD = ("convbert", "longformer")  # programs of their own, which JAX compiles fo
 
 def marks(model_type, ending):
     is_repeated = ending in ON_STATES and model_type != "bert"
+    # Logits of masks are made from the states that the model without a head gives.
+    is_repeated |= (
+        ending == "Model" and model_type != "bert" and "ForMaskedLM" in CLASSES[model_type]
+    )
     is_repeated |= model_type in LIKE_OTHERS and ending in LOGITS and ending != "ForMaskedLM"
     # XLNet has a file of its own.
     has_more = "ForPreTraining" in CLASSES[model_type] or model_type == "xlnet"

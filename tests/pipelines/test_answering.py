@@ -223,7 +223,7 @@ def test_the_same_weights_with_another_vocabulary_are_refused(run, presets, tmp_
     vocabulary = tmp_path / "other" / "vocab.txt"
     tokens = vocabulary.read_text().splitlines()
     vocabulary.write_text("\n".join([*tokens[:-2], tokens[-1], tokens[-2]]) + "\n")
-    with pytest.raises(SystemExit, match="other settings.*Received: tokenizer was"):
+    with pytest.raises(SystemExit, match=r"other settings.*Received: tokenizer was"):
         run("embed", output, preset=tmp_path / "other")
 
 

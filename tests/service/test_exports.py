@@ -133,7 +133,9 @@ def test_signatures_of_an_export_are_those_of_the_savedmodel(tmp_path, tiny_voca
 def test_a_folder_of_both_kinds_is_refused(tmp_path):
     for name in (EXPORT, "saved_model.pb"):
         (tmp_path / name).touch()
-    with pytest.raises(ValueError, match="not both in one folder: saved_model.pb and export.json"):
+    with pytest.raises(
+        ValueError, match=r"not both in one folder: saved_model\.pb and export\.json"
+    ):
         LoadedModel(tmp_path)
 
 
