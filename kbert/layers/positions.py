@@ -191,9 +191,10 @@ def alibi_bias(queries: Tensor, keys: Tensor, num_heads: int) -> Tensor:
         >>> ops.convert_to_numpy(bias)[0, 0].tolist()
         [[-0.0, -0.0625, -0.125], [-0.0625, -0.0, -0.0625]]
     """
-    distances = ops.cast(ops.abs(queries[..., :, None] - keys[..., None, :]), "float32")
+    # By `expand_dims`: an ellipsis of any number of axes is what tf2onnx cannot write.
+    distances = ops.abs(ops.expand_dims(queries, -1) - ops.expand_dims(keys, -2))
     slopes = ops.convert_to_tensor(-alibi_slopes(num_heads)[:, None, None])
-    falls = distances[..., None, :, :] * slopes
+    falls = ops.expand_dims(ops.cast(distances, "float32"), -3) * slopes
     return falls[None] if len(falls.shape) == 3 else falls
 
 

@@ -1,9 +1,11 @@
 """Models for ONNX Runtime: `model.onnx`, rows of any number and length."""
 
+import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -42,12 +44,13 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
         )
     # It calls operations missing before those that nothing reads are gone.
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
-    model, _ = convert.from_function(
-        rows.graph,
-        input_signature=list(rows.signature().inputs),
-        opset=OPSET,
-        custom_op_handlers={name: (handler, []) for name, handler in _HANDLERS.items()},
-    )
+    with _left_sizes(rows):
+        model, _ = convert.from_function(
+            rows.graph,
+            input_signature=list(rows.signature().inputs),
+            opset=OPSET,
+            custom_op_handlers={name: (handler, []) for name, handler in _HANDLERS.items()},
+        )
     name_axes(model.graph.input, rows.inputs)
     simplify(model, onnx)
     parts = graphs(model.graph)
@@ -71,6 +74,21 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
             logging.disable(logging.NOTSET)
     else:
         onnx.save_model(model, path)
+
+
+@contextlib.contextmanager
+def _left_sizes(rows: RowFunction) -> Iterator[None]:
+    """Has tf2onnx leave sizes to `simplify`, which does not go into loops.
+
+    It asks for 0, the size that stands there already, and then takes two Reshapes for one: of
+    another value, which has another size there.
+    """
+    optimizer = optional("tf2onnx.optimizer", EXTRA)
+    steps = optimizer._optimizers
+    if not any("While" in operation.type for operation in rows.concrete.graph.get_operations()):
+        steps = {name: step for name, step in steps.items() if name != "reshape_optimizer"}
+    with mock.patch.object(optimizer, "_optimizers", steps):
+        yield
 
 
 def _error_function(graph: Any, node: Any, name: str, arguments: Any) -> None:
