@@ -4,10 +4,10 @@
 it is, trained by CoSENT, and so that its first entries are vectors too; sentence-transformers on
 torch beside it, by the same loss, batches and rates. `simcse`: an encoder pretrained for minutes on
 the text, as it is and by dropout alone, on the text's own sentences, the vector that of [CLS] or
-the mean. `retrieval`: SQuAD's questions
-and paragraphs, before and after learning from the sample of its training set.
+the mean; `tsdae`: the same by writing damaged sentences anew. `retrieval`: SQuAD's questions and
+paragraphs, before and after learning from the sample of its training set.
 
-`python -m benchmarks.embeddings [sts simcse retrieval] --data FOLDER [--seeds 0 1 2] [--peer]`
+`python -m benchmarks.embeddings [sts simcse tsdae retrieval] --data FOLDER [--seeds 0 1] [--peer]`
 
 `--data` holds `glue/stsb/`, `squad/` and `corpus/`. Results are kept under --output_dir.
 """
@@ -26,13 +26,14 @@ from benchmarks import _experiments as experiments
 from benchmarks._experiments import mean, print_table
 from benchmarks._fine_tuning_runs import make_job
 from kbert.data import Table
-from kbert.tasks import TextEmbedder
+from kbert.tasks import TextDenoiser, TextEmbedder
 
 WIDTHS = (64, 128, 256, 384)
 STS = {"epochs": 4, "batch_size": 32, "learning_rate": 5e-5}
 SEARCH = {"epochs": 2, "batch_size": 64, "learning_rate": 3e-5}
 SIMCSE = {"epochs": 1, "batch_size": 64, "learning_rate": 5e-5}
-SENTENCES = 20_000  # that SimCSE reads
+TSDAE = {"epochs": 1, "batch_size": 32, "learning_rate": 5e-5}
+SENTENCES = 20_000  # that SimCSE and TSDAE read
 POOLED = ("cls", "mean")
 
 
@@ -128,43 +129,69 @@ def retrieval(flags: Any) -> None:
 
 
 def simcse(flags: Any) -> None:
-    data = Path(flags.data)
-    _, dev = stsb(data)
-    text = str(data / "corpus/wikitext-2/train.txt.gz")
+    _, dev = stsb(Path(flags.data))
 
     def run(seed: int) -> dict[str, float]:
-        corpus = experiments.prepare(text, Path(flags.output_dir) / "corpus")
-        config = experiments.config(corpus.tokenizer, dropout=0.1, attention_dropout=0.1)
-        pretraining = kbert.tasks.Pretraining(
-            kbert.Encoder(config), corpus.tokenizer, next_sentence=False
-        )
-        experiments.learn(
-            pretraining, corpus.batches(), corpus.batches("held_out"), flags.steps, evaluations=1
-        )
-        lines = [line for document in kbert.text.documents(text) for line in document]
-        sentences = [line for line in lines if 5 <= len(line.split()) <= 40]
-        sentences = random.Random(seed).sample(sentences, min(SENTENCES, len(sentences)))
-        untuned = pretraining.encoder.get_weights()
+        encoder, tokenizer, sentences = _from_text_alone(flags, seed)
+        untuned = encoder.get_weights()
         values = {}
         for pooling in POOLED:
-            pretraining.encoder.set_weights(untuned)
-            task = TextEmbedder(pretraining.encoder, corpus.tokenizer, token_pooling=pooling)
+            encoder.set_weights(untuned)
+            task = TextEmbedder(encoder, tokenizer, token_pooling=pooling)
             values[f"{pooling} before"] = 100 * task.evaluate(dev, verbose=0)["spearman"]
             task.fit(sentences, seed=seed, verbose=0, **SIMCSE)
             values[f"{pooling} after"] = 100 * task.evaluate(dev, verbose=0)["spearman"]
         return values
 
-    found = _kept(flags, f"simcse {flags.steps} by pooling", run, flags.seeds)
+    _print_lifted(flags, f"simcse {flags.steps} by pooling", run, "SimCSE")
+
+
+def tsdae(flags: Any) -> None:
+    _, dev = stsb(Path(flags.data))
+
+    def run(seed: int) -> dict[str, float]:
+        encoder, tokenizer, sentences = _from_text_alone(flags, seed)
+        untuned = encoder.get_weights()
+        values = {}
+        for pooling in POOLED:
+            encoder.set_weights(untuned)
+            task = TextDenoiser(encoder, tokenizer, token_pooling=pooling)
+            values[f"{pooling} before"] = 100 * task.embedder.evaluate(dev, verbose=0)["spearman"]
+            task.fit(sentences, seed=seed, verbose=0, **TSDAE)
+            values[f"{pooling} after"] = 100 * task.embedder.evaluate(dev, verbose=0)["spearman"]
+        return values
+
+    _print_lifted(flags, f"tsdae {flags.steps} by pooling", run, "TSDAE")
+
+
+def _from_text_alone(flags: Any, seed: int) -> tuple[kbert.Encoder, Any, list[str]]:
+    """An encoder pretrained on the text, its tokenizer, and sentences of the text."""
+    text = str(Path(flags.data) / "corpus/wikitext-2/train.txt.gz")
+    corpus = experiments.prepare(text, Path(flags.output_dir) / "corpus")
+    config = experiments.config(corpus.tokenizer, dropout=0.1, attention_dropout=0.1)
+    encoder = kbert.Encoder(config)
+    pretraining = kbert.tasks.Pretraining(encoder, corpus.tokenizer, next_sentence=False)
+    experiments.learn(
+        pretraining, corpus.batches(), corpus.batches("held_out"), flags.steps, evaluations=1
+    )
+    lines = [line for document in kbert.text.documents(text) for line in document]
+    sentences = [line for line in lines if 5 <= len(line.split()) <= 40]
+    sentences = random.Random(seed).sample(sentences, min(SENTENCES, len(sentences)))
+    return encoder, corpus.tokenizer, sentences
+
+
+def _print_lifted(flags: Any, name: str, run: Any, title: str) -> None:
+    found = _kept(flags, name, run, flags.seeds)
     rows = [
         (pooling, *(mean(found, f"{pooling} {when}", ".1f") for when in ("before", "after")))
         for pooling in POOLED
     ]
-    print_table(("Spearman on STS-B's dev set", "as pretrained", "SimCSE"), rows)
+    print_table(("Spearman on STS-B's dev set", "as pretrained", title), rows)
 
 
 def _kept(flags: Any, name: str, run: Any, seeds: list[int]) -> list[dict[str, float]]:
     """Results of all seeds, those that are there already as they are."""
-    settings = {"sts": STS, "retrieval": SEARCH, "simcse": SIMCSE}[name.split()[0]]
+    settings = {"sts": STS, "retrieval": SEARCH, "simcse": SIMCSE, "tsdae": TSDAE}[name.split()[0]]
     folder = Path(flags.output_dir) / "results"
     return [
         experiments.once(
@@ -215,7 +242,7 @@ def _sentence_transformers(train: Table, dev: Table, seed: int) -> dict[str, flo
     return {"spearman": 100 * kbert.metrics.spearman(dev["label"], cosines), "seconds": seconds}
 
 
-RUNS = {"sts": sts, "simcse": simcse, "retrieval": retrieval}
+RUNS = {"sts": sts, "simcse": simcse, "tsdae": tsdae, "retrieval": retrieval}
 
 
 def main() -> None:
