@@ -81,11 +81,8 @@ def test_a_signal_stops_it_and_the_same_call_resumes(preset, mail, tmp_path, mon
     experiment = Experiment("classify", preset=preset, train=mail, dev=mail)
     settings = {"epochs": 1, "batch_size": 8, "checkpoint_every": 1}
     whole = run(experiment, tmp_path / "whole", verbose=0, **settings)
-    fit = kbert.tasks.TextClassifier.fit
     with monkeypatch.context() as patch:
-        patch.setattr(
-            kbert.tasks.TextClassifier, "fit", lambda *a, **k: fit(*a, **k, callbacks=[Signal()])
-        )
+        patch.setattr(Experiment, "callbacks", lambda self, settings: [Signal()])
         with pytest.raises(Stopped, match="stopped by SIGTERM after step") as stopped:
             run(experiment, tmp_path / "broken", verbose=0, **settings)
     assert stopped.value.signal == signal.SIGTERM
