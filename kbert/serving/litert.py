@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -60,8 +61,13 @@ def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Ru
         if name.startswith(_NAME)
     }
     inputs, outputs = description["inputs"], description["outputs"]
+    turn = threading.Lock()  # an interpreter has one place for each number
 
     def run(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with turn:
+            return run_alone(features)
+
+    def run_alone(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         given = {name: np.asarray(features[name], np.int32) for name in inputs}
         sizes = {
             a: n for k, axes in inputs.items() for a, n in zip(axes, given[k].shape, strict=True)

@@ -458,7 +458,8 @@ class _Sized:
         if asked is None or asked.op_type != "Shape" or any(x is None for x in bounds):
             return None
         (first,), (last,) = bounds
-        return self._inputs.get(asked.input[0], ())[first] if last == first + 1 else None
+        sizes = self._inputs.get(asked.input[0], ())
+        return sizes[first] if last == first + 1 and 0 <= first < len(sizes) else None
 
 
 def _sizes_of(value: Any) -> Sizes:

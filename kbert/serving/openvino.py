@@ -4,7 +4,9 @@ import contextlib
 import io
 import logging
 import os
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -55,9 +57,18 @@ def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Ru
         settings["INFERENCE_NUM_THREADS"] = threads
     model = openvino.Core().compile_model(os.path.join(folder, FILE), "CPU", settings)
     inputs, outputs = description["inputs"], list(description["outputs"])
+    # A request is one thread's at a time; in a thread that TensorFlow made it can end the process
+    # (seen with 2026.4 on Linux, where the process had exported before).
+    own, pool = threading.local(), ThreadPoolExecutor(os.cpu_count())
+
+    def answer(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if not hasattr(own, "request"):
+            own.request = model.create_infer_request()
+        found = own.request.infer(features)
+        return {name: found[name] for name in outputs}
 
     def run(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        found = model({name: np.asarray(features[name], np.int32) for name in inputs})
-        return {name: found[name] for name in outputs}
+        given = {name: np.asarray(features[name], np.int32) for name in inputs}
+        return pool.submit(answer, given).result()
 
     return run

@@ -282,7 +282,7 @@ class ExportedTask:
         return self.task.predict(data, **{**self._options, **options})
 
     def functions(self) -> dict[str, Any]:
-        """The entry points of the task's SavedModel, with ONNX Runtime in the place of its layers.
+        """The entry points of the task's SavedModel, with the runtime in the place of its layers.
 
         Texts are split to tokens in a graph, so that any tokenizer does, and requests are as
         bounded as a SavedModel's. They can be called by several threads at a time, as long as this
@@ -292,11 +292,10 @@ class ExportedTask:
             Name -> concrete function of named tensors; the first is also "serving_default".
 
         Raises:
-            ValueError: another runtime, or a task whose answers are no rows of its logits.
+            ValueError: a task whose answers are no rows of its logits.
         """
-        task, format = self.task, self.description["format"]
-        # OpenVINO and LiteRT compute for one thread at a time.
-        if format != "onnx" or not hasattr(task, "logits_by_runtime"):
+        task = self.task
+        if not hasattr(task, "logits_by_runtime"):
             raise self._unserved()
         outputs = {
             name: [None if isinstance(axis, str) else axis for axis in axes]
@@ -334,8 +333,8 @@ class ExportedTask:
 
     def _unserved(self) -> ValueError:
         return ValueError(
-            "Of other exports than SavedModels, those for ONNX Runtime are served, of classifiers, "
-            "regressors, taggers and embedders. Received: an export to "
+            "Of other exports than SavedModels, those of classifiers, regressors, taggers and "
+            "embedders are served. Received: an export to "
             f"{self.description['format']} of a {type(self.task).__name__}"
         )
 

@@ -3,6 +3,7 @@
 import gc
 import json
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from kbert.serving.exported import DESCRIPTION_FILE, read_description
 from tests.harness import randomise, tiny_config
 from tests.service_harness import running, signature
 
+PACKAGES = {"onnx": "tf2onnx", "openvino": "openvino", "litert": "ai_edge_litert"}
 TEXTS = ["the red fox", "", "a quick brown dog jumps over the lazy cat and two men", "sun"]
 
 
@@ -94,15 +96,46 @@ def test_an_export_to_onnx_runtime(tmp_path, tiny_vocabulary):
     gc.collect()
     assert session() is None
     description = read_description(path)
-    (tmp_path / "1" / DESCRIPTION_FILE).write_text(json.dumps({**description, "format": "litert"}))
+    (tmp_path / "1" / DESCRIPTION_FILE).write_text(json.dumps({**description, "format": "x"}))
     with pytest.raises(ValueError, match="that loads"):
         LoadedModel(path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["windows", "several", "number", "vectors", "tags"])
-def test_signatures_of_an_export_are_those_of_the_savedmodel(tmp_path, tiny_vocabulary, kind):
-    pytest.importorskip("tf2onnx")
+@pytest.mark.parametrize("format", PACKAGES)
+def test_several_threads_ask_at_a_time(tmp_path, tiny_vocabulary, format):
+    pytest.importorskip(PACKAGES[format])
+    task = classifier(tiny_vocabulary, max_length=64)
+    randomise(task)
+    loaded = LoadedModel(task.export(tmp_path / "out", format=format))
+    entry, wrong = loaded.entries["classify"], []
+    wanted = {}
+    for text, row in zip(TEXTS, task.predict(TEXTS), strict=True):
+        wanted[text] = [row["probabilities"][x] for x in task.labels]
+
+    def ask(seed):
+        random = np.random.default_rng(seed)
+        for _ in range(30):
+            texts = random.choice(TEXTS, random.integers(1, 5)).tolist()
+            found = entry.run({"text": np.array([x.encode() for x in texts], object)})["scores"]
+            if not np.allclose(found, [wanted[text] for text in texts], atol=1e-4):
+                wrong.append(texts)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask, range(8)))
+    assert not wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "format"),
+    [(kind, "onnx") for kind in ("windows", "several", "number", "vectors", "tags")]
+    + [("vectors", "openvino"), ("tags", "openvino"), ("vectors", "litert"), ("tags", "litert")],
+)
+def test_signatures_of_an_export_are_those_of_the_savedmodel(
+    tmp_path, tiny_vocabulary, kind, format
+):
+    pytest.importorskip(PACKAGES[format])
     config = tiny_config(vocabulary_size=len(tiny_vocabulary), max_positions=64)
     encoder, tokenizer = kbert.Encoder(config), kbert.WordPieceTokenizer(tiny_vocabulary)
     task = {
@@ -113,7 +146,7 @@ def test_signatures_of_an_export_are_those_of_the_savedmodel(tmp_path, tiny_voca
         "tags": lambda: kbert.tasks.TokenClassifier(encoder, tokenizer, ["A", "B"]),
     }[kind]()
     randomise(task)
-    ours = LoadedModel(task.export(tmp_path / "onnx", format="onnx")).entries
+    ours = LoadedModel(task.export(tmp_path / "ours", format=format)).entries
     theirs = LoadedModel(task.export(tmp_path / "savedmodel")).entries
     assert set(ours) == set(theirs)
     for name, entry in theirs.items():
@@ -129,7 +162,6 @@ def test_signatures_of_an_export_are_those_of_the_savedmodel(tmp_path, tiny_voca
                 assert found[key].tolist() == wanted.tolist()
 
 
-@pytest.mark.slow
 def test_a_folder_of_both_kinds_is_refused(tmp_path):
     for name in (EXPORT, "saved_model.pb"):
         (tmp_path / name).touch()
@@ -139,6 +171,7 @@ def test_a_folder_of_both_kinds_is_refused(tmp_path):
         LoadedModel(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_export_of_answers_is_refused(tmp_path, tiny_vocabulary):
     pytest.importorskip("tf2onnx")
     config = tiny_config(vocabulary_size=len(tiny_vocabulary), max_positions=64)
