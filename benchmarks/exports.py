@@ -220,7 +220,8 @@ def measure(name: str, flags: Any, seed: int) -> dict[str, float]:
                     path = task.export(f"{folder}/model", format=format, precision=precision)
                     value = kbert.tasks.load_exported(path).evaluate(dev)[metric]
                 found[f"{format} {precision}{title}"] = value
-    return {title: 100 * value for title, value in found.items()}
+    percent = 1 if name == "squad" else 100  # its scores are in percent
+    return {title: percent * value for title, value in found.items()}
 
 
 def quality(flags: Any) -> None:

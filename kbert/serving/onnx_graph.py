@@ -1,7 +1,7 @@
 """ONNX graphs with as few operations as ONNX Runtime needs, for the same numbers.
 
-tf2onnx writes down all that TensorFlow does. Of the 507 operations of a MiniLM-L6 300 ask for sizes,
-cut them and join them, which takes a tenth of the time of a short text in 8 bits.
+tf2onnx writes down all that TensorFlow does. Of the 507 operations of a MiniLM-L6 300 ask for
+sizes, cut them and join them, which takes a tenth of the time of a short text in 8 bits.
 """
 
 from collections.abc import Iterator, Mapping

@@ -370,6 +370,16 @@ def test_presets_load_under_a_strategy(mirrored, tmp_path, encoder, inputs):
         assert_close(replica, sequence(encoder, inputs), 1e-5)
 
 
+@pytest.mark.parametrize("kind", [None, *KINDS])
+def test_no_value_of_a_class_hides_a_layer(kind):
+    """On PyTorch it would: a layer lies where Python looks last, behind the class."""
+    encoder = Encoder(tiny_config(**(KINDS[kind] if kind else {})))
+    for layer in (encoder, *encoder._flatten_layers()):
+        for name, value in vars(layer).items():
+            if isinstance(value, keras.layers.Layer):
+                assert not hasattr(type(layer), name), (type(layer), name)
+
+
 @pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("backend", ["torch", "jax"])

@@ -85,12 +85,14 @@ def test_segments_are_refused():
         make()({"token_ids": IDS, "segment_ids": MASK})
 
 
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="torch does not train")
 def test_features_are_of_encoders_with_layers(tiny_vocabulary):
     encoder = make(vocabulary_size=len(tiny_vocabulary))
     with pytest.raises(ValueError, match=r"of a table kbert.tasks.TextEmbedder.*a Static"):
         kbert.features(encoder, kbert.WordPieceTokenizer(tiny_vocabulary), ["fox"])
 
 
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="torch does not train")
 def test_a_classifier_reads_the_mean(tiny_vocabulary):
     """Rows are texts alone, one behind the other: the words decide."""
     keras.utils.set_random_seed(1)

@@ -90,12 +90,13 @@ class TakesAdapters:
 
     Attributes:
         adapters: what was put into the slots, an `Adapters`; None = nothing yet.
-        pooler: a layer behind the blocks, or None.
+        pooler: a layer behind the blocks, or None; of each model by itself, since on PyTorch a
+            value of the class would hide its layer.
         pooler_is_new: whether it was drawn for a task's head, and the rest was loaded.
     """
 
     adapters: Any = None
-    pooler: Any = None
+    pooler: Any
     pooler_is_new: bool = False
 
     @property

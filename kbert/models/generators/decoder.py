@@ -90,7 +90,7 @@ class Decoder(TakesAdapters, FromConfig, keras.Model):
             for i in range(config.num_layers)
         ]
         self.norm = last_norm(config, kind=config.norm, name="norm", **policy)
-        self.head = None
+        self.head = self.pooler = None
         if config.output == "transformed":
             self.head = _OutputHead(config, name="head", **policy)
         self.build()
