@@ -23,7 +23,7 @@ from tests.notebooks.stored import NOTEBOOKS, ROOT
 IN_THIS_PROCESS = ("01_pretrain_in_five_minutes", "02_classify_your_texts")
 AT_FULL_SIZE = "12_on_several_devices"  # two minutes
 # Not run at full size since their code was changed last: they have no outputs.
-WITHOUT_OUTPUTS = {"01_pretrain_in_five_minutes"}
+WITHOUT_OUTPUTS: set[str] = set()
 MOST_BYTES = 400_000
 
 pytestmark = pytest.mark.tensorflow
