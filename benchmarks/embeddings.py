@@ -129,24 +129,15 @@ def retrieval(flags: Any) -> None:
 
 
 def simcse(flags: Any) -> None:
-    _, dev = stsb(Path(flags.data))
-
-    def run(seed: int) -> dict[str, float]:
-        encoder, tokenizer, sentences = _from_text_alone(flags, seed)
-        untuned = encoder.get_weights()
-        values = {}
-        for pooling in POOLED:
-            encoder.set_weights(untuned)
-            task = TextEmbedder(encoder, tokenizer, token_pooling=pooling)
-            values[f"{pooling} before"] = 100 * task.evaluate(dev, verbose=0)["spearman"]
-            task.fit(sentences, seed=seed, verbose=0, **SIMCSE)
-            values[f"{pooling} after"] = 100 * task.evaluate(dev, verbose=0)["spearman"]
-        return values
-
-    _print_lifted(flags, f"simcse {flags.steps} by pooling", run, "SimCSE")
+    _lifted(flags, "simcse", "SimCSE", TextEmbedder, SIMCSE)
 
 
 def tsdae(flags: Any) -> None:
+    _lifted(flags, "tsdae", "TSDAE", TextDenoiser, TSDAE)
+
+
+def _lifted(flags: Any, name: str, title: str, kind: Any, settings: dict[str, Any]) -> None:
+    """Vectors of a pretrained encoder, before and after a task learns from sentences alone."""
     _, dev = stsb(Path(flags.data))
 
     def run(seed: int) -> dict[str, float]:
@@ -155,13 +146,19 @@ def tsdae(flags: Any) -> None:
         values = {}
         for pooling in POOLED:
             encoder.set_weights(untuned)
-            task = TextDenoiser(encoder, tokenizer, token_pooling=pooling)
-            values[f"{pooling} before"] = 100 * task.embedder.evaluate(dev, verbose=0)["spearman"]
-            task.fit(sentences, seed=seed, verbose=0, **TSDAE)
-            values[f"{pooling} after"] = 100 * task.embedder.evaluate(dev, verbose=0)["spearman"]
+            task = kind(encoder, tokenizer, token_pooling=pooling)
+            embedder = getattr(task, "embedder", task)
+            values[f"{pooling} before"] = 100 * embedder.evaluate(dev, verbose=0)["spearman"]
+            task.fit(sentences, seed=seed, verbose=0, **settings)
+            values[f"{pooling} after"] = 100 * embedder.evaluate(dev, verbose=0)["spearman"]
         return values
 
-    _print_lifted(flags, f"tsdae {flags.steps} by pooling", run, "TSDAE")
+    found = _kept(flags, f"{name} {flags.steps} by pooling", run, flags.seeds)
+    rows = [
+        (pooling, *(mean(found, f"{pooling} {when}", ".1f") for when in ("before", "after")))
+        for pooling in POOLED
+    ]
+    print_table(("Spearman on STS-B's dev set", "as pretrained", title), rows)
 
 
 def _from_text_alone(flags: Any, seed: int) -> tuple[kbert.Encoder, Any, list[str]]:
@@ -178,15 +175,6 @@ def _from_text_alone(flags: Any, seed: int) -> tuple[kbert.Encoder, Any, list[st
     sentences = [line for line in lines if 5 <= len(line.split()) <= 40]
     sentences = random.Random(seed).sample(sentences, min(SENTENCES, len(sentences)))
     return encoder, corpus.tokenizer, sentences
-
-
-def _print_lifted(flags: Any, name: str, run: Any, title: str) -> None:
-    found = _kept(flags, name, run, flags.seeds)
-    rows = [
-        (pooling, *(mean(found, f"{pooling} {when}", ".1f") for when in ("before", "after")))
-        for pooling in POOLED
-    ]
-    print_table(("Spearman on STS-B's dev set", "as pretrained", title), rows)
 
 
 def _kept(flags: Any, name: str, run: Any, seeds: list[int]) -> list[dict[str, float]]:
