@@ -172,7 +172,7 @@ def _join_normalisations(graph: Any, weights: Mapping[str, Any], onnx: ModuleTyp
 
 def _leave_out_whole_slices(graph: Any, weights: Mapping[str, Any]) -> None:
     """Of `x[:, None]` what TensorFlow cuts out of x, which is all of it."""
-    for node in [x for x in graph.node if x.op_type == "Slice"]:
+    for node in [x for x in graph.node if x.op_type == "Slice" and len(x.input) > 3]:
         starts, ends, _, *steps = (weights.get(name) for name in node.input[1:])
         if (
             starts is not None
@@ -443,7 +443,7 @@ class _Sized:
 
     def _rows_read(self, node: Any) -> str | int | None:
         """Of which size of an input the first rows of a table are read, if they are."""
-        if node.op_type != "Slice" or node.input[0] not in self._weights:
+        if node.op_type != "Slice" or len(node.input) < 4 or node.input[0] not in self._weights:
             return None
         start, axis, *step = (self.array(x) for x in (node.input[1], *node.input[3:]))
         end = self._made_by.get(node.input[2])
