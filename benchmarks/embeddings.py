@@ -4,8 +4,10 @@
 it is, trained by CoSENT, and so that its first entries are vectors too; sentence-transformers on
 torch beside it, by the same loss, batches and rates. `simcse`: an encoder pretrained for minutes on
 the text, as it is and by dropout alone, on the text's own sentences, the vector that of [CLS] or
-the mean; `tsdae`: the same by writing damaged sentences anew. `retrieval`: SQuAD's questions and
-paragraphs, before and after learning from the sample of its training set.
+the mean; `tsdae`: the same by writing damaged sentences anew. `--start minilm`: both of MiniLM-L6,
+after masked words have undone its vectors for `--steps` updates: no untrained encoder of that
+quality is in a package. `retrieval`: SQuAD's questions and paragraphs, before and after learning
+from the sample of its training set.
 
 `python -m benchmarks.embeddings [sts simcse tsdae retrieval] --data FOLDER [--seeds 0 1] [--peer]`
 
@@ -35,6 +37,7 @@ SIMCSE = {"epochs": 1, "batch_size": 64, "learning_rate": 5e-5}
 TSDAE = {"epochs": 1, "batch_size": 32, "learning_rate": 5e-5}
 SENTENCES = 20_000  # that SimCSE and TSDAE read
 POOLED = ("cls", "mean")
+STARTS = ("scratch", "minilm")
 
 
 def minilm() -> Path:
@@ -153,7 +156,7 @@ def _lifted(flags: Any, name: str, title: str, kind: Any, settings: dict[str, An
             values[f"{pooling} after"] = 100 * embedder.evaluate(dev, verbose=0)["spearman"]
         return values
 
-    found = _kept(flags, f"{name} {flags.steps} by pooling", run, flags.seeds)
+    found = _kept(flags, f"{name} {flags.start} {flags.steps} by pooling", run, flags.seeds)
     rows = [
         (pooling, *(mean(found, f"{pooling} {when}", ".1f") for when in ("before", "after")))
         for pooling in POOLED
@@ -162,14 +165,26 @@ def _lifted(flags: Any, name: str, title: str, kind: Any, settings: dict[str, An
 
 
 def _from_text_alone(flags: Any, seed: int) -> tuple[kbert.Encoder, Any, list[str]]:
-    """An encoder pretrained on the text, its tokenizer, and sentences of the text."""
+    """An encoder that has learnt masked words alone, its tokenizer, and sentences of the text."""
     text = str(Path(flags.data) / "corpus/wikitext-2/train.txt.gz")
-    corpus = experiments.prepare(text, Path(flags.output_dir) / "corpus")
-    config = experiments.config(corpus.tokenizer, dropout=0.1, attention_dropout=0.1)
-    encoder = kbert.Encoder(config)
-    pretraining = kbert.tasks.Pretraining(encoder, corpus.tokenizer, next_sentence=False)
+    folder, rate = Path(flags.output_dir) / f"corpus-{flags.start}", 2e-3
+    if flags.start == "minilm":
+        tokenizer, rate = kbert.load_tokenizer(minilm()), 1e-4
+        encoder = kbert.Encoder.from_preset(minilm())
+        if not (folder / "manifest.json").exists():
+            kbert.data.prepare_corpus(text, folder, tokenizer, held_out_share=0.03)
+        corpus = experiments.Corpus(folder, tokenizer)
+    else:
+        corpus = experiments.prepare(text, folder)
+        config = experiments.config(corpus.tokenizer, dropout=0.1, attention_dropout=0.1)
+        encoder = kbert.Encoder(config)
     experiments.learn(
-        pretraining, corpus.batches(), corpus.batches("held_out"), flags.steps, evaluations=1
+        kbert.tasks.Pretraining(encoder, corpus.tokenizer, next_sentence=False),
+        corpus.batches(),
+        corpus.batches("held_out"),
+        flags.steps,
+        experiments.default_optimizer(flags.steps, rate),
+        evaluations=1,
     )
     lines = [line for document in kbert.text.documents(text) for line in document]
     sentences = [line for line in lines if 5 <= len(line.split()) <= 40]
@@ -237,6 +252,7 @@ def main() -> None:
     parser = experiments.parser("embeddings", __doc__, steps=2000)
     parser.add_argument("--data", required=True, help="folder with glue/, squad/ and corpus/")
     parser.add_argument("--peer", action="store_true", help="sentence-transformers beside kbert")
+    parser.add_argument("--start", choices=STARTS, default="scratch", help="of simcse and tsdae")
     parser.add_argument("--paragraph_tokens", type=int, default=192, help="of SQuAD's texts")
     flags = parser.parse_args()
     experiments.set_threads(flags.threads)
