@@ -61,20 +61,21 @@ class Everywhere:
 
     def __init__(self):
         self.dropped = time.monotonic()
+        self.path = None
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_teardown(self, item, nextitem):
-        """Behind the last test of a file the graphs go, where enough can have come together.
+    def pytest_runtest_protocol(self, item, nextitem):
+        """Before the first test of a file the graphs go, where enough can have come together.
 
         They hold each other in cycles, and every function that TensorFlow knows makes the next one
-        slower to trace and to run.
+        slower to trace and to run. What is left stays: no later collection looks at it again.
         """
-        result = yield
-        is_last = nextitem is None or nextitem.path != item.path
-        if is_last and time.monotonic() - self.dropped > self.EVERY:
+        is_first, self.path = item.path != self.path, item.path
+        if is_first and time.monotonic() - self.dropped > self.EVERY:
             gc.collect()
+            gc.freeze()
             self.dropped = time.monotonic()
-        return result
+        return (yield)
 
     @pytest.fixture(autouse=True)
     def eagerly_where_little_is_computed(self, request):

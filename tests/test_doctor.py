@@ -58,6 +58,7 @@ class Installed:
 KBERT = ("1.0", "tensorflow<2.22,>=2.21", "tensorflow-text<2.22,>=2.21", "numpy")
 
 
+@pytest.mark.slow
 def test_this_machine_is_whole():
     """In a process of its own, TensorFlow included."""
     done = subprocess.run(

@@ -139,6 +139,7 @@ def test_a_run_resumes_exactly(bucket, tmp_path):
         run_toy.main(f"{bucket}/run", settings={"rate": 0.1})
 
 
+@pytest.mark.slow
 def test_best_weights_and_what_a_kill_leaves(bucket, tmp_path):
     def stop(*args, **kwargs):
         raise KeyboardInterrupt
@@ -179,6 +180,7 @@ def test_presets(bucket, tokenizer, tmp_path):
         kbert.Encoder.from_preset(bucket / "task")
 
 
+@pytest.mark.slow
 @pytest.mark.graphs
 def test_exports(bucket, tokenizer):
     encoder = kbert.Encoder(tiny_config(vocabulary_size=tokenizer.vocabulary_size))

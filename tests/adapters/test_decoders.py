@@ -28,6 +28,7 @@ def fit_to_the_alphabet(task, steps=40):
     task.fit(writing.dataset([batch] * steps), verbose=0)
 
 
+@pytest.mark.slow
 def test_a_language_model_writes_with_its_adapter(tmp_path):
     task = writing.causal_lm()
     before, base = task.predict(PROMPTS, **HOW), task.decoder.get_weights()

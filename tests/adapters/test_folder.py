@@ -150,6 +150,7 @@ def test_replicas_and_micro_batches_train_as_one(tokenizer, mirrored, kind):
             assert_close(found, wanted, 1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_resumes_to_the_same_numbers_and_refuses_another_adapter(tokenizer, tmp_path):
     def run(folder, rank=4, stop=None):
         task = make(tokenizer, rank=rank, dropout=0.1)

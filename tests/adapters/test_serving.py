@@ -22,6 +22,7 @@ def size(path):
     )
 
 
+@pytest.mark.slow
 def test_each_task_has_its_signature_and_the_base_is_there_once(tokenizer, tmp_path):
     encoder = make_encoder(tokenizer, hidden_size=128, intermediate_size=512)
     tasks = {}

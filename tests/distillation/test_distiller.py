@@ -207,6 +207,7 @@ class Stop(keras.callbacks.Callback):
             raise KeyboardInterrupt  # in the middle of the second epoch
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_resumes_to_the_same_numbers(tokenizer, tmp_path):
     """With dropout. And a checkpoint holds nothing of the teacher."""
     teacher = toys.make_task("classes", tokenizer, dropout=0.2)

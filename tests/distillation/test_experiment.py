@@ -92,6 +92,7 @@ def test_the_teacher_says_the_order_of_the_classes(experiment, whole):
     assert made.make_teacher(made.settings()) is teacher
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(
     ("stage", "steps"),

@@ -11,6 +11,7 @@ from tests.serving.session import ask
 pytestmark = pytest.mark.tensorflow
 
 
+@pytest.mark.slow
 def test_vectors_of_texts_and_pairs(encoder, tokenizer, tmp_path):
     settings = {"layers": "concat_last_four", "pooling": "max", "special_tokens": False}
     path = export_features(tmp_path, encoder, tokenizer, **settings)

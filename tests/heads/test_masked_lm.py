@@ -20,6 +20,7 @@ def make(**changes):
     return encoder, head
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("embedding_size", [None, 4])
 def test_it_is_transform_norm_and_the_tied_table(embedding_size):
     encoder, head = make(embedding_size=embedding_size)

@@ -24,6 +24,7 @@ def make(**changes):
     return encoder, head
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("embedding_size", [None, 4])
 def test_it_reads_both_ends_and_the_place_alone(embedding_size):
     """SpanBERT, section 3.2: f(x_{s-1}, x_{e+1}, p_{i-s+1}) of two layers."""

@@ -8,6 +8,7 @@ from tests.harness import assert_close, get_values, randomise, run_layer_test, t
 X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
 
 
+@pytest.mark.jax_slow
 def test_attention():
     layer = SelfAttention(2, name="a")
     weights = {
@@ -33,6 +34,7 @@ def test_attention():
     assert_close(outputs, merged @ w["a/output/kernel"] + w["a/output/bias"], 1e-5)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_internals_are_what_the_outputs_are_made_of(dtype):
     layer = SelfAttention(2, dtype=dtype)
@@ -68,6 +70,7 @@ def test_padding_gets_no_attention_and_a_row_of_padding_stays_finite(dtype):
     assert_close(probabilities[1].sum(-1), np.ones((2, 5)), 1e-6)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_a_row_of_padding_stays_finite_in_half_precision(dtype):
     outputs, probabilities = to_numpy(

@@ -86,6 +86,7 @@ def test_what_every_layer_must_do():
         run_layer_test(BidirectionalLSTM(**settings, dtype=policy), (X,), weights, shapes)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("skip_connections", [False, True])
 @pytest.mark.parametrize("clips", [NO_CLIPS, CLIPS], ids=["free", "clipped"])
 @pytest.mark.parametrize(

@@ -88,10 +88,12 @@ def reference(weights, ids, activation=lambda x: np.maximum(x, 0)):
     return x
 
 
+@pytest.mark.jax_slow
 def test_what_every_layer_must_do():
     run_layer_test(make(), (IDS,), WEIGHTS, (2, 3, 5))
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize(
     ("name", "activation"),
     [("relu", lambda x: np.maximum(x, 0)), ("tanh", np.tanh)],

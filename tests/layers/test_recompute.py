@@ -93,16 +93,17 @@ def weighted_sum(structure):
     return total
 
 
+@pytest.mark.jax_slow
 @WIDTHS
 @pytest.mark.parametrize(
     "changes",
     [
         {},
         pytest.param({"num_layer_groups": 1, "num_layers": 3}, marks=pytest.mark.slow),
-        pytest.param(KINDS["modern"], marks=pytest.mark.jax_slow),
+        pytest.param(KINDS["modern"], marks=pytest.mark.slow),
         pytest.param(KINDS["alibi"], marks=pytest.mark.slow),
-        pytest.param(KINDS["disentangled"], marks=pytest.mark.jax_slow),
-        pytest.param(KINDS["global tokens"], marks=pytest.mark.jax_slow),
+        KINDS["disentangled"],
+        pytest.param(KINDS["global tokens"], marks=pytest.mark.slow),
         pytest.param(KINDS["xlnet"], marks=pytest.mark.slow),
         pytest.param(KINDS["bottleneck"], marks=pytest.mark.slow),
     ],

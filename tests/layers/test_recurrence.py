@@ -104,6 +104,7 @@ def tensors(arguments):
     return [ops.convert_to_tensor(x) for x in arguments.values()]
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("settings", SETTINGS, ids=IDS)
 def test_equals_the_cell_written_out(settings):
     results = [to_numpy(x) for x in projected_lstm(*tensors(ARGUMENTS), **settings)]
@@ -116,6 +117,7 @@ def test_equals_the_cell_written_out(settings):
         assert 0.1 < (np.abs(results[1]) > 0.8 - 1e-6).mean() < 0.9
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize(
     "settings",
     [

@@ -79,6 +79,7 @@ def test_logits_in_float32(dtype):
         assert_close(to_numpy(found), expected, 1e-5)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize(
     "negatives", [8, *(pytest.param(n, marks=pytest.mark.jax_slow) for n in (1, 29))]
 )
@@ -96,6 +97,7 @@ def test_the_sampled_loss_is_that_of_numpy(negatives, dtype):
     assert_close(to_numpy(losses), expected, 1e-5)
 
 
+@pytest.mark.jax_slow
 def test_a_target_among_the_negatives_does_not_compete_with_itself():
     layer = built()
     layer.bias.assign(np.where(np.arange(V) == 0, 50.0, 0.0))
@@ -184,6 +186,7 @@ def test_saved_and_loaded(tmp_path):
     np.testing.assert_array_equal(to_numpy(models[0](X[0])), to_numpy(models[1](X[0])))
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize(("vocabulary_size", "draws"), [(V, 8), (1000, 120)])
 def test_each_word_is_drawn_as_often_as_expected(vocabulary_size, draws):
     sampler, generator, rounds = LogUniformSampler(vocabulary_size, draws), seed(99), 300

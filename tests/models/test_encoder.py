@@ -255,6 +255,7 @@ def test_parts_handed_in_change_the_model_and_keep_it_from_lying_about_its_confi
         encoder.save_to_preset("nowhere")
 
 
+@pytest.mark.jax_slow
 def test_mixed_bfloat16_computes_in_it_and_stores_float32(inputs):
     single = Encoder(tiny_config())
     mixed = Encoder(tiny_config(), dtype="mixed_bfloat16")
@@ -370,6 +371,7 @@ def test_presets_load_under_a_strategy(mirrored, tmp_path, encoder, inputs):
         assert_close(replica, sequence(encoder, inputs), 1e-5)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("kind", [None, *KINDS])
 def test_no_value_of_a_class_hides_a_layer(kind):
     """On PyTorch it would: a layer lies where Python looks last, behind the class."""
@@ -437,6 +439,7 @@ def packed_inputs(config, lengths=((7, 3, 2), (12,), (2, 7))):
     return packed, alone
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize(
     ("dtype", "kind"),
     [
@@ -462,6 +465,7 @@ def test_the_examples_of_a_packed_row_are_read_as_if_each_were_alone(dtype, kind
         assert_close(pooled[row, number], expected["pooled"][0], atol)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "changes",
@@ -534,6 +538,7 @@ def test_parts_of_others_compute_every_token(part):
     assert_close(to_numpy(found["sequence"]), want, 1e-6)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize(
     "length", [12, *(pytest.param(n, marks=pytest.mark.jax_slow) for n in (1, 3, 6, 7, 23))]
 )
@@ -606,6 +611,7 @@ def test_what_is_not_of_the_example_gets_no_attention():
         assert to_numpy(weights)[np.broadcast_to(other, weights.shape)].max() == 0
 
 
+@pytest.mark.jax_slow
 def test_late_pooling_is_the_mean_of_what_the_pooler_makes_of_tokens():
     config = tiny_config(pooling="late", num_segments=0)
     encoder, inputs = Encoder(config), tiny_inputs(config)

@@ -111,6 +111,7 @@ def test_the_forms_of_gelu_would_not_pass_for_each_other():
     assert np.abs(erf - tanh).max() > 1e-3
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize(
     "hidden_act", ["gelu", pytest.param("gelu_new", marks=pytest.mark.jax_slow)]
 )

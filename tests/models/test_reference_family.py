@@ -70,6 +70,7 @@ def marks(model_type, ending):
     ]
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize(
     ("model_type", "ending"),
     [

@@ -67,6 +67,7 @@ def of_head(arrays, head):
     return {name: x for name, x in arrays.items() if not name.startswith(others[head])}
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("head", ["masked_lm", "classifier"])
 @pytest.mark.parametrize("padded", [True, False])

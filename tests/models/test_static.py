@@ -92,6 +92,7 @@ def test_features_are_of_encoders_with_layers(tiny_vocabulary):
         kbert.features(encoder, kbert.WordPieceTokenizer(tiny_vocabulary), ["fox"])
 
 
+@pytest.mark.jax_slow
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="torch does not train")
 def test_a_classifier_reads_the_mean(tiny_vocabulary):
     """Rows are texts alone, one behind the other: the words decide."""

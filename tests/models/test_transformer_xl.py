@@ -222,6 +222,7 @@ def make_softmax(cutoffs=(6, 11), divisor=2, width=8):
     return embeddings, softmax
 
 
+@pytest.mark.jax_slow
 def test_the_softmax_is_pytorch_s():
     embeddings, softmax = make_softmax()
     softmax.projection.assign(np.eye(8))
@@ -386,6 +387,7 @@ def test_scores_are_those_of_whole_texts(tokenizer):
     assert nothing == {"log_likelihood": 0.0, "tokens": 0, "perplexity": 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.graphs
 def test_an_export_gives_what_predict_gives(tokenizer, tmp_path):

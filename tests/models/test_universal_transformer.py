@@ -62,6 +62,7 @@ def reference(encoder, inputs):
     return given, steps, remainders
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("padded", [False, True])
 def test_states_steps_and_remainders_are_those_of_the_paper(padded):
     encoder = make()

@@ -86,6 +86,7 @@ def test_a_step_that_was_traced_before_and_one_after(tokenizer):
     assert max(sparsity(task).values()) < 0.5  # zeros are weights again
 
 
+@pytest.mark.slow
 def test_a_run_that_was_ended_resumes_exactly(tokenizer, tmp_path):
     class End(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

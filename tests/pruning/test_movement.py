@@ -162,6 +162,7 @@ def test_every_kind_of_block_has_scores_and_is_counted(kind):
     np.testing.assert_allclose(before["sequence"], after["sequence"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_ended_resumes_exactly(tokenizer, tmp_path):
     class End(keras.callbacks.Callback):
         def __init__(self, ended):

@@ -70,6 +70,7 @@ def classifier(tiny_vocabulary, **options):
     return task
 
 
+@pytest.mark.slow
 def test_an_export_to_onnx_runtime(tmp_path, tiny_vocabulary):
     pytest.importorskip("tf2onnx")
     assert EXPORT == DESCRIPTION_FILE

@@ -61,6 +61,7 @@ def test_what_is_small_is_sent_at_once(service, monkeypatch):
     assert found == [1]
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_computes_a_batch_on_each_core():
     code = """
 import os

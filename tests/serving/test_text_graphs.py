@@ -123,6 +123,7 @@ def test_rows_are_those_of_kbert(tmp_path, format, kind):
     assert_exact(format, tmp_path, rows, 1, batches)
 
 
+@pytest.mark.slow
 def test_a_graph_for_texts_and_one_for_pairs(tmp_path, format):
     rows = text_rows(kbert.WordPieceTokenizer(VOCABULARY))
     said = write_text_graphs(str(tmp_path), format, rows, TEXTS)

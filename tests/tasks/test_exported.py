@@ -60,10 +60,7 @@ def assert_alike(ours, theirs, atol):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        n if n in ("classes", "answers", "masks") else pytest.param(n, marks=pytest.mark.slow)
-        for n in MAKE
-    ],
+    [n if n in ("classes", "answers") else pytest.param(n, marks=pytest.mark.slow) for n in MAKE],
 )
 def test_onnx_runtime_answers_as_the_task(tmp_path, config, tokenizer, name):
     pytest.importorskip("tf2onnx")
@@ -93,6 +90,7 @@ def folder(tmp_path_factory, config, tokenizer):
     return task.export(path, format="onnx", texts=["the fox", "a big red dog"])
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_the_tasks(folder, config, tokenizer):
     data = {"text": TEXTS, "label": ["a", "b", "c", "a"]}
     ours = make("classes", config, tokenizer).evaluate(data)

@@ -120,6 +120,7 @@ def test_training(name, tokenizer, recompute):
     assert moved == {"global": name != "text alone", "local": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["choices", *(pytest.param(x, marks=pytest.mark.slow) for x in ("classes", "answers"))],

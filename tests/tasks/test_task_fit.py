@@ -48,6 +48,7 @@ def test_pretraining(task, tokenizer, tmp_path):
     check(task, tmp_path, lambda **options: task.fit(data, steps_per_epoch=2, **options))
 
 
+@pytest.mark.slow
 def test_translation(tmp_path):
     task = writing.translator()
     sources, targets = zip(*writing.reversed_pairs(8), strict=True)

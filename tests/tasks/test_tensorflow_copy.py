@@ -7,6 +7,7 @@ from kbert.tasks import tensorflow_copy
 from tests.serving import session
 
 
+@pytest.mark.slow
 def test_the_copy_gives_the_task_s_answers(task, tmp_path):
     path = tensorflow_copy.export_copy(task, tmp_path / "served", {"top_k": 3})
     assert path == str(tmp_path / "served" / "1")

@@ -45,6 +45,7 @@ def test_invalid_utf8_is_dropped_and_joins_nothing():
     assert normalize(tf.constant(texts)).numpy().tolist() == [b"ab", b"", b"", b"", b"e"]
 
 
+@pytest.mark.slow
 def test_a_turkish_locale_changes_nothing():
     """TensorFlow's Unicode lower-casing follows the locale of the process: I becomes ı there."""
     code = (

@@ -36,6 +36,7 @@ def elsewhere() -> dict:
     return json.loads(run_code(code, PYTHONHASHSEED="random", **one).splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TRAINED)
 def test_another_process_learns_the_same(elsewhere, kind):
     assert json.loads(json.dumps(TRAINED[kind]())) == elsewhere[kind]

@@ -100,6 +100,7 @@ def corpus(tmp_path) -> Path:
     return write_corpus_of(tmp_path / "a.txt", 800)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["moments", pytest.param("times", marks=pytest.mark.slow)])
 def test_killed_and_started_again(tmp_path, corpus, tiny_vocabulary, how):
     kbert.WordPieceTokenizer(tiny_vocabulary).save(tmp_path / "tokenizer")

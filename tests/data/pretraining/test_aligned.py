@@ -98,6 +98,7 @@ def test_both_sides_are_masked_alike(shards, tokenizer):
     assert 0.13 < counts[0].sum() / counts[1].sum() < 0.25  # short rows are rounded up
 
 
+@pytest.mark.slow
 def test_packed_rows_hold_the_same(shards, tokenizer):
     def rows(**settings):
         found = []

@@ -162,6 +162,7 @@ def test_rows_of_a_window_are_one_text_in_another_order_each_epoch(corpus, token
     assert orders[0] != sorted(orders[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch_size", "sequence_length", "window_blocks", "count"),
     [
@@ -209,6 +210,7 @@ def test_a_stream_ends_after_its_epochs_wherever_it_starts(corpus, tokenizer):
     assert not listed(corpus[0], tokenizer, epochs=2, start=batches[-1]["position"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_hosts", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_hosts_together_make_the_batches_of_one(corpus, tokenizer, num_hosts):
     one = listed(corpus[0], tokenizer, epochs=1)
@@ -220,6 +222,7 @@ def test_hosts_together_make_the_batches_of_one(corpus, tokenizer, num_hosts):
         assert_equal({name: np.concatenate([p[name] for p in parts]) for name in batch}, batch)
 
 
+@pytest.mark.slow
 def test_threads_make_no_difference_and_seeds_do(corpus, tokenizer):
     one, four = (listed(corpus[0], tokenizer, epochs=1, threads=n) for n in (1, 4))
     for found, expected in zip(one, four, strict=True):

@@ -214,6 +214,7 @@ def test_rare_words_are_unknown_as_targets_alone(corpus, tokenizer):
     assert {UNK, 999} < set(np.concatenate([x["targets"] for x in bounded]).ravel())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch_size", "sequence_length", "window_blocks", "count"),
     [
@@ -269,6 +270,7 @@ def test_a_stream_ends_after_its_epochs_wherever_it_starts(corpus, tokenizer):
     assert not list(done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_hosts", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_hosts_together_make_the_batches_of_one(corpus, tokenizer, num_hosts):
     one = small(corpus, tokenizer, epochs=1)
@@ -280,6 +282,7 @@ def test_hosts_together_make_the_batches_of_one(corpus, tokenizer, num_hosts):
         assert_equal({name: np.concatenate([p[name] for p in parts]) for name in batch}, batch)
 
 
+@pytest.mark.slow
 def test_threads_make_no_difference(corpus, tokenizer):
     one, four = (small(corpus, tokenizer, epochs=1, threads=n) for n in (1, 4))
     for found, expected in zip(one.as_numpy_iterator(), four.as_numpy_iterator(), strict=True):

@@ -70,6 +70,7 @@ def test_a_stream_resumes_with_the_share_it_had(corpus, tokenizer, number, pack)
         assert_equal(one, other)
 
 
+@pytest.mark.slow
 def test_hosts_and_threads_change_nothing(corpus, tokenizer, whole):  # noqa: F811
     hosts = [
         batches(small(corpus, tokenizer, num_hosts=2, host_index=n, threads=n + 1, **SCHEDULE), 15)
@@ -95,6 +96,7 @@ def test_every_scheme_takes_a_schedule(corpus, tokenizer, masking):  # noqa: F81
     assert first > 1.5 * last
 
 
+@pytest.mark.slow
 def test_packed_rows_are_the_same_at_every_share(corpus, tokenizer):  # noqa: F811
     found = batches(small(corpus, tokenizer, pack=True, **SCHEDULE), 22)
     steady = batches(small(corpus, tokenizer, pack=True, masked_share=BEGIN), 22)

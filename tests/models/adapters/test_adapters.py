@@ -108,6 +108,7 @@ def test_the_base_is_another_adapter_s_too_and_stays(kind):
     assert_close(to_numpy(encoder(inputs)["sequence"]), alone, 0)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("kind", ["houlsby", "lora", "bitfit", "pal"])
 def test_nothing_or_little_is_changed_at_the_start(kind):
     encoder = Encoder(tiny_config())
@@ -193,6 +194,7 @@ def gelu(x):
     return x * 0.5 * (1 + np.vectorize(erf)(x / sqrt(2)))
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("kind", ["houlsby", "pfeiffer"])
 @pytest.mark.parametrize("norm", ["post_norm", "pre_norm"])
 def test_bottlenecks_by_their_formula(kind, norm):
@@ -230,6 +232,7 @@ def test_bottlenecks_by_their_formula(kind, norm):
     assert_close(to_numpy(found), expected, 2e-5)
 
 
+@pytest.mark.jax_slow
 def test_a_prefix_is_attended_to_beside_the_tokens():
     encoder, _ = adapted("prefix")
     attention = encoder.blocks[0].attention
@@ -252,6 +255,7 @@ def test_a_prefix_is_attended_to_beside_the_tokens():
     assert_close(to_numpy(probabilities), weights[..., :5], 1e-5)  # what is shown is of tokens
 
 
+@pytest.mark.jax_slow
 def test_a_pal_is_a_small_attention_beside_the_block():
     encoder, base = adapted("pal", num_layers=1)
     ((block,), (plain,)) = encoder.blocks, base.blocks

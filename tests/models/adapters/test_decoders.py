@@ -109,6 +109,7 @@ def test_a_decoder_as_an_encoder_runs_its_decoder_s(tmp_path):
         decoder.save_to_preset(tmp_path / "other", format="huggingface")
 
 
+@pytest.mark.jax_slow
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="kbert.adapters needs tasks")
 @pytest.mark.parametrize("kind", ["prefix", "pal"])
 def test_what_does_not_run_token_by_token_is_refused(kind):

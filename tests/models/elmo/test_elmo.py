@@ -97,6 +97,7 @@ def test_without_state_each_sentence_stands_by_itself(tmp_path):
         assert_close(got, reference.embed([words])[0], 1e-5)
 
 
+@pytest.mark.jax_slow
 def test_gradients_equal_those_of_the_reference_by_differences(tmp_path):
     options = make_options(cell_clip=3, proj_clip=3)
     weights = make_weights(options, sigma=0.4)

@@ -80,6 +80,7 @@ def run(model, token_ids, **options):
     return model(torch.tensor(token_ids).long(), **options)
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("model_type", MODELS)
 def test_states_and_logits_equal_hugging_face(model_type, tmp_path):
     model = reference(model_type)

@@ -27,6 +27,7 @@ def make_encoder(**changes):
     return encoder
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize(
     "changes", [{}, {"num_segments": 0}, {"num_layer_groups": 1}], ids=["bert", "roberta", "shared"]
 )

@@ -99,6 +99,7 @@ def test_other_kinds_equal_hugging_face(kind):
     assert_near(ours["sentence"], theirs["seq_relationship_logits"], "next sentence")
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("kind", ["tiny", "square"])
 def test_other_kinds_there_and_back(kind, tmp_path):
     transformers = pytest.importorskip("transformers")

@@ -93,6 +93,7 @@ def by_loops(table, layer, x, mask, terms):
     return outputs @ kernel + bias, probabilities
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("terms", [TERMS, TERMS[:1], TERMS[1:]])
 def test_pair_of_tokens_by_pair(x, terms):
     table, layer = made(terms)

@@ -70,6 +70,7 @@ def by_loops(weights, x, mask, examples):
     return outputs
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("packed", [False, True])
 def test_it_attends_and_convolves(packed):
     layer = made()

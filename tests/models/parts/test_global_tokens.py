@@ -81,6 +81,7 @@ def by_loops(layer, x, mask=MASK, chosen=GLOBAL):
     return projected(outputs, "output"), probabilities
 
 
+@pytest.mark.jax_slow
 @pytest.mark.parametrize("in_blocks", [True, False])
 def test_pair_of_tokens_by_pair(x, in_blocks):
     places, layer = made()

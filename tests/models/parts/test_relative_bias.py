@@ -39,6 +39,7 @@ def row_of(distance):
 MASK = np.array([[1] * T, [1] * 5 + [0] * (T - 5)], "int32")
 
 
+@pytest.mark.jax_slow
 def test_it_is_attention_with_a_number_for_each_distance():
     table, layer = made()
     x = np.random.default_rng(0).normal(size=(B, T, H)).astype("float32")

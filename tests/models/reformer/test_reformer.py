@@ -119,6 +119,7 @@ CASE = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.jax_slow
 @CASE
 @pytest.mark.usefixtures("same_rotations")
 def test_outputs_equal_hugging_face(case):

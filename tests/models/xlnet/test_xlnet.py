@@ -85,6 +85,7 @@ def run_both(model, features, targets=None, order=None, permutation=None, memory
     return encoder, inputs, tensors
 
 
+@pytest.mark.jax_slow
 # On JAX one stream without a memory, and two with one.
 @pytest.mark.parametrize(
     ("two_streams", "has_memory"),

@@ -74,6 +74,7 @@ def test_six_of_ten_tokens_are_deleted_others_each_time(encoder, tokenizer):
     assert others[0]["token_ids"].tolist() != again[0]["token_ids"].tolist()
 
 
+@pytest.mark.slow
 def test_damage_does_not_depend_on_hosts_or_where_it_starts(encoder, tokenizer):
     task = TextDenoiser(encoder, tokenizer, decoder_layers=1)
     texts = texts_of(30)

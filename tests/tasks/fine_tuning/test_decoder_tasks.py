@@ -285,6 +285,7 @@ def test_a_task_comes_back_from_its_folder(kind, tmp_path):
         task.save_to_preset(tmp_path / "theirs", "huggingface")
 
 
+@pytest.mark.slow
 def test_exports_answer_as_the_task_does(tokenizer, encoder, tmp_path):
     task = TextClassifier(encoder, tokenizer, LABELS, both_orders=True, max_length=12)
     entries = tf.saved_model.load(task.export(tmp_path)).signatures

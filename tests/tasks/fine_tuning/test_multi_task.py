@@ -140,6 +140,7 @@ def test_all_tasks_are_learned(config, tokenizer, tmp_path):
     assert again.predict([RED, BLUE]) == multi.tasks["colour"].predict([RED, BLUE])
 
 
+@pytest.mark.slow
 def test_adapters_of_their_own_with_and_without_the_encoder(config, tokenizer):
     for trained in (False, True):
         multi = make(config, tokenizer, ["colour", "number"], pal=True, train_encoder=trained)

@@ -47,6 +47,7 @@ def assert_equal_texts(ours, theirs, atol=1e-4):
     np.testing.assert_allclose(theirs[1], ours[1], atol=atol)
 
 
+@pytest.mark.slow
 def test_a_language_model_writes_the_same(task, folder):
     options = {"method": Greedy(), "max_new_tokens": 9, "stop": [7]}
     loaded = load_exported(folder, threads=1)

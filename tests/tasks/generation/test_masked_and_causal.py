@@ -145,6 +145,7 @@ def test_losses_are_sums_that_add_up(tokenizer, batch):
     assert "z_loss" not in make(tokenizer).loss_terms(batch, training=False)[0]
 
 
+@pytest.mark.slow
 def test_packed_rows_predict_the_same(corpus, tokenizer):
     task = drawn(make(tokenizer))
     sums = []

@@ -172,6 +172,7 @@ def test_rows_end_in_cls_and_are_read_text_first(corpus, tokenizer, segments):
             np.testing.assert_array_equal(later, np.sort([*positions, *specials]))
 
 
+@pytest.mark.slow
 def test_packed_rows_have_the_same_loss(corpus, tokenizer):
     task = make(tokenizer)
     task.compile("sgd")
@@ -290,6 +291,7 @@ def test_each_row_goes_on_in_the_next_batch(corpus, tokenizer):
     assert len(set(found)) == len(found)
 
 
+@pytest.mark.slow
 def test_it_resumes_at_any_batch_on_any_number_of_hosts(corpus, tokenizer):
     whole = list(runs(corpus, tokenizer).take(90).as_numpy_iterator())  # more than an epoch
     assert whole[-1]["position"][0, 0] > 0

@@ -287,6 +287,7 @@ def test_one_update_is_the_same_on_two_replicas_and_in_micro_batches(
         np.testing.assert_allclose(a, b, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sharing", [pytest.param(SHARINGS[0], marks=pytest.mark.slow), SHARINGS[1]]
 )

@@ -32,7 +32,13 @@ def model() -> tuple[list[str], list[str]]:
     return train_byte_pair([TEXT] * 3, 500)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["bare", "prefixed"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(False, id="bare", marks=pytest.mark.slow),
+        pytest.param(True, id="prefixed"),
+    ],
+)
 def pair(request, model):
     vocabulary, merges = model
     ids = {piece: i for i, piece in enumerate(vocabulary)}

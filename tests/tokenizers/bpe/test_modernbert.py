@@ -98,8 +98,11 @@ def other_flags(tmp_path_factory):
 
 @pytest.fixture(
     scope="module",
-    params=[("folder", False), ("folder", True), ("other_flags", True)],
-    ids=["as text", "found", "other flags"],
+    params=[
+        pytest.param(("folder", False), id="as text", marks=pytest.mark.slow),
+        pytest.param(("folder", True), id="found", marks=pytest.mark.slow),
+        pytest.param(("other_flags", True), id="other flags"),
+    ],
 )
 def pair(request):
     """Ours and theirs, with special tokens in a text as text or found."""

@@ -72,6 +72,7 @@ def whole(tmp_path_factory, optimized):
     return folder, main(folder, task=task), weights(task)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_bit_for_bit(whole, tmp_path):
     """kill -9 in the second epoch, SIGTERM in the third: losses, best and final weights agree."""
     folder, expected, expected_weights = whole

@@ -112,6 +112,7 @@ def cases():
             yield pytest.param(layers, CASES[name], id=f"{layers} layers, {name}", marks=marks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layers", "options"), cases())
 def test_the_numbers_are_the_same(monkeypatch, layers, options):
     compare(monkeypatch, layers, options)
