@@ -20,6 +20,7 @@ from kbert.models import Decoder, DecoderEncoder
 from kbert.models.adapters.base import (
     Adapter,
     base_weights,
+    choice,
     encoder_of,
     insert,
     known,
@@ -110,6 +111,7 @@ def load(model: Any, folder: PathLike, *, name: str | None = None) -> Any:
     if is_task:
         _check_task(model, content, source)
     name = content["name"] if name is None else name
+    running_before = choice(model)
     insert(model, adapter, name)
     try:
         _set(encoder, name, adapter, {k: v for k, v in arrays.items() if k not in of_heads}, source)
@@ -125,6 +127,7 @@ def load(model: Any, folder: PathLike, *, name: str | None = None) -> Any:
                 raise
     except ValueError:
         remove(model, name)
+        running_before.restore()
         raise
     if table is not None:
         encoder.token_embedding.assign(table)
@@ -181,6 +184,13 @@ def load_task(
         task = found.from_preset(base, **new, **settings)
     else:
         encoder_of(base)  # or raises
+        if isinstance(base, Task) and tokenizer is None:
+            tokenizer = base.tokenizer
+        if tokenizer is None:
+            raise ValueError(
+                "With an encoder in the place of a folder its tokenizer is given too, as "
+                "load_task(encoder, folder, tokenizer=…). Received: tokenizer=None"
+            )
         task = found(base.model if isinstance(base, Task) else base, tokenizer, **settings)
     return load(task, folder, name=name)
 

@@ -22,8 +22,14 @@ def export(
         The path written. Its signatures are "NAME_SIGNATURE", such as "reviews_classify".
 
     Raises:
-        ValueError: the tasks are not on one encoder, or one of them has no adapter of its own.
+        ValueError: the tasks have no names, are not on one encoder, or one of them has no adapter
+            of its own.
     """
+    if not isinstance(tasks, Mapping) or not tasks:
+        raise ValueError(
+            "Tasks have names, by which clients call them: {'reviews': task, …}, one or more. "
+            f"Received: {tasks!r:.80}"
+        )
     encoders = {id(task.encoder) for task in tasks.values()}
     if len(encoders) != 1:
         raise ValueError(

@@ -73,6 +73,12 @@ def distill_static(
         >>> static.predict(["a man eats rice"]).shape, static.encoder.count_params()
         ((1, 4), 40)
     """
+    if not isinstance(embedder, TextEmbedder):
+        raise ValueError(
+            "A table is made of a TextEmbedder's vectors: TextEmbedder.from_preset(folder, "
+            "new_head=True) has the encoder of any task. "
+            f"Received: {type(embedder).__name__}"
+        )
     if sif is not None and not 0 < sif < 1:
         raise ValueError(f"`sif` must be a share, above 0 and below 1, or None. Received: {sif!r}")
     if texts is not None and sif is None:

@@ -52,14 +52,17 @@ class AnswerState:
         self.state = {"records": 0, "checksum": 0, "finished": False, **identity}
         written = _is_written(self.path)
         before = read_note(self._note, "The state file of answers")
-        if before and (written or before["finished"]):
+        if before and self._is_begun(before, written):
             self.state = before
             self.check(identity)
-        elif written:
+        elif written and not before:
             raise ValueError(
                 f"{self.path} already exists, without a state file that says what wrote it; "
                 "remove it, or choose another output"
             )
+
+    def _is_begun(self, state: dict[str, Any], written: bool) -> bool:
+        return written or state["finished"]
 
     @property
     def finished(self) -> bool:
@@ -102,14 +105,27 @@ class AnswerFile(AnswerState):
         super().__init__(path, identity)
         self._file = GrowingFiles(os.fspath(path))
 
+    def _is_begun(self, state: dict[str, Any], written: bool) -> bool:
+        # Before the first answer nothing is lost by other settings.
+        return super()._is_begun(state, written) and bool(state["records"] or state["finished"])
+
     @contextlib.contextmanager
     def appending(self) -> Iterator[None]:
-        """Opens the file after the last line of the state file."""
+        """Opens the file after the last line of the state file.
+
+        Where it fails before the first answer both files go.
+        """
         size = self._size()
         with self._file:
             self._file.open([size])  # first: another process may be writing both files
             self.save()
-            yield
+            try:
+                yield
+            except BaseException:
+                if not self.records:
+                    self.path.unlink(missing_ok=True)
+                    self._note.unlink(missing_ok=True)
+                raise
 
     def append(self, columns: Columns, table: Table, answers: Sequence[Any], checksum: int) -> None:
         """Writes answers, on disk when this returns, and their number to the state file.

@@ -34,11 +34,16 @@ def unit(vectors: Any) -> np.ndarray:
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
     vectors = np.asarray(vectors, np.float32)
+    # By the largest entry first: squares of what float32 holds may be more, or less, than it holds.
+    largest = np.abs(vectors).max(axis=-1, keepdims=True, initial=0)
+    vectors = vectors / np.where(largest > 0, largest, 1)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def unit_graph(vectors: tf.Tensor) -> tf.Tensor:
     """`unit` of tensors."""
+    largest = tf.reduce_max(tf.abs(vectors), axis=-1, keepdims=True)
+    vectors = vectors / tf.where(largest > 0, largest, 1)
     return vectors / tf.maximum(tf.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 

@@ -5,6 +5,7 @@ Shapes: Q queries, D width, N vectors, M of them, K found.
 
 import json
 import os
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ BACKENDS = ("tensorflow", "faiss")
 VECTORS_FILE, INDEX_FILE = "vectors.safetensors", "index.json"
 FORMAT_VERSION = 1
 _KEYS = {"format_version", "metric", "count", "width", "ids"}
+_CHECKSUM = "checksum"  # of the vectors' file, which the first folders do not have
 _LARGEST_ROW = 2**31 - 1  # TensorFlow's top_k counts in int32
 
 
@@ -185,6 +187,8 @@ class Index:
         Raises:
             ValueError: an id that the index does not have.
         """
+        if isinstance(ids, str | bytes):
+            raise ValueError(f"`ids` is a list of ids. Received: {ids!r:.80}")
         if self._ids is None:
             rows = np.asarray(ids)
             known = rows.dtype.kind in "iu" and self._has(rows)
@@ -245,17 +249,19 @@ class Index:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        vectors = serialise({"vectors": self.vectors})
         content = {
             "format_version": FORMAT_VERSION,
             "metric": self.metric,
             "count": len(self),
             "width": self.width,
             "ids": self._ids,
+            _CHECKSUM: zlib.crc32(vectors),
         }
         # index.json last: readers look for it first.
         atomic.write_together(
             {
-                folder / VECTORS_FILE: serialise({"vectors": self.vectors}),
+                folder / VECTORS_FILE: vectors,
                 folder / INDEX_FILE: (json.dumps(content, ensure_ascii=False) + "\n").encode(),
             }
         )
@@ -281,7 +287,7 @@ class Index:
         """
         content = read_json(Path(folder, INDEX_FILE))
         source = os.fspath(folder)
-        if content.get("format_version") != FORMAT_VERSION or set(content) != _KEYS:
+        if content.get("format_version") != FORMAT_VERSION or set(content) - {_CHECKSUM} != _KEYS:
             raise ValueError(
                 f"{INDEX_FILE} must have the version {FORMAT_VERSION} and the keys "
                 f"{', '.join(sorted(_KEYS))}. Received: version {content.get('format_version')!r} "
@@ -294,6 +300,15 @@ class Index:
             raise ValueError(
                 f"{VECTORS_FILE} must hold `vectors`, float32 {shape}, as {INDEX_FILE} says. "
                 f"Received: {found} in {source}"
+            )
+        # The vectors of another index of this size would answer with these ids.
+        if (
+            _CHECKSUM in content
+            and zlib.crc32(Path(folder, VECTORS_FILE).read_bytes()) != (content[_CHECKSUM])
+        ):
+            raise ValueError(
+                f"{VECTORS_FILE} must be the one that was written with {INDEX_FILE}. "
+                f"Received: another checksum than {content[_CHECKSUM]!r} in {source}"
             )
         try:
             ids = content["ids"]

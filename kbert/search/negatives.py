@@ -3,7 +3,8 @@
 Shapes: Q queries, D width, N documents of the index.
 """
 
-from collections.abc import Collection, Hashable, Sequence
+import numbers
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,7 +80,8 @@ def mine_negatives(
     positives = list(positives)
     _check(queries, positives, index, query_texts, texts, count, skip_top)
     for name, value in (("margin", margin), ("relative_margin", relative_margin)):
-        if value is not None and not 0 <= value < np.inf:
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 <= value < np.inf):
             raise ValueError(f"`{name}` must be a number from 0. Received: {value!r}")
     names: Sequence[Hashable] = index.ids.tolist() if texts is None else list(texts)
     rows_of = [index.rows_of(list(ids)) for ids in positives]
@@ -160,6 +162,11 @@ def _check(
         raise ValueError(
             "Each query has its positives, and a text where there are `query_texts`. Received: "
             f"{given[0]} queries, {given[1]} lists of positives, {given[2]} texts"
+        )
+    if isinstance(texts, str | bytes | Mapping):
+        raise ValueError(
+            "`texts` is a list, in the order of the index's documents. "
+            f"Received: {type(texts).__name__}: {texts!r:.80}"
         )
     if texts is not None and len(texts) != len(index):
         raise ValueError(

@@ -138,8 +138,8 @@ def _text(texts: Mapping[Any, str] | Sequence[str] | None, name: Any) -> str | b
             raise ValueError(f"`texts` has no text of a candidate. Received: {name!r}") from None
     if not isinstance(text, str | bytes):
         raise ValueError(
-            "Each candidate has a text: an index whose ids are none needs `texts`. "
-            f"Received: {text!r} for {name!r}"
+            "Each candidate has a text: an index whose ids are none needs `texts`. Received: "
+            + (f"the id {name!r}, without `texts`" if texts is None else f"{text!r} for {name!r}")
         )
     return text
 

@@ -13,7 +13,7 @@ import math
 import ssl
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -299,8 +299,8 @@ class AsyncClient:
 
 
 def _as_list(texts: Sequence[str]) -> list[str]:
-    if isinstance(texts, str):
-        raise ValueError(f"Texts are a list of strings. Received: {texts[:80]!r}")
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise ValueError(f"Texts are a list of strings. Received: {texts!r:.80}")
     return list(texts)
 
 

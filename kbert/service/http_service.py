@@ -116,7 +116,10 @@ class HttpService:
         return {"status": "ok"}
 
     async def _status(self, request: Any) -> dict[str, Any]:
-        return self._models.status(request.path_params["model"], _version(request))
+        name = request.path_params["model"]
+        if name.endswith(":predict") and not self._models.has(name):
+            raise Refused(405, "A prediction is asked for by POST. Received: GET")
+        return self._models.status(name, _version(request))
 
     async def _metadata(self, request: Any) -> dict[str, Any]:
         name = request.path_params["model"]

@@ -166,7 +166,7 @@ class EncoderTask(Task):
         """
         encoder = self.encoder if encoder is None else encoder
         if self.adapter is not None and encoder is self.encoder:
-            with adapters.using(encoder, self.adapter):
+            with adapters.using(encoder, adapters.running(self)):
                 return self._run_encoder(features, training, encoder, positions)
         return self._run_encoder(features, training, encoder, positions)
 

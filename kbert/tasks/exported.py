@@ -97,7 +97,7 @@ def row_function(
 
 def check_texts(texts: Sequence[str] | None) -> Sequence[str]:
     """What an export is checked on: the texts that are given, or ours; refuses fewer than two."""
-    texts = TEXTS if texts is None else tuple(texts)
+    texts = TEXTS if texts is None else (texts,) if isinstance(texts, str) else tuple(texts)
     if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
         raise ValueError(
             f"An export is checked on two texts or more. Received: {len(texts)}: {texts!r:.80}"

@@ -1,5 +1,6 @@
 """Tasks out of folders: which class a folder holds, with which settings, and what it lacks."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import keras
@@ -103,6 +104,18 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> di
     if checkpoint.labels is not None:
         settings["labels"] = list(checkpoint.labels)
     return settings
+
+
+def check_order(labels: Any, saved: Sequence[Any] | None, source: str) -> None:
+    """Raises ValueError where names of classes are those of a folder, but at other places."""
+    if labels is None or isinstance(labels, int) or saved is None or list(labels) == list(saved):
+        return
+    if sorted(map(str, labels)) == sorted(map(str, saved)):
+        raise ValueError(
+            "`labels` names the classes of the folder's head by their place, and these are the "
+            "folder's own in another order: leave them out, or have a new head by new_head=True. "
+            f"Received: {list(labels)!r:.80}, where {source} has {list(saved)!r:.80}"
+        )
 
 
 def read_tokenizer(checkpoint: Checkpoint, folder: PathLike) -> Any:

@@ -32,7 +32,13 @@ from kbert.serving import (
 )
 from kbert.tasks.columns import Columns
 from kbert.tasks.exported import check_texts, export_task
-from kbert.tasks.loading import find_class, make_model, read_tokenizer, saved_settings
+from kbert.tasks.loading import (
+    check_order,
+    find_class,
+    make_model,
+    read_tokenizer,
+    saved_settings,
+)
 from kbert.tasks.tensorflow_copy import export_copy
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.protocol import TokenizerLike
@@ -451,12 +457,14 @@ class Task(TrainStep, keras.Model):
             new_head: True takes the encoder and the tokenizer alone, whatever heads there are; the
                 task's own are newly initialised. So is the pooler, where the task needs one and
                 there is none. Settings of the folder's task are not used.
-            **settings: constructor arguments, instead of the folder's.
+            **settings: constructor arguments, instead of the folder's. `labels` so gives the
+                classes of the folder's head other names, by their place.
 
         Raises:
             FileNotFoundError: there is no such folder or model.
             ConnectionError: the hub cannot be reached; the message says what to put where.
-            ValueError: it holds another task or none, or its weights do not fit.
+            ValueError: it holds another task or none, its weights do not fit, or `labels` are those
+                of the folder in another order.
 
         Example:
             >>> import tempfile
@@ -484,6 +492,7 @@ class Task(TrainStep, keras.Model):
         saved = saved_settings(checkpoint, strict, cls)
         kind, module = saved.pop("kind", cls.kind), saved.pop("module", None)
         cls = find_class(cls, kind, module, checkpoint.source)
+        check_order(settings.get("labels"), saved.get("labels"), checkpoint.source)
         tokenizer = cls._read_tokenizer(checkpoint, folder)
         model = cls._make_model(checkpoint, dtype)
         try:

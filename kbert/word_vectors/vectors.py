@@ -34,6 +34,8 @@ def split_words(text: str | bytes, lowercase: bool = True) -> list[str]:
         ["don't", 'stick', 'it', 'there', '!']
     """
     text = text.decode("utf-8", "ignore") if isinstance(text, bytes) else text
+    if not isinstance(text, str):
+        raise ValueError(f"A text is a string, whole. Received: {text!r:.80}")
     return _WORD.findall(text.lower() if lowercase else text)
 
 
@@ -106,18 +108,35 @@ class WordVectors:
             return cls(*read_fasttext(path, limit))
         return cls(*formats.read_binary(path, limit))
 
-    def save(self, path: PathLike, format: str = "binary") -> None:
+    def save(self, path: PathLike, format: str | None = None) -> None:
         """Writes the words and their vectors, without n-grams.
 
         Args:
-            path: the file; `load` tells the binary form by the suffix `.bin`.
-            format: "binary" or "text", word2vec's; "glove", text without a header.
+            path: the file; `load` takes `.bin` for the binary form, and any other suffix for text.
+            format: "binary" or "text", word2vec's; "glove", text without a header. None = as the
+                suffix says, "binary" or "text".
 
         Raises:
-            ValueError: another format, or words that it cannot hold.
+            ValueError: another format, one that the suffix contradicts, `.gz`, which is read and
+                not written, or words that the format cannot hold.
+
+        Example:
+            >>> import tempfile
+            >>> path = os.path.join(tempfile.mkdtemp(), "vectors.txt")
+            >>> WordVectors(["film", "movie"], [[1, 0], [1, 1]]).save(path)
+            >>> WordVectors.load(path).vectors(["movie"]).tolist()
+            [[1.0, 1.0]]
         """
+        is_binary = os.fspath(path).endswith(".bin")
+        format = ("binary" if is_binary else "text") if format is None else format
         if format not in FORMATS:
             raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: {format!r}")
+        if os.fspath(path).endswith(".gz") or is_binary != (format == "binary"):
+            raise ValueError(
+                "A file is read again by its suffix: `.bin` is the binary form, others, such as "
+                f"`.txt`, are text, and `.gz` is not written. Received: {os.fspath(path)} with "
+                f"format={format!r}"
+            )
         if format == "binary":
             formats.write_binary(path, self.words, self.matrix)
         else:

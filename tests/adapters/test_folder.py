@@ -271,6 +271,66 @@ def test_another_base_another_task_and_damaged_folders_are_refused(tokenizer, tm
 
 
 @pytest.mark.slow
+def test_a_refused_folder_leaves_what_runs_and_is_trained(tokenizer, tmp_path):
+    texts = reviews(5)[0]
+    encoder = make_encoder(tokenizer)
+    wide = make(tokenizer, name="wide", rank=4)
+    adapters.save(wide, tmp_path)
+    other = make(tokenizer, name="narrow", rank=2)
+    adapters.save(other, tmp_path / "other")
+    (tmp_path / "model.safetensors").write_bytes(
+        (tmp_path / "other" / "model.safetensors").read_bytes()
+    )
+    task = kbert.tasks.TextClassifier(encoder, tokenizer, ["no", "yes"])
+    everything = {weight.path for weight in task.trainable_weights}
+    with pytest.raises(ValueError, match="shape"):
+        adapters.load(task, tmp_path)
+    assert {weight.path for weight in task.trainable_weights} == everything
+    adapters.add(task, "lora", name="own")
+    draw(task)
+    before, trained = probabilities(task, texts), {x.path for x in task.trainable_weights}
+    with pytest.raises(ValueError, match="shape"):
+        adapters.load(task, tmp_path)
+    assert task.adapter == "own"
+    np.testing.assert_array_equal(probabilities(task, texts), before)
+    assert {weight.path for weight in task.trainable_weights} == trained
+
+
+@pytest.mark.parametrize("take", [adapters.remove, adapters.merge])
+def test_a_task_whose_adapter_another_took_says_so(tokenizer, tmp_path, take):
+    texts = reviews(5)[0]
+    first = make(tokenizer, name="own")
+    second = kbert.tasks.TextClassifier(first.encoder, tokenizer, ["no", "yes"])
+    adapters.activate(second, "own")
+    draw(first)
+    before = probabilities(second, texts)
+    take(first, "own")
+    rule = r"keeps to its adapter.*activate\(task, None\).*the adapter 'own', of none"
+    with pytest.raises(ValueError, match=rule):
+        second.predict(texts)
+    with pytest.raises(ValueError, match=rule):
+        second.save_to_preset(tmp_path / "preset")
+    assert not (tmp_path / "preset").exists()
+    adapters.activate(second, None)
+    if take is adapters.merge:
+        assert_close(probabilities(second, texts), before, 1e-5)
+    second.save_to_preset(tmp_path / "preset")
+
+
+def test_what_a_folder_and_an_export_of_several_need(tokenizer, tmp_path):
+    task = make(tokenizer)
+    adapters.save(task, tmp_path)
+    with pytest.raises(ValueError, match=r"its tokenizer is given too.*Received: tokenizer=None"):
+        adapters.load_task(make_encoder(tokenizer), tmp_path)
+    for none in ([task], {}):
+        with pytest.raises(ValueError, match="Tasks have names"):
+            adapters.export(none, tmp_path / "served")
+    with pytest.raises(ValueError, match=r"has the options pooler, rank, .*Received: rankk"):
+        adapters.add(task, "lora", name="more", rankk=4)
+    with pytest.raises(ValueError, match=r"letters, digits and underscores.*Received: 3"):
+        adapters.add(task, "lora", name=3)
+
+
 def test_a_student_is_trained_by_its_adapter(tokenizer):
     teacher = kbert.tasks.TextClassifier(make_encoder(tokenizer), tokenizer, ["no", "yes"])
     teacher.fit(*reviews(256), epochs=4, **{**FIT, "learning_rate": 3e-3})

@@ -172,8 +172,8 @@ class Vectors(Counter):
         return [{"vector": np.array([x["length"], -x["number"]])} for x in answers], cut
 
 
-def embed(source, output, task=None):
-    file = VectorFile(output, {"model": "m"}, width=2)
+def embed(source, output, task=None, **identity):
+    file = VectorFile(output, {"model": "m", **identity}, width=2)
     for _ in answer_records(task or Vectors(), Records(source, "classify"), file):
         pass
 
@@ -203,6 +203,19 @@ def test_vectors_are_whole_or_unreadable(source, tmp_path):
         np.load(broken)
     embed(source, broken)
     assert np.load(broken)[[44, 45, 64]].tolist() == [[44, -44], [1, -45], [1, -64]]
+
+
+def test_vectors_that_none_is_of_leave_nothing(source, tmp_path):
+    path = tmp_path / "a.npy"
+    with pytest.raises(KeyboardInterrupt):
+        embed(source, path, Vectors(dies_after=0), prompt="query")
+    assert sorted(x.name for x in tmp_path.iterdir()) == [source.name]
+    # Killed there, the header is.
+    path.write_bytes(module._UNFINISHED.ljust(module.HEADER, b"\0"))
+    state = {"records": 0, "checksum": 0, "finished": False, "model": "m", "prompt": "query"}
+    (tmp_path / "a.npy.state.json").write_text(json.dumps(state))
+    embed(source, path, prompt=None)
+    assert np.load(path).shape == (45, 2)
 
 
 def test_no_texts_no_vectors(monkeypatch, tmp_path):

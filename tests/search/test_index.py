@@ -200,6 +200,32 @@ def test_damaged_folders(tmp_path, changes, match):
         Index.load(tmp_path)
 
 
+def test_vectors_of_another_index_are_refused(tmp_path):
+    for name, vectors in (("one", np.eye(2)), ("other", np.eye(2)[::-1])):
+        Index(vectors, ["a", "b"]).save(tmp_path / name)
+    path = tmp_path / "one" / "vectors.safetensors"
+    path.write_bytes((tmp_path / "other" / "vectors.safetensors").read_bytes())
+    with pytest.raises(ValueError, match=r"written with index.json. Received: another checksum"):
+        Index.load(tmp_path / "one")
+    content = json.loads((tmp_path / "other" / "index.json").read_text())
+    del content["checksum"]  # as the first version wrote
+    (tmp_path / "other" / "index.json").write_text(json.dumps(content))
+    assert Index.load(tmp_path / "other").search([[1, 0]], 1).ids.tolist() == [["b"]]
+
+
+@pytest.mark.parametrize("size", [3e38, 3e19, 1e-30, 1e-37])
+def test_cosines_of_the_largest_and_smallest_numbers(size):
+    index = Index(np.array([[size, 0], [size, size], [0, 0]], np.float32))
+    for found in (
+        index.search([[1.0, 0.0]], 3),
+        index.search([[size, 0.0]], 3),
+        index.search_graph(tf.constant([[size, 0.0]]), 3),
+    ):
+        ids, scores = (found["ids"], found["scores"]) if isinstance(found, dict) else found
+        assert np.asarray(ids).tolist() == [[0, 1, 2]]
+        np.testing.assert_allclose(scores, [[1, 0.5**0.5, 0]], atol=1e-6)
+
+
 def test_files_that_are_missing_or_cut(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"index\.json"):
         Index.load(tmp_path)

@@ -81,6 +81,17 @@ def test_what_is_written_is_read(tmp_path, format, name):
         assert (tmp_path / name).read_bytes() == binary()
 
 
+def test_the_suffix_is_the_format(tmp_path):
+    vectors = WordVectors(WORDS, VECTORS)
+    for name in ("v.bin", "v.txt", "v.vec"):
+        vectors.save(tmp_path / name)
+        same(WordVectors.load(tmp_path / name))
+    for name, format in (("w.bin", "text"), ("w.txt", "binary"), ("w.txt.gz", "text")):
+        with pytest.raises(ValueError, match=rf"by its suffix.*{name} with format='{format}'"):
+            vectors.save(tmp_path / name, format)
+        assert not (tmp_path / name).exists()
+
+
 def test_a_word_with_blanks_and_one_that_comes_twice(tmp_path, caplog):
     path = tmp_path / "glove.txt"
     path.write_text("a 1 2\n. . 3 4\na 5 6\n")

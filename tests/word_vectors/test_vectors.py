@@ -95,6 +95,7 @@ def test_a_seed_decides():
         (texts(9), {"learning_rate": 0}, r"`learning_rate` above 0.*learning_rate=0"),
         (texts(9), {"min_count": 99}, r"occur 99 times.*Received: 0 of 9 words, 36 tokens"),
         ("one text", {}, r"`texts` are several. Received: one string"),
+        ([["the", "cat"]], {}, r"A text is a string, whole. Received: \['the', 'cat'\]"),
         ([], {}, r"two words or more.*Received: 0 of 0 words, 0 tokens"),
     ],
 )

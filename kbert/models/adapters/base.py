@@ -6,6 +6,7 @@ many adapters, of which one runs, or none.
 """
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -150,13 +151,19 @@ def add(model: Any, kind: str, *, name: str | None = None, **options: Any) -> An
         4096
     """
     found: Any = registry.get("adapter", kind)
+    known_options = [field.name for field in dataclasses.fields(found)]
+    if unknown := sorted(set(options) - set(known_options)):
+        raise ValueError(
+            f"An adapter of kind {kind!r} has the options {', '.join(known_options)}. "
+            f"Received: {', '.join(unknown)}"
+        )
     return insert(model, found(**options), kind if name is None else name)
 
 
 def insert(model: Any, adapter: Adapter, name: str) -> Any:
     """`add` of options that are made already."""
     encoder = encoder_of(model)
-    if not re.fullmatch(r"\w+", name):
+    if not isinstance(name, str) or not re.fullmatch(r"\w+", name):
         raise ValueError(
             "An adapter's name is of letters, digits and underscores: it is part of the names of "
             f"its weights. Received: {name!r}"
@@ -249,6 +256,39 @@ def activate(model: Any, name: str | None) -> None:
     train_alone(encoder, running(model))
 
 
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Which adapter runs, and which weights of the encoder are trained; see `choice`."""
+
+    model: Any
+    of_task: str | None
+    of_encoder: str | None
+    trainable: dict[int, bool]
+
+    def restore(self) -> None:
+        """Sets the model to what it was; of weights that have come since nothing is known."""
+        encoder = encoder_of(self.model)
+        if encoder.adapters is not None:
+            encoder.adapters.switch.active = self.of_encoder
+            encoder.adapters.version += 1
+        if hasattr(self.model, "adapter"):
+            self.model.adapter = self.of_task
+        for weight in encoder.weights:
+            weight.trainable = self.trainable.get(id(weight), weight.trainable)
+
+
+def choice(model: Any) -> Choice:
+    """What adapter a model runs and trains now, to come back to."""
+    encoder = encoder_of(model)
+    state = encoder.adapters
+    return Choice(
+        model,
+        getattr(model, "adapter", None),
+        None if state is None else state.switch.active,
+        {id(weight): weight.trainable for weight in encoder.weights},
+    )
+
+
 def train_all(encoder: Any, names: Sequence[str | None], base: bool) -> None:
     """Of the encoder's weights those of several adapters are trainable, and with `base` its own.
 
@@ -304,6 +344,10 @@ def remove(model: Any, name: str) -> None:
 def merge(model: Any, name: str | None = None) -> None:
     """Makes an adapter part of the base: the same outputs, and no more to compute.
 
+    The base stays frozen, so that `fit` goes on with the heads alone: `kbert.training.thaw(task)`
+    has all of it trained again. Other tasks that keep to the adapter have to be told, by
+    `activate(task, None)`.
+
     Args:
         model: an encoder, or a task on one.
         name: of the adapter; None = the one that runs.
@@ -338,12 +382,15 @@ def described(model: Any) -> dict[str, Any] | None:
         model: an encoder, a task on one, or what takes no adapters.
     """
     state = getattr(_host(model), "adapters", None)
-    if not state or not state.added:
+    if state is None:
+        return None
+    name = running(model)
+    if not state.added:
         return None
     added = {
         name: {"kind": adapter.kind, **adapter.to_dict()} for name, adapter in state.added.items()
     }
-    return {"running": running(model), "added": added}
+    return {"running": name, "added": added}
 
 
 def restore(encoder: Any, content: Mapping[str, Any] | None, source: str) -> None:
@@ -376,9 +423,20 @@ def known(encoder: Any, name: str | None) -> Adapters:
 
 
 def running(model: Any) -> str | None:
-    """The name of the adapter that a model runs."""
+    """The name of the adapter that a model runs.
+
+    Raises:
+        ValueError: a task keeps to one that was taken out, by its encoder or another task.
+    """
     own = getattr(model, "adapter", None)
     state = encoder_of(model).adapters
+    if own is not None and own not in (state.added if state else ()):
+        raise ValueError(
+            "A task keeps to its adapter, which was removed or merged through its encoder or "
+            "another task: kbert.adapters.activate(task, None) has it follow the encoder again. "
+            f"Received: a task with the adapter {own!r}, of "
+            f"{', '.join(state.added) if state and state.added else 'none'}"
+        )
     return own if own is not None or state is None else state.switch.current
 
 

@@ -28,6 +28,7 @@ class Quantized(Part):
     """
 
     name = "quantized"
+    takes_adapters = False  # merged into a kernel they would be rounded with it: other answers
 
     def count_parameters(self, config: EncoderConfig) -> int:
         return 4 * config.num_blocks  # of queries, keys and values, and of three more products

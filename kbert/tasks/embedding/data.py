@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from kbert import metrics
 from kbert.data.tables.table import Table
+from kbert.search.exact import unit
 from kbert.search.index import Index
 
 NUMBERS = "_number"  # of a text of the table, behind the text's name
@@ -97,15 +98,9 @@ def with_triplets(data: Any) -> Any:
     return {"first": first, "second": second, "negatives": [[text] for text in wrong]}
 
 
-def unit_vectors(vectors: Any) -> np.ndarray:
-    """Vectors (…, D) of length 1, as float32; zeros stay zeros."""
-    vectors = np.asarray(vectors, np.float32)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-
-
 def cosines_of(first: Any, second: Any) -> np.ndarray:
     """(…,) of vectors (…, D)."""
-    return (unit_vectors(first) * unit_vectors(second)).sum(-1)
+    return (unit(first) * unit(second)).sum(-1)
 
 
 def are_vectors(data: Any) -> bool:

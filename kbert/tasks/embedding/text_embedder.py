@@ -4,7 +4,7 @@ Shapes: N examples, B rows of a batch, A wrong texts of the row that has most, T
 width, D width of a vector.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import keras
@@ -19,6 +19,7 @@ from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dense
 from kbert.models.pooling import pool_tokens
 from kbert.options import Options, option
+from kbert.search.exact import unit as unit_length
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.columns import Columns
 from kbert.tasks.embedding import global_batch
@@ -33,7 +34,6 @@ from kbert.tasks.embedding.data import (
     retrieval,
     scores_of,
     teacher_vectors,
-    unit_vectors,
     with_triplets,
 )
 from kbert.tasks.embedding.losses import LOSSES, SCORED, Compared, row_losses, unit
@@ -345,6 +345,12 @@ class TextEmbedder(FineTuningTask):
 
         And `second_embedding` (B, D) and `negative_embeddings` (B, A, D) of a batch that has such.
         """
+        return self._of_each_text(batch, lambda features: self._embed(features, training))
+
+    def _of_each_text(
+        self, batch: Mapping[str, Any], embed: Callable[[dict[str, Any]], Any]
+    ) -> dict[str, Any]:
+        """What `call` gives, by what gives vectors (R, D) of features (R, T)."""
         found = {}
         for prefix, name in _TEXTS.values():
             if f"{prefix}token_ids" not in batch:
@@ -352,9 +358,20 @@ class TextEmbedder(FineTuningTask):
             features = {k: batch[prefix + k] for k in _INPUTS if prefix + k in batch}
             shape = ops.shape(features["token_ids"])
             flat = {k: ops.reshape(x, (-1, shape[-1])) for k, x in features.items()}
-            vectors = self._embed(flat, training)
-            found[name] = ops.reshape(vectors, (*shape[:-1], self.width))
+            found[name] = ops.reshape(embed(flat), (*shape[:-1], self.width))
         return found
+
+    def answer_by(self, run: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+        """A runtime has one text a row: each text of a pair is a row of its own."""
+
+        def embed(features: dict[str, Any]) -> Any:
+            return run({n: ops.convert_to_numpy(x) for n, x in features.items()})["embedding"]
+
+        def logits(features: Mapping[str, Any]) -> dict[str, Any]:
+            found = self._of_each_text(features, embed)
+            return {name: ops.convert_to_numpy(x) for name, x in found.items()}
+
+        super().answer_by(logits)
 
     def embed_rows(self, features: Mapping[str, Any], training: bool = False) -> Tensor:
         """The vectors of rows as they are, whatever `normalize` says.
@@ -541,11 +558,16 @@ class TextEmbedder(FineTuningTask):
             >>> task.evaluate([("far", "miles", "noon")], verbose=0).keys()
             dict_keys(['loss', 'accuracy'])
         """
-        if loss is not None:
-            self.objective = loss
         if (held_out := options.get("validation_data")) is not None:
             options["validation_data"] = with_triplets(held_out)
-        return super().fit(with_triplets(data), labels, **options)
+        data, before = with_triplets(data), self.objective
+        if loss is not None:
+            self.objective = loss
+        try:
+            return super().fit(data, labels, **options)
+        except ValueError:  # nothing was trained
+            self.objective = before
+            raise
 
     def evaluate(  # type: ignore[override]  # as in FineTuningTask
         self, data: Any, labels: Any = None, **options: Any
@@ -570,7 +592,7 @@ class TextEmbedder(FineTuningTask):
             ValueError: no such prompt, or data that does not fit.
         """
         options.setdefault("batch_size", self._usual_batch_size)
-        return super().predict(self._with_prompt(data, prompt), **options)
+        return super().predict(with_triplets(self._with_prompt(data, prompt)), **options)
 
     def answer_table(
         self, table: Table, options: Options, *, batch_size: int, first: int = 0
@@ -608,7 +630,7 @@ class TextEmbedder(FineTuningTask):
             (N, M) float32.
         """
         each = [texts] if others is None else [texts, others]
-        found = [unit_vectors(x if are_vectors(x) else self.predict(x, **options)) for x in each]
+        found = [unit_length(x if are_vectors(x) else self.predict(x, **options)) for x in each]
         return found[0] @ found[-1].T
 
     def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:

@@ -477,6 +477,9 @@ def test_what_cannot_be(monkeypatch):
     with pytest.raises(ValueError, match=r"no adapters to choose from"):
         adapters.activate(without, None)
     assert without.trainable_weights
+    rounded = Encoder(tiny_config(part={"name": "quantized"}))
+    with pytest.raises(ValueError, match=r"multiplied as they are.*part='quantized'"):
+        adapters.add(rounded, "lora")
     xlnet = Encoder(tiny_config("xlnet"))
     with pytest.raises(ValueError, match=r"reads its kernels.*RelativeAttention"):
         adapters.add(xlnet, "lora")

@@ -236,6 +236,33 @@ def test_variables_are_what_they_were(config, tokenizer):
     assert any(isinstance(layer, Dropout) for layer in task._flatten_layers())
 
 
+@pytest.mark.parametrize("data", [PAIRS, TRIPLETS, TEXTS], ids=["pairs", "triplets", "texts"])
+def test_a_runtime_with_a_text_a_row_answers_and_measures_all(config, tokenizer, data):
+    task = make(config, tokenizer)
+    vectors, measured = task.predict(data), task.evaluate(data, verbose=0)
+    rows = []
+
+    def run(features):
+        rows.append(features["token_ids"].shape)
+        return {n: ops.convert_to_numpy(x) for n, x in task.row_outputs(features).items()}
+
+    task.answer_by(run)
+    np.testing.assert_allclose(task.predict(data), vectors, atol=1e-6)
+    assert task.evaluate(data, verbose=0) == pytest.approx(measured, abs=1e-5)
+    assert all(len(shape) == 2 for shape in rows)
+
+
+def test_a_refused_loss_leaves_the_objective(config, tokenizer):
+    task = make(config, tokenizer)
+    with pytest.raises(ValueError, match="needs the columns first, label"):
+        task.fit(PAIRS, loss="cosent", epochs=1, verbose=0)
+    with pytest.raises(ValueError, match=r"`objective` must be one of .*Received: .*cosin"):
+        task.fit(PAIRS, loss="cosin", epochs=1, verbose=0)
+    assert task.objective is None
+    task.fit(PAIRS, loss="symmetric_ranking", epochs=1, verbose=0)
+    assert task.objective == "symmetric_ranking"
+
+
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [

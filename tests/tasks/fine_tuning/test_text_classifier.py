@@ -360,3 +360,11 @@ def test_an_encoder_without_a_pooler_is_refused_and_gets_a_new_one(config, token
     tokenizer.save(tmp_path)
     task = TextClassifier.from_preset(tmp_path, new_head=True, labels=["a", "b"])
     assert set(task.predict("fox")[0]["probabilities"]) == {"a", "b"}
+
+
+def test_a_folder_s_classes_in_another_order_are_refused(config, tokenizer, tmp_path):
+    make(config, tokenizer, labels=["a", "b"]).save_to_preset(tmp_path)
+    with pytest.raises(ValueError, match=r"by their place.*Received: \['b', 'a'\].*\['a', 'b'\]"):
+        TextClassifier.from_preset(tmp_path, labels=["b", "a"])
+    assert TextClassifier.from_preset(tmp_path, labels=["no", "yes"]).labels == ["no", "yes"]
+    assert TextClassifier.from_preset(tmp_path, labels=["b", "a"], new_head=True).labels[0] == "b"
