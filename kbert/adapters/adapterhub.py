@@ -17,10 +17,9 @@ from kbert.models import Encoder
 from kbert.models.adapters.base import (
     Adapter,
     encoder_of,
-    insert,
+    inserting,
     known,
     plain_blocks,
-    remove,
     running,
     slot,
 )
@@ -94,12 +93,8 @@ def read_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) ->
     shapes = {x.shape for place, x in weights.items() if place[2:] == ("down", "bias")}
     adapter = _adapter(config, shapes, source)
     name = re.sub(r"\W", "_", found) if name is None else name
-    insert(model, adapter, name)
-    try:
+    with inserting(model, adapter, name):
         _assign(encoder, name, weights, source)
-    except ValueError:
-        remove(model, name)
-        raise
     return model
 
 

@@ -20,11 +20,9 @@ from kbert.models import Decoder, DecoderEncoder
 from kbert.models.adapters.base import (
     Adapter,
     base_weights,
-    choice,
     encoder_of,
-    insert,
+    inserting,
     known,
-    remove,
     running,
 )
 from kbert.models.generators.decoder_encoder import INPUT_TOKENS
@@ -111,9 +109,7 @@ def load(model: Any, folder: PathLike, *, name: str | None = None) -> Any:
     if is_task:
         _check_task(model, content, source)
     name = content["name"] if name is None else name
-    running_before = choice(model)
-    insert(model, adapter, name)
-    try:
+    with inserting(model, adapter, name):
         _set(encoder, name, adapter, {k: v for k, v in arrays.items() if k not in of_heads}, source)
         if is_task:
             before = {prefix: get_arrays(part, prefix) for prefix, part in heads.items()}
@@ -125,10 +121,6 @@ def load(model: Any, folder: PathLike, *, name: str | None = None) -> Any:
                 for prefix, part in heads.items():
                     set_arrays(part, prefix, before[prefix], source)
                 raise
-    except ValueError:
-        remove(model, name)
-        running_before.restore()
-        raise
     if table is not None:
         encoder.token_embedding.assign(table)
     return model

@@ -14,7 +14,7 @@ from kbert.checkpoints.huggingface.architectures import ARCHITECTURES, infer
 from kbert.files import Path
 from kbert.layers import Dense
 from kbert.models import Encoder
-from kbert.models.adapters.base import encoder_of, insert, known, layers_of, remove, running, slot
+from kbert.models.adapters.base import encoder_of, inserting, known, layers_of, running, slot
 from kbert.models.adapters.lora import Lora, columns
 from kbert.types import Arrays, PathLike
 
@@ -88,8 +88,7 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
     wrong = [key for key, (a, b) in found.items() if a.shape[1] != rank or b.shape[0] != rank]
     if wrong:
         raise ValueError(f"`r` must be the weights' rank. Received: r={rank}, {wrong[0]} another")
-    insert(model, adapter, name)
-    try:
+    with inserting(model, adapter, name):
         for dense in layers_of(encoder, Dense):
             made = slot(dense, name)
             for (target, *_), pair in zip(made.chosen, made.pairs, strict=True) if made else ():
@@ -100,9 +99,6 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
                             f"Received: {array.shape} in {folder / WEIGHTS_FILE}"
                         )
                     weight.assign(array)
-    except ValueError:
-        remove(model, name)
-        raise
     return model
 
 

@@ -207,6 +207,26 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
     return model
 
 
+@contextlib.contextmanager
+def inserting(model: Any, adapter: Adapter, name: str) -> Iterator[None]:
+    """`insert`, and a context that gives it weights: where they do not fit, nothing has changed."""
+    encoder = encoder_of(model)
+    of_task = getattr(model, "adapter", None)
+    of_encoder = encoder.adapters and encoder.adapters.switch.active
+    trainable = [(weight, weight.trainable) for weight in encoder.weights]
+    insert(model, adapter, name)
+    try:
+        yield
+    except ValueError:
+        remove(model, name)
+        encoder.adapters.switch.active = of_encoder
+        if hasattr(model, "adapter"):
+            model.adapter = of_task
+        for weight, was_trainable in trainable:
+            weight.trainable = was_trainable
+        raise
+
+
 def parse(text: str) -> Adapter:
     """The adapter that a flag says: its kind, and after a colon its options.
 
@@ -254,39 +274,6 @@ def activate(model: Any, name: str | None) -> None:
         model.adapter = name
         state.version += 1
     train_alone(encoder, running(model))
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """Which adapter runs, and which weights of the encoder are trained; see `choice`."""
-
-    model: Any
-    of_task: str | None
-    of_encoder: str | None
-    trainable: dict[int, bool]
-
-    def restore(self) -> None:
-        """Sets the model to what it was; of weights that have come since nothing is known."""
-        encoder = encoder_of(self.model)
-        if encoder.adapters is not None:
-            encoder.adapters.switch.active = self.of_encoder
-            encoder.adapters.version += 1
-        if hasattr(self.model, "adapter"):
-            self.model.adapter = self.of_task
-        for weight in encoder.weights:
-            weight.trainable = self.trainable.get(id(weight), weight.trainable)
-
-
-def choice(model: Any) -> Choice:
-    """What adapter a model runs and trains now, to come back to."""
-    encoder = encoder_of(model)
-    state = encoder.adapters
-    return Choice(
-        model,
-        getattr(model, "adapter", None),
-        None if state is None else state.switch.active,
-        {id(weight): weight.trainable for weight in encoder.weights},
-    )
 
 
 def train_all(encoder: Any, names: Sequence[str | None], base: bool) -> None:
