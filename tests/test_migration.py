@@ -88,6 +88,7 @@ def test_model_garden(run):
     assert names["task"].labels == ["LABEL_0", "LABEL_1"]
 
 
+@pytest.mark.slow
 def test_bert_serving(run, tmp_path):
     archive(tmp_path)
     export, ask = blocks("bert-serving (bert-as-service)")
@@ -100,6 +101,7 @@ def test_bert_serving(run, tmp_path):
     assert names["vectors"].shape == (2, 8)
 
 
+@pytest.mark.slow
 def test_sentence_transformers(run, tmp_path):
     encoder, tokenizer = write("kbert", tmp_path / "first")
     kbert.tasks.TextEmbedder(encoder, tokenizer).save_to_preset(

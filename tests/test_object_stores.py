@@ -120,6 +120,7 @@ def test_sources_that_are_not_there(bucket, tokenizer):
         read_manifest(bucket / "shards")
 
 
+@pytest.mark.slow
 def test_a_run_resumes_exactly(bucket, tmp_path):
     settings = {"tensorboard": True, "settings": {"rate": 0.02}, "keep_checkpoints": 2}
     whole = run_toy.main(tmp_path / "whole", **settings)

@@ -106,6 +106,7 @@ def test_features(pretrained):
     assert names["model"].fit(texts, names["labels"]).predict(texts).tolist() == names["labels"]
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.usefixtures("eagerly")
 def test_adapters(pretrained, tmp_path, monkeypatch):
@@ -119,6 +120,7 @@ def test_adapters(pretrained, tmp_path, monkeypatch):
     assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.usefixtures("eagerly")
 def test_several_tasks_together(pretrained):

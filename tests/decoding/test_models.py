@@ -80,7 +80,10 @@ class Generator:
 
 @pytest.fixture(
     scope="module",
-    params=["pre_norm", pytest.param("post_norm", marks=pytest.mark.slow), "seq2seq"],
+    params=[
+        "pre_norm",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("post_norm", "seq2seq")),
+    ],
 )
 def generator(request):
     keras.utils.set_random_seed(0)

@@ -283,6 +283,7 @@ def test_on_two_devices_it_is_the_same(tokenizer, mirrored):
         np.testing.assert_allclose(array, wanted[name], atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_what_is_not_chosen_yet_is_not_the_best_and_said(tokenizer, caplog):
     task = made(tokenizer)
     how = {"validation_data": (TEXTS, LABELS), "metric": "loss", **HOW}

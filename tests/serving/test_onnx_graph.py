@@ -35,6 +35,7 @@ KINDS = {
 }
 MORE = ("global tokens", "disentangled", "convolution", "relative bias", "grouped", "sines")
 KINDS |= {name: harness.KINDS[name] for name in MORE}
+FIRST = ("bert", "bottleneck", "alibi")
 
 
 def encoder_rows(**changes):
@@ -62,7 +63,7 @@ def open_model(folder, rows):
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(x, marks=[pytest.mark.slow] if x in MORE else []) for x in KINDS]
+    "kind", [pytest.param(x, marks=[] if x in FIRST else [pytest.mark.slow]) for x in KINDS]
 )
 def test_rows_of_any_number_and_length(tmp_path, kind):
     rows = encoder_rows(**KINDS[kind])

@@ -133,6 +133,7 @@ def test_a_graph_for_texts_and_one_for_pairs(tmp_path, format):
     assert_exact(format, tmp_path, rows, 2, [pairs, pairs[:1], [("", "the")], [("the", "")]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [x if x == "gpt2" else pytest.param(x, marks=pytest.mark.slow) for x in BYTE_PAIRS]
 )
@@ -166,6 +167,7 @@ def test_pairs_of_byte_pairs(tmp_path, format):
     assert_exact(format, tmp_path, rows, 2, [pairs, [("", "a")], [("a", "")]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{"separators": 2}, pytest.param({"cls_last": True}, marks=pytest.mark.slow)]
 )

@@ -125,6 +125,7 @@ def test_an_encoder_without_segments_takes_none(tmp_path, config, tokenizer):
     assert_alike(task.predict(TEXTS), loaded.predict(TEXTS), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("format", "package"),
     [

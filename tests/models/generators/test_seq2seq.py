@@ -201,6 +201,7 @@ def test_padding_changes_nothing(seq2seq):
         assert_close(out[row, : TARGETS[row]], expected[0], 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.jax_slow
 @pytest.mark.parametrize("mode", MODES)
 def test_decoding_with_the_cache_is_decoding_from_scratch(seq2seq, mode):

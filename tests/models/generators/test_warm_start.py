@@ -130,6 +130,7 @@ def test_padding_of_the_source_moves_no_target():
         assert_close(out[row, : TARGETS[row]], to_numpy(model(alone)["sequence"])[0], 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.jax_slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [Seq2Seq.from_encoder, PrefixSeq2Seq])

@@ -91,6 +91,7 @@ def changed(before, task):
     return {path for path, x in values(task).items() if not np.array_equal(x, before[path])}
 
 
+@pytest.mark.slow
 @pytest.mark.graphs
 def test_a_classifier_learns_a_rule_by_its_mix_and_its_head_alone():
     task = classifier(dropout=0.0)

@@ -305,6 +305,7 @@ def test_it_resumes_at_any_batch_on_any_number_of_hosts(corpus, tokenizer):
             np.testing.assert_array_equal(x, np.concatenate([part[name] for part in parts]), name)
 
 
+@pytest.mark.slow
 def test_a_row_reads_what_it_has_read_before(corpus, tokenizer):
     """Beside the encoder with its memory, by hand; a text that ends is forgotten."""
     task = remembering(tokenizer)
@@ -337,6 +338,7 @@ def test_a_row_reads_what_it_has_read_before(corpus, tokenizer):
     assert np.abs(differ[0]) > 1e-4  # an empty memory is seen, as in the original
 
 
+@pytest.mark.slow
 def test_evaluations_have_a_memory_of_their_own(corpus, tokenizer):
     task = remembering(tokenizer)
     read = list(runs(corpus, tokenizer).take(4).as_numpy_iterator())

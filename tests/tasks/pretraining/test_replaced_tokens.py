@@ -234,6 +234,7 @@ def test_disentangled_tables_move_as_the_paper_says(small, tokenizer):
             variable.assign(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", SHARINGS[1:])
 def test_presets_of_both_continue(small, tokenizer, tmp_path, sharing):
     found = batches(tokenizer, 4)
