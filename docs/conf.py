@@ -17,9 +17,11 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
+import chart  # noqa: E402
 
 import kbert  # noqa: E402
 
@@ -96,6 +98,16 @@ class Recipes(SphinxDirective):
         return [_table(("recipe", "model", "objective", "source"), rows)]
 
 
+class Numbers(SphinxDirective):
+    """Speeds beside peers' as bars, from BUILD.md: `.. numbers::`."""
+
+    def run(self) -> list[nodes.Node]:
+        source = ROOT / "BUILD.md"
+        self.env.note_dependency(str(source))
+        picture = chart.draw(chart.speeds_in(source.read_text(encoding="utf-8")))
+        return [nodes.raw("", picture, format="html")]
+
+
 def _shown(value: Any) -> str:
     return "" if value is None else str(value)
 
@@ -158,5 +170,6 @@ def setup(app: Sphinx) -> None:
     """Registers the directives, and what happens to docstrings before napoleon sees them."""
     app.add_directive("flags", ProgramFlags)
     app.add_directive("recipes", Recipes)
+    app.add_directive("numbers", Numbers)
     app.connect("autodoc-process-docstring", plain_text, priority=400)
     app.connect("autodoc-process-signature", constructor)

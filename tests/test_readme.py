@@ -1,7 +1,9 @@
 """Examples of the README and of docs/ run as they stand, only smaller."""
 
+import importlib
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import keras
 import pytest
@@ -94,6 +96,36 @@ def test_fine_tuning(pretrained, tmp_path, monkeypatch):
     again = kbert.tasks.Task.from_preset("sst2")
     assert again.predict(["the old fox"]) == names["task"].predict(["the old fox"])
     assert (tmp_path / "serving" / "sst2" / "1" / "saved_model.pb").exists()
+
+
+@pytest.mark.tensorflow
+def test_how_it_works(tmp_path, monkeypatch, tiny_vocabulary):
+    monkeypatch.chdir(tmp_path)
+    lines = ["the old red fox jumps over the lazy dog", "the big house on the river"] * 20
+    (tmp_path / "text.txt").write_text("\n\n".join("\n".join(lines[n:]) for n in range(30)))
+    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+    kbert.data.prepare_corpus("text.txt", "shards", tokenizer, held_out_share=0.1)
+    names = {"kbert": kbert, "tokenizer": tokenizer}
+    for first_line in ("settings = ", "parts = [[", "bert, albert = "):
+        exec(example("docs/how_it_works.md", first_line), names)
+
+
+def test_the_chart_has_the_rows_of_the_table(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    chart = importlib.import_module("chart")
+    rows = chart.speeds_in((ROOT / "BUILD.md").read_text(encoding="utf-8"))
+    assert len(rows) >= 10
+    found = {row.benchmark.split()[0]: row.speeds for row in rows}
+    assert found["tokenizing"] == pytest.approx(
+        {"kbert": 1, "KerasHub": 17.4 / 38.3, "Hugging Face": 3.5 / 38.3}
+    )
+    assert found["model"] == pytest.approx(
+        {"kbert": 1, "KerasHub": 992 / 1111, "transformers": 992 / 1360}
+    )
+    picture = ElementTree.fromstring(chart.draw(rows))
+    bars = [float(bar.get("width")) for bar in picture.iter("rect")]
+    assert len(bars) == sum(len(row.speeds) for row in rows)
+    assert max(bars) == 470
 
 
 @pytest.mark.tensorflow
