@@ -73,7 +73,7 @@ from .distill_flags import (
 from .distilled_text import DistilledText, apply_general
 from .flags import define_dry_run_flag
 from .task_flags import data, define_task_flag, define_task_module_flag, define_task_settings
-from .task_run import make_runs
+from .task_run import keep_what_is_read, make_runs
 from .training_run import check_averaging, train_objective
 
 
@@ -109,27 +109,13 @@ def _distill(options: flags.FlagValues) -> None:
             "on the data of a task (--task): give one of the two. Received: "
             f"{' and '.join(f'--{name}' for name in on) or 'neither'}"
         )
-    _keep_what_is_read(options)
+    keep_what_is_read(options, read=("teacher", "student"), written=("preset_dir",))
     if on == ["data_dir"]:
         refuse_other_flags(options, TASK_FLAGS, "on text (--data_dir)")
         _on_text(options)
     else:
         refuse_other_flags(options, TEXT_FLAGS, "on a task (--task)")
         _on_task(options)
-
-
-def _keep_what_is_read(options: flags.FlagValues) -> None:
-    """Raises if the student would be written over a model that the same command reads."""
-    if options.preset_dir is None:
-        return
-    written = Path(options.preset_dir).resolve()
-    for name in ("teacher", "student"):
-        model = options[name].value
-        if model is not None and Path(model).resolve() == written:
-            raise ValueError(
-                f"The student would be written over the model of --{name}: give another "
-                f"--preset_dir. Received: --{name}={model}, --preset_dir={options.preset_dir}"
-            )
 
 
 def _on_text(options: flags.FlagValues) -> None:

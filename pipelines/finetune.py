@@ -56,7 +56,7 @@ from .task_flags import (
     define_task_module_flag,
     define_task_settings,
 )
-from .task_run import make_runs
+from .task_run import keep_what_is_read, make_runs
 
 
 def define_flags() -> None:
@@ -84,6 +84,8 @@ def main(argv: list[str]) -> None:
 
 
 def _finetune(options: flags.FlagValues) -> None:
+    written = ("output_dir", "preset_dir", "export_dir")
+    keep_what_is_read(options, read=("preset",), written=written)
     experiments.devices(options.strategy)  # several hosts find each other before all else
     experiment = experiments.Experiment(
         options.task, preset=options.preset, train=options.train, **data(options)

@@ -1,7 +1,8 @@
 """Runs of experiments on a task: from the parsed flags to the best model."""
 
+import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -36,6 +37,25 @@ def make_runs(
     except experiments.Stopped as stopped:
         print(stopped)
         sys.exit(128 + stopped.signal)  # the status of a signal, as in a shell
+
+
+def keep_what_is_read(
+    options: flags.FlagValues, read: Sequence[str], written: Sequence[str]
+) -> None:
+    """Raises ValueError where a command would write over, or into, a model that it reads.
+
+    Args:
+        options: the parsed flags.
+        read: the flags of models.
+        written: those of folders.
+    """
+    for model, folder in itertools.product(read, written):
+        source, target = options[model].value, options[folder].value
+        if None not in (source, target) and Path(source).resolve() == Path(target).resolve():
+            raise ValueError(
+                f"The model of --{model} would be written over: give another --{folder}. "
+                f"Received: --{model}={source}, --{folder}={target}"
+            )
 
 
 def _make_runs(

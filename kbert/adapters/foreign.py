@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from kbert import atomic
+from kbert.checkpoints.matching import check_finite
 from kbert.checkpoints.safetensors import read_safetensors, serialise
 from kbert.files import Path
 from kbert.json_file import read_json
@@ -35,7 +36,9 @@ def read_folder(
             raise FileNotFoundError(
                 f"A folder of {package} holds {file}{more}. Received: {os.fspath(folder)}"
             )
-    return read_json(path / CONFIG_FILE), read_safetensors(path / weights_file)
+    content, arrays = read_json(path / CONFIG_FILE), read_safetensors(path / weights_file)
+    check_finite(arrays, os.fspath(path / weights_file))
+    return content, arrays
 
 
 def check_only(

@@ -27,6 +27,16 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("layers_to_transform", "layers_pattern", "layer_replication"), (None, [])),
     **dict.fromkeys(("bias",), (None, "none")),
     **dict.fromkeys(("trainable_token_indices", "target_parameters"), (None, [])),
+    # Others, such as "pissa" and "olora", have changed the base's kernels too.
+    "init_lora_weights": ("gaussian", "eva", "orthogonal", None, False, True),
+}
+# What says nothing of what is computed once the weights are there; of others peft knows more than
+# kbert does.
+_READ = {
+    *("peft_type", "peft_version", "task_type", "auto_mapping", "base_model_name_or_path"),
+    *("revision", "inference_mode", "r", "lora_alpha", "lora_dropout", "target_modules"),
+    *("exclude_modules", "modules_to_save", "megatron_config", "megatron_core", "eva_config"),
+    *("loftq_config", "corda_config", "lora_ga_config", "qalora_group_size", "ensure_weight_tying"),
 }
 
 
@@ -56,6 +66,12 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
             f"peft_type={content.get('peft_type')!r} in {folder / CONFIG_FILE}"
         )
     check_only(content, _ONLY, "peft's LoRA", folder / CONFIG_FILE)
+    if unknown := sorted(key for key in set(content) - _READ - set(_ONLY) if content[key]):
+        raise ValueError(
+            "kbert reads no such options of peft's LoRA. Received: "
+            f"{', '.join(f'{key}={content[key]!r:.40}' for key in unknown)} in "
+            f"{folder / CONFIG_FILE}"
+        )
     places = list(_places(encoder))
     found: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
     rest = set(arrays)

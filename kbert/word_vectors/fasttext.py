@@ -61,7 +61,15 @@ class Subwords:
     def vector(self, word: str) -> np.ndarray:
         """(D,) of a word that has no vector of its own: the mean of its n-grams'; zeros of none."""
         rows = self.rows(word)
-        return self.table[rows].mean(0) if rows else np.zeros(self.table.shape[1], np.float32)
+        if not rows:
+            return np.zeros(self.table.shape[1], np.float32)
+        vector = self.table[rows].mean(0)
+        if not np.isfinite(vector).all():  # of a table on disk nobody has read all
+            raise ValueError(
+                "Vectors of n-grams are finite numbers. "
+                f"Received: NaN or infinity in those of {word!r:.80}"
+            )
+        return vector
 
 
 def read_fasttext(path: str, limit: int | None) -> tuple[list[str], np.ndarray, Subwords]:

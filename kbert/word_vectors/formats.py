@@ -200,7 +200,7 @@ def _opened(path: str) -> Iterator[Any]:
 
 def _header(text: str) -> tuple[int, int] | None:
     """How many words, and the width; None where the line is none."""
-    fields = text.split()
+    fields = text.split(" ")  # not of blanks: a line that begins with one has no word
     if len(fields) != 2 or not all(field.isascii() and field.isdecimal() for field in fields):
         return None
     if max(map(len, fields)) > 18:
@@ -216,6 +216,11 @@ def _parsed(where: str, text: str, width: int | None) -> tuple[str, np.ndarray]:
         rule = "numbers" if width is None else f"{width} numbers"
         raise ValueError(
             f"{where}: a line is a word and {rule}, blanks between them. Received: {text!r:.80}"
+        )
+    if " " in word and math.isfinite(_number(word.rpartition(" ")[2])):
+        raise ValueError(
+            f"{where}: a line is a word and {width} numbers, as the first one is, and has no more. "
+            f"Received: {text!r:.80}"
         )
     numbers = np.array([_number(field) for field in fields], np.float32)
     if not np.isfinite(numbers).all():

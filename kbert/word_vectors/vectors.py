@@ -83,7 +83,8 @@ class WordVectors:
         Args:
             path: `.bin` (or `.bin.gz`) for word2vec's binary form and fastText's models; any other
                 suffix for text, which fastText's `.vec` is too, also with `.gz`.
-            limit: words to read, of the first, which are the most frequent; None = all.
+            limit: words to read, of the first, which are the most frequent; None = all. Of
+                fastText's models later words have the vectors of their n-grams alone.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -98,8 +99,10 @@ class WordVectors:
             ['film', 'movie']
         """
         path = os.fspath(path)
-        if limit is not None and limit < 1:
-            raise ValueError(f"At least one word is read. Received: limit={limit}")
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise ValueError(
+                f"`limit` must be a whole number, 1 or more, or None. Received: limit={limit!r}"
+            )
         if not path.removesuffix(".gz").endswith(".bin"):
             return cls(*formats.read_text(path, limit))
         with Path(path).open("rb") as file:

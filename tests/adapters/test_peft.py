@@ -113,6 +113,8 @@ def test_what_is_not_understood_is_refused(tmp_path):
         ({"bias": "all"}, "`bias` of peft's LoRA must be 'none' here. Received: 'all'"),
         ({"r": 4}, "`r` must be the weights' rank. Received: r=4"),
         ({"r": None}, "`rank` must be a whole number"),
+        ({"init_lora_weights": "pissa"}, "`init_lora_weights` .* must be True here. .*'pissa'"),
+        ({"alora_invocation_tokens": [1]}, r"no such options.*alora_invocation_tokens=\[1\]"),
     ):
         (folder / "adapter_config.json").write_text(json.dumps({**content, **changes}))
         with pytest.raises(ValueError, match=message):

@@ -73,6 +73,15 @@ def test_a_decoder_is_a_preset_too(call, mail_file, tmp_path):
     assert task.predict(["red fox"])[0]["label"] in ("ham", "spam")
 
 
+@pytest.mark.parametrize("flag", ["output_dir", "preset_dir", "export_dir"])
+def test_the_model_that_is_read_is_not_written_over(call, mail_file, tmp_path, flag):
+    base, out = tmp_path / "base", tmp_path / "out"
+    flags = (f"--train={mail_file}", f"--preset={base}", f"--output_dir={out}", f"--{flag}={base}")
+    with pytest.raises(SystemExit, match=rf"of --preset would be written over: .*--{flag}=.*base"):
+        call(finetune, "--task=classify", *flags)
+    assert not out.exists()
+
+
 def test_a_finished_run_is_shown(run_dir, call, mail_file, preset, tmp_path, capsys):
     data = (f"--train={mail_file}", "--dev_share=0.25", f"--preset={preset}", *COLUMNS)
     more = (f"--output_dir={run_dir}", f"--preset_dir={tmp_path / 'preset'}")

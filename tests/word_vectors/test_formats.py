@@ -109,6 +109,13 @@ def test_a_word_with_blanks_and_one_that_comes_twice(tmp_path, caplog):
         ("a\n", r"line 1: a line is a word and numbers"),
         ("3 2\na 1 2\n", r"says how many vectors follow: 3. Received: 1"),
         ("0 2\n", r"holds no vector of a word"),
+        (
+            "a 1 2\nb 3 4 5\n",
+            r"line 2: a line is a word and 2 numbers.*no more. Received: 'b 3 4 5'",
+        ),
+        ("2 2\na 1 2\nb 3 4 5\n", r"line 3: a line is a word and 2 numbers.*no more"),
+        ("the 0.1\nfox 0.1 0.2\n", r"line 2: a line is a word and 1 numbers.*no more"),
+        (" 1 2\nb 3 4\n", r"line 1: a line is a word and numbers.*Received: ' 1 2'"),
     ],
 )
 def test_damaged_text(tmp_path, content, message):

@@ -11,6 +11,7 @@ from typing import Any, cast
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from kbert import inference
 from kbert.data.pipeline import exact_options
@@ -77,6 +78,11 @@ class MultiTask(TrainStep, keras.Model):
         name: str = "multi_task",
     ) -> None:
         _check(tasks)
+        if not train_encoder and any(task.adapter is None for task in tasks.values()):
+            raise ValueError(
+                "train_encoder=False trains adapters in the encoder's place: each task must have "
+                "one, kbert.adapters.add(task, …). Received: tasks without"
+            )
         first = next(iter(tasks.values()))
         super().__init__(name=name, dtype=first.dtype_policy)
         self.tasks = dict(tasks)
@@ -166,6 +172,8 @@ class MultiTask(TrainStep, keras.Model):
                 f"Received: {', '.join(refused)}"
             )
         self._check_names(data)
+        if validation_data is not None:
+            self._check_names(validation_data, all_of_them=False)
         tables = {name: _table(data[name]) for name in self.tasks}
         rows = {name: self.tasks[name].tokenize(x, True) for name, x in tables.items()}
         for name, found in rows.items():
@@ -177,9 +185,22 @@ class MultiTask(TrainStep, keras.Model):
             task.check_compares_whole_batches(parts)
         if steps_per_epoch is None:
             steps_per_epoch = sum(math.ceil(len(x) / options.batch_size) for x in rows.values())
+        if not isinstance(steps_per_epoch, int) or steps_per_epoch < 1:
+            raise ValueError(
+                "`steps_per_epoch` must be a whole number, 1 or more, or None. "
+                f"Received: {steps_per_epoch!r}"
+            )
         plan = task_plan(
             [len(x) for x in rows.values()], options.epochs, steps_per_epoch, sampling, options.seed
         )
+        drawn = plan.reshape(options.epochs, steps_per_epoch)
+        for number, name in enumerate(self.tasks):
+            if never := [str(1 + x) for x in np.flatnonzero((drawn != number).all(1))]:
+                logging.warning(
+                    "%s is not drawn in epoch %s, whose values of it are 0: there are few steps",
+                    name,
+                    ", ".join(never[:9]),
+                )
         evaluate = None
         if validation_data is not None:
             evaluate = self._evaluation(validation_data, options.batch_size)
@@ -222,6 +243,7 @@ class MultiTask(TrainStep, keras.Model):
                 settings={
                     "tasks": [[name, record] for name, record in self.settings.items()],
                     "sampling": sampling,
+                    "steps_per_epoch": steps_per_epoch,
                     "train_encoder": self.train_encoder,
                     "data_checksums": {name: x.checksum for name, x in rows.items()},
                     **({"adapters": found} if (found := described(self)) else {}),
@@ -316,10 +338,17 @@ class MultiTask(TrainStep, keras.Model):
         self, validation_data: Mapping[str, Any], batch_size: int
     ) -> Callable[[], dict[str, float]]:
         tables = {name: _table(x) for name, x in validation_data.items()}
-        self._check_names(tables, all_of_them=False)
+        for name, table in tables.items():
+            if not len(table):
+                raise ValueError(f"An evaluation needs examples. Received: {name} without any")
         return lambda: self.evaluate(tables, batch_size=batch_size, verbose=0)
 
     def _check_names(self, data: Mapping[str, Any], all_of_them: bool = True) -> None:
+        if not isinstance(data, Mapping):
+            raise ValueError(
+                f"Data are by the tasks' names, {', '.join(self.tasks)}. "
+                f"Received: {type(data).__name__}: {data!r:.80}"
+            )
         unknown = set(data) - set(self.tasks)
         missing = set(self.tasks) - set(data) if all_of_them else set()
         if unknown or missing or not data:
@@ -357,17 +386,26 @@ def task_plan(
 
 
 def _check(tasks: Mapping[str, FineTuningTask]) -> None:
-    wrong = [name for name in tasks if not re.fullmatch(r"\w+", name)]
+    if not isinstance(tasks, Mapping):
+        raise TypeError(
+            "Tasks have names: {'praise': task, …}. "
+            f"Received: {type(tasks).__name__}: {tasks!r:.80}"
+        )
+    wrong = [x for x in tasks if not (isinstance(x, str) and re.fullmatch(r"(?!val_)\w+", x))]
     if wrong or not tasks:
         raise ValueError(
-            "Tasks have names of letters, digits and underscores. "
-            f"Received: {', '.join(map(repr, wrong)) or 'no task'}"
+            "Tasks have names of letters, digits and underscores, which do not begin as those of "
+            f"held-out values, val_, do. Received: {', '.join(map(repr, wrong)) or 'no task'}"
         )
     for name, task in tasks.items():
         if not isinstance(task, FineTuningTask):
             raise TypeError(
                 f"Tasks on tables are trained together. Received: a {type(task).__name__} as {name}"
             )
+    if len({id(task) for task in tasks.values()}) < len(tasks):
+        raise ValueError(
+            f"Each name is of another task. Received: {len(tasks)} names, one task twice"
+        )
     encoders = {id(task.encoder) for task in tasks.values()}
     if len(encoders) > 1:
         raise ValueError(

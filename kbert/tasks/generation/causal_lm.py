@@ -389,7 +389,7 @@ class CausalLM(GenerationTask):
         """
         check_method(method)
         max_new_tokens = self._longest(max_new_tokens)
-        _, stop_ids = self._checked(max_new_tokens, stop_ids, 0 if seed is None else seed)
+        stop_ids = self._checked_ids(max_new_tokens, stop_ids, 0 if seed is None else seed)
         budget = self.decoder.config.max_positions - max_new_tokens
 
         def generate(
@@ -445,7 +445,7 @@ class CausalLM(GenerationTask):
             ValueError: a setting is out of range, or the new tokens leave too few positions.
         """
         longest = self._longest(max_new_tokens)
-        _, stop_ids = self._checked(longest, stop_ids, 0)
+        stop_ids = self._checked_ids(longest, stop_ids, 0)
         most = self.decoder.config.max_positions - SHORTEST
         if longest > most:
             raise ValueError(
@@ -495,10 +495,11 @@ class CausalLM(GenerationTask):
         """Strings and ids of `stop`, all settings being in their range."""
         check_max_new_tokens(max_new_tokens, self.decoder.config.max_positions - 1)
         check_seed(seed)
-        stop = [stop] if isinstance(stop, str | int | np.integer) else list(stop)
+        stop = list(stop) if isinstance(stop, list | tuple | set | np.ndarray) else [stop]
         size = self.tokenizer.vocabulary_size
         for one in stop:
-            is_id = isinstance(one, int | np.integer) and 0 <= one < size
+            is_number = isinstance(one, int | np.integer) and not isinstance(one, bool)
+            is_id = is_number and 0 <= one < size
             if not is_id and not (isinstance(one, str) and one):
                 raise ValueError(
                     "`stop` is made of strings that are not empty and of ids from 0 to "
@@ -507,6 +508,16 @@ class CausalLM(GenerationTask):
         strings = tuple(one for one in stop if isinstance(one, str))
         ids = {int(one) for one in stop if not isinstance(one, str)}
         return strings, tuple(sorted({*self.stop_ids, *ids}))
+
+    def _checked_ids(self, max_new_tokens: int, stop_ids: Any, seed: int) -> tuple[int, ...]:
+        """Those of an export, whose graph compares ids and no strings."""
+        strings, ids = self._checked(max_new_tokens, stop_ids, seed)
+        if strings:
+            raise ValueError(
+                "`stop_ids` of an export are ids: tokenizer(text) gives those of a text, and only "
+                f"`predict` stops at strings. Received: {', '.join(map(repr, strings))}"
+            )
+        return ids
 
     def _prompt_ids(self, prompts: Sequence[str | bytes], max_new_tokens: int) -> list[np.ndarray]:
         """Ids of each prompt; raises where one leaves too few positions."""

@@ -175,6 +175,8 @@ def test_a_run_resumes_to_the_same_numbers(config, tokenizer, tmp_path):
         np.testing.assert_array_equal(found, expected)
     with pytest.raises(ValueError, match="sampling"):
         run(tmp_path / "cut", sampling="uniform")
+    with pytest.raises(ValueError, match="steps_per_epoch was 8, is 2"):
+        run(tmp_path / "cut", steps_per_epoch=2)
 
 
 @pytest.mark.slow
@@ -211,14 +213,28 @@ def test_how_often_a_task_is_drawn(sampling, shares):
     assert not np.array_equal(plan, task_plan([900, 100], 2, 4000, sampling, 4))
 
 
+def test_a_task_that_is_never_drawn_is_told_of(config, tokenizer, caplog):
+    multi = make(config, tokenizer, ["colour", "number"])
+    multi.fit({"colour": colours(8), "number": numbers(8)}, epochs=1, steps_per_epoch=1, **FIT)
+    assert "is not drawn in epoch 1" in caplog.text
+
+
 def test_what_cannot_be_trained_together(config, tokenizer):
     multi = make(config, tokenizer, ["colour", "number"])
     data = {"colour": colours(8), "number": numbers(8)}
     other = make(config, tokenizer, ["colour"]).tasks["colour"]
     with pytest.raises(ValueError, match="2 tasks on 2 encoders"):
         MultiTask({"a": multi.tasks["colour"], "b": other})
-    with pytest.raises(ValueError, match=r"letters, digits and underscores. Received: 'a b'"):
-        MultiTask({"a b": other})
+    for name in ("a b", "val_a", 1):
+        with pytest.raises(ValueError, match=rf"letters, digits and und.*val_, do. .*{name!r}"):
+            MultiTask({name: other})
+    for bare in (other, [other]):
+        with pytest.raises(TypeError, match="Tasks have names"):
+            MultiTask(bare)
+    with pytest.raises(ValueError, match="2 names, one task twice"):
+        MultiTask({"a": other, "b": other})
+    with pytest.raises(ValueError, match=r"train_encoder=False trains adapters.*tasks without"):
+        MultiTask({"a": other}, train_encoder=False)
     with pytest.raises(ValueError, match="Received: no task"):
         MultiTask({})
     with pytest.raises(TypeError, match="a Pretraining as a"):
@@ -238,6 +254,14 @@ def test_what_cannot_be_trained_together(config, tokenizer):
         MultiTask(multi.tasks)
     with pytest.raises(ValueError, match=r"tasks' names, colour, number. Received: colour"):
         multi.fit({"colour": data["colour"]}, **FIT)
+    for call in (multi.fit, multi.evaluate):
+        with pytest.raises(ValueError, match=r"tasks' names, colour, number. Received: tuple"):
+            call(data["colour"], verbose=0)
+    for steps in (0, -1, 2.5):
+        with pytest.raises(ValueError, match=rf"`steps_per_epoch` must be.*Received: {steps}"):
+            multi.fit(data, steps_per_epoch=steps, **FIT)
+    with pytest.raises(ValueError, match="Received: colour without any"):
+        multi.fit(data, validation_data={"colour": ([], [])}, **FIT)
     with pytest.raises(ValueError, match=r"one of annealed, .*'often'"):
         multi.fit(data, sampling="often", **FIT)
     with pytest.raises(ValueError, match=r"single tasks.*Received: freeze"):

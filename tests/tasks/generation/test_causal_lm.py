@@ -191,9 +191,11 @@ def test_the_usual_optimizer_is_gpt_s(task, total, warmup):
         (["a"], {"max_new_tokens": 4, "stop": ["."], "method": 3}, "Received: 3"),
         (["a"], {"max_new_tokens": 4, "stop": [""]}, "not empty and of ids.*Received: ''"),
         (["a"], {"max_new_tokens": 4, "stop": 99}, "ids from 0 to 15. Received: 99"),
+        (["a"], {"max_new_tokens": 4, "stop": None}, "ids from 0 to 15. Received: None"),
+        (["a"], {"max_new_tokens": 4, "stop": [True]}, "ids from 0 to 15. Received: True"),
         ([None], {}, "prompts must be strings. Received: None as number 0"),
     ],
-    ids=["too long", "too many", "method", "empty stop", "stop id", "no text"],
+    ids=["too long", "too many", "method", "empty stop", "stop id", "none", "boolean", "no text"],
 )
 def test_bad_requests(task, prompts, settings, error):
     with pytest.raises((ValueError, TypeError), match=error):
@@ -227,3 +229,10 @@ PADDED = {"token_ids": np.array([[5, 6, 0]]), "padding_mask": np.array([[1, 1, 0
 def test_the_usual_length_fits_a_small_model():
     small = writing.causal_lm(max_positions=12)
     assert small.predict("a b c", verbose=0) == small.predict("a b c", max_new_tokens=6, verbose=0)
+
+
+def test_an_export_stops_at_ids(alphabet, tmp_path):
+    for options in ({}, {"format": "onnx"}):
+        with pytest.raises(ValueError, match=r"`stop_ids` of an export are ids.*Received: 'g'"):
+            alphabet.export(tmp_path, max_new_tokens=4, stop_ids=["g"], **options)
+    assert not list(tmp_path.iterdir())
