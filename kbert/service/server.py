@@ -6,6 +6,7 @@ import dataclasses
 import logging as python_logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from kbert.service.models import Models
 from kbert.service.settings import ServiceOptions
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_BACKLOG = 2048  # connections that wait to be taken, as of uvicorn
 _HEAD_BYTES = 2**16  # of a request
 
 
@@ -87,6 +89,7 @@ async def run(
             yield
 
     token = None if options.token_file is None else _read_token(options.token_file)
+    pair = _read_tls(options)
     metrics = Metrics()
     models = Models(options, metrics)
     service = HttpService(models, options, metrics, token)
@@ -96,13 +99,10 @@ async def run(
         if options.grpc_port is not None:
             from kbert.service.grpc_service import make_server
 
-            grpc_server, grpc_port = make_server(models, options, token, _read_tls(options))
+            grpc_server, grpc_port = make_server(models, options, token, pair)
         tls: dict[str, Any] = {}
-        if options.tls_certificate is not None and options.tls_key is not None:
-            tls = {
-                "ssl_certfile": local_only(options.tls_certificate, "A certificate"),
-                "ssl_keyfile": local_only(options.tls_key, "A key"),
-            }
+        if pair is not None:
+            tls = {"ssl_certfile": options.tls_certificate, "ssl_keyfile": options.tls_key}
         config = uvicorn.Config(
             service.app(),
             http=connection_class(options.timeout_seconds, options.max_connections),
@@ -133,7 +133,8 @@ async def run(
             scheme = "https" if tls else "http"
             addresses = [_address(scheme, options.host, listener.getsockname()[1])]
             if grpc_port is not None:
-                addresses.append(_address("grpc", options.host, grpc_port))
+                scheme = "grpcs" if tls else "grpc"
+                addresses.append(_address(scheme, options.host, grpc_port))
             started(addresses)
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait({stopping, work, watch}, return_when=asyncio.FIRST_COMPLETED)
@@ -160,6 +161,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen(_BACKLOG)  # where another one listens this is what fails
     except (OSError, OverflowError) as error:
         listener.close()
         raise OSError(f"The port cannot be opened ({error}). Received: {host}:{port}") from error
@@ -183,4 +185,13 @@ def _read_token(path: str) -> bytes:
 def _read_tls(options: ServiceOptions) -> tuple[bytes, bytes] | None:
     if options.tls_certificate is None or options.tls_key is None:
         return None
-    return Path(options.tls_key).read_bytes(), Path(options.tls_certificate).read_bytes()
+    certificate = local_only(options.tls_certificate, "A certificate")
+    key = local_only(options.tls_key, "A key")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise ValueError(
+            f"A certificate and its own key are PEM files ({error}). Received: "
+            f"tls_certificate={options.tls_certificate}, tls_key={options.tls_key}"
+        ) from error
+    return Path(key).read_bytes(), Path(certificate).read_bytes()

@@ -140,7 +140,7 @@ def test_over_tls(operations, certificate):
     everyone, key = certificate
     options = {"tls_certificate": everyone, "tls_key": key, "grpc_port": 0}
     with running(model=[f"m={operations}"], **options) as service:
-        place = service.addresses[1].removeprefix("grpc://")
+        place = service.addresses[1].removeprefix("grpcs://")
         asked = request("m", "total", numbers=np.ones((2, 3), "float32"))
         trusted = grpc.ssl_channel_credentials(pathlib.Path(everyone).read_bytes())
         with grpc.secure_channel(place, trusted) as channel:

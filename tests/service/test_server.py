@@ -137,7 +137,11 @@ def test_https(operations, certificate):
     [
         ({"token_file": "short"}, ValueError, "A token is 8 to 4,096 .* Received: 5 bytes in"),
         ({"token_file": "none"}, FileNotFoundError, "none"),
-        ({"tls_certificate": "short", "tls_key": "short"}, OSError, "PEM"),
+        (
+            {"tls_certificate": "short", "tls_key": "short"},
+            ValueError,
+            r"are PEM files .*PEM.*Received: tls_certificate=.*short, tls_key=.*short",
+        ),
         ({"host": "127.0.0.1", "port": "taken"}, OSError, r"The port cannot be opened \(.*in use"),
     ],
 )
