@@ -173,6 +173,7 @@ class TextEmbedder(FineTuningTask):
         *("max_length", "token_pooling", "normalize", "projection", "projection_activation"),
         *(f"{name}_prompt" for name in PROMPTS),
     )
+    objective: str | None  # of the options; `fit` sets it
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, **options: Any) -> None:
         super().__init__(encoder, tokenizer, **options)
