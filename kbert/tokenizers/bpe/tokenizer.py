@@ -119,7 +119,7 @@ class BytePairTokenizer(Tokenizer):
         words: str = "gpt2",
         ignore_merges: bool = False,
     ) -> None:
-        if words not in PATTERNS:
+        if words not in tuple(PATTERNS):  # a file may hold anything, a list too
             raise ValueError(f"`words` must be one of {', '.join(PATTERNS)}. Received: {words!r}")
         if words != "gpt2" and add_prefix_space:
             raise ValueError(

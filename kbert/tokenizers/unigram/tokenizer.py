@@ -122,7 +122,7 @@ class UnigramTokenizer(Tokenizer):
         special_tokens: Mapping[str, str] | None = None,
         special_tokens_in_text: bool = False,
     ) -> None:
-        if layout not in _USUAL:
+        if layout not in tuple(_USUAL):  # a file may hold anything, a list too
             raise ValueError(f"layout is one of {', '.join(_USUAL)}. Received: {layout!r}")
         self._proto = read_model(model)
         self.layout = layout

@@ -111,3 +111,9 @@ def test_several_models_are_refused(folder, cased_model):
     (folder / "other.model").write_bytes(cased_model)
     with pytest.raises(ValueError, match=r"one SentencePiece model. Received: other.model, spiece"):
         load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("layout", ["wordpiece", [], {}, None])
+def test_another_layout_is_refused(cased_model, layout):
+    with pytest.raises(ValueError, match="layout is one of sentencepiece, "):
+        UnigramTokenizer(cased_model, layout=layout)
