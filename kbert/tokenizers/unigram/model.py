@@ -74,6 +74,12 @@ def _check(proto: Any, source: str) -> None:
             raise ValueError(
                 f"tensorflow-text's fast kernel knows no {name}. Received: {source}, with it"
             )
+    for number, piece in enumerate(proto.pieces):
+        if not isinstance(piece.piece, str):  # what protobuf gives of invalid UTF-8
+            raise ValueError(
+                "Pieces of a SentencePiece model are in UTF-8. "
+                f"Received: {piece.piece!r:.80} as number {number} in {source}"
+            )
     counts = collections.Counter(piece.piece for piece in proto.pieces)
     repeated = [piece for piece, count in counts.items() if count > 1]
     unknown = [piece.piece for piece in proto.pieces if piece.type == UNKNOWN]

@@ -25,6 +25,10 @@ def test_a_damaged_file_is_named(cased_model, tmp_path):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"Received: .*spiece\.model"):
             read_model(path)
+    piece = ModelProto.FromString(cased_model).pieces[20].piece.encode()
+    path.write_bytes(cased_model.replace(piece, b"\xff" * len(piece), 1))
+    with pytest.raises(ValueError, match=r"in UTF-8. Received: b'.*xff.*in .*spiece\.model"):
+        read_model(path)
     with pytest.raises(FileNotFoundError, match=r"No SentencePiece model. Received: .*nowhere"):
         UnigramTokenizer(tmp_path / "nowhere")
 
