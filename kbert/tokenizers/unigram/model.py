@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from kbert.files import Path
 
 SPACE = "▁"
@@ -80,6 +82,7 @@ def _check(proto: Any, source: str) -> None:
                 "Pieces of a SentencePiece model are in UTF-8. "
                 f"Received: {piece.piece!r:.80} as number {number} in {source}"
             )
+    _check_charsmap(proto.normalizer_spec.precompiled_charsmap, source)
     counts = collections.Counter(piece.piece for piece in proto.pieces)
     repeated = [piece for piece, count in counts.items() if count > 1]
     unknown = [piece.piece for piece in proto.pieces if piece.type == UNKNOWN]
@@ -88,6 +91,31 @@ def _check(proto: Any, source: str) -> None:
             "A SentencePiece model has one piece for what is unknown and no piece twice or empty. "
             f"Received: {source} with {len(counts)} different pieces, {unknown} for the unknown, "
             f"{repeated[:5]} twice"
+        )
+
+
+def _check_charsmap(content: bytes, source: str) -> None:
+    """Refuses a table of normalisations that leads out of itself: the kernel follows it unchecked.
+
+    It is the size of a double array (of darts-clone), the array, 4 bytes a unit, and the texts that
+    its values point into. A unit is a value, or says where the units of the next bytes begin.
+    """
+    if not content:
+        return
+    size = int.from_bytes(content[:4], "little")
+    texts = len(content) - 4 - size
+    sound = size % 1024 == 0 and texts > 0 and content.endswith(b"\0")
+    if sound:
+        units = np.frombuffer(content, "<u4", size // 4, 4).astype(np.int64)
+        is_value = units >> 31 == 1
+        begin = np.arange(len(units)) ^ (units >> 10 << ((units & 1 << 9) >> 6))
+        reach = np.where(is_value, 0, begin | 255)
+        values = np.where(is_value, units & (1 << 31) - 1, 0)
+        sound = bool((reach < len(units)).all() and (values < texts).all())
+    if not sound:
+        raise ValueError(
+            "The table of normalisations of a SentencePiece model must be whole. "
+            f"Received: a damaged one of {len(content)} bytes in {source}"
         )
 
 

@@ -29,6 +29,19 @@ def test_a_damaged_file_is_named(cased_model, tmp_path):
     path.write_bytes(cased_model.replace(piece, b"\xff" * len(piece), 1))
     with pytest.raises(ValueError, match=r"in UTF-8. Received: b'.*xff.*in .*spiece\.model"):
         read_model(path)
+
+    def charsmap(change):
+        def with_charsmap(proto):
+            content = bytearray(proto.normalizer_spec.precompiled_charsmap)
+            assert content
+            proto.normalizer_spec.precompiled_charsmap = bytes(change(content))
+
+        return changed(cased_model, with_charsmap)
+
+    out = ((1 << 31) - 1024).to_bytes(4, "little")
+    for damage in (lambda x: x[:-1], lambda x: x[4:], lambda x: x[:4] + out + x[8:]):
+        with pytest.raises(ValueError, match=r"table of normalisations.*damaged one of"):
+            read_model(charsmap(damage))
     with pytest.raises(FileNotFoundError, match=r"No SentencePiece model. Received: .*nowhere"):
         UnigramTokenizer(tmp_path / "nowhere")
 
