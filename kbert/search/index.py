@@ -27,7 +27,7 @@ BACKENDS = ("tensorflow", "faiss")
 VECTORS_FILE, INDEX_FILE = "vectors.safetensors", "index.json"
 FORMAT_VERSION = 1
 _KEYS = {"format_version", "metric", "count", "width", "ids"}
-_CHECKSUM = "checksum"  # of the vectors' file, which the first folders do not have
+_CHECKSUM = "checksum"  # of the vectors, which the first folders do not have
 _LARGEST_ROW = 2**31 - 1  # TensorFlow's top_k counts in int32
 
 
@@ -249,7 +249,7 @@ class Index:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        vectors = serialise({"vectors": self.vectors})
+        vectors = np.ascontiguousarray(self.vectors)
         content = {
             "format_version": FORMAT_VERSION,
             "metric": self.metric,
@@ -261,7 +261,7 @@ class Index:
         # index.json last: readers look for it first.
         atomic.write_together(
             {
-                folder / VECTORS_FILE: vectors,
+                folder / VECTORS_FILE: serialise({"vectors": vectors}),
                 folder / INDEX_FILE: (json.dumps(content, ensure_ascii=False) + "\n").encode(),
             }
         )
@@ -302,10 +302,7 @@ class Index:
                 f"Received: {found} in {source}"
             )
         # The vectors of another index of this size would answer with these ids.
-        if (
-            _CHECKSUM in content
-            and zlib.crc32(Path(folder, VECTORS_FILE).read_bytes()) != (content[_CHECKSUM])
-        ):
+        if _CHECKSUM in content and content[_CHECKSUM] != zlib.crc32(np.ascontiguousarray(vectors)):
             raise ValueError(
                 f"{VECTORS_FILE} must be the one that was written with {INDEX_FILE}. "
                 f"Received: another checksum than {content[_CHECKSUM]!r} in {source}"
