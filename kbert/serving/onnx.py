@@ -4,12 +4,13 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from kbert.serving.onnx_graph import graphs, simplify
+from kbert.serving.onnx_graph import graphs, remove_unused, simplify
 from kbert.serving.rows import RowFunction, Run, optional
 
 EXTRA = "onnx"
@@ -23,8 +24,8 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
     """Writes a model.
 
     With "int8" the kernels and tables are stored in 8 bits, each column of a kernel with a scale of
-    its own, and the runtime rounds what they are multiplied with, by the largest value that it
-    meets: no calibration.
+    its own, and the runtime rounds what they are multiplied with, each vector by the largest value
+    in it: no calibration.
 
     Args:
         folder: where.
@@ -72,6 +73,9 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
             )
         finally:
             logging.disable(logging.NOTSET)
+        model = onnx.load_model(path)
+        _scale_vectors(model, onnx)
+        onnx.save_model(model, path)
     else:
         onnx.save_model(model, path)
 
@@ -156,6 +160,65 @@ def _largest(graph: Any, node: Any, name: str, arguments: Any) -> None:
     graph.remove_node(name)
     found = graph.make_node("ArgMax", [source], attr={"axis": axis, "keepdims": 0}).output[0]
     graph.make_node("Cast", [found], outputs=outputs, name=name, attr={"to": dtype})
+
+
+def _scale_vectors(model: Any, onnx: ModuleType) -> None:
+    """Rounds each vector by the largest value in it, not by the largest of all rows.
+
+    By that one a text's answers would change with the texts beside it, and be less exact. Vectors
+    are divided by their largest value, rounded to 127ths and multiplied again after the product,
+    which is ONNX Runtime's operation for those with a scale: there are only such with one for all.
+    """
+    make = onnx.helper.make_node
+    constants = {
+        "vectors_axis": np.array([-1], np.int64),
+        "vectors_least": np.array(1e-12, np.float32),
+        "vectors_step": np.array(1 / 127, np.float32),
+        "vectors_zero": np.array(128, np.uint8),
+    }
+    axis, least, step, zero = constants
+    for graph in graphs(model.graph):
+        made_by = {output: node for node in graph.node for output in node.output}
+        used_by: dict[str, list[Any]] = {}
+        for node in graph.node:
+            for name in node.input:
+                used_by.setdefault(name, []).append(node)
+        # What is rounded, or a product -> what stands in its place.
+        placed: dict[str, list[Any]] = {}
+        for node in [x for x in graph.node if x.op_type == "DynamicQuantizeLinear"]:
+            (name,), rounded = node.input, node.output[0]
+            products = []
+            for product in used_by[rounded]:
+                chain = [product]
+                while len(chain) < 3 and len(uses := used_by[chain[-1].output[0]]) == 1:
+                    chain.append(uses[0])
+                if [x.op_type for x in chain] != ["MatMulInteger", "Cast", "Mul"]:
+                    break
+                last = chain[-1]
+                _, scale = made_by[last.input[1]].input
+                units = f"{last.output[0]}_of_units"
+                inputs = [rounded, product.input[1], step, scale, zero, *product.input[3:]]
+                kind, domain = "MatMulIntegerToFloat", "com.microsoft"
+                joined = make(kind, inputs, [units], name=units, domain=domain)
+                sized = make("Mul", [units, f"{name}_max"], last.output, name=last.name)
+                products.append((last.output[0], [joined, sized]))
+            else:
+                placed.update(products)
+                placed[rounded] = [
+                    make("Abs", [name], [f"{name}_abs"]),
+                    make("ReduceMax", [f"{name}_abs", axis], [f"{name}_largest"], keepdims=1),
+                    make("Max", [f"{name}_largest", least], [f"{name}_max"]),
+                    make("Div", [name, f"{name}_max"], [f"{name}_units"]),
+                    make("QuantizeLinear", [f"{name}_units", step, zero], [rounded]),
+                ]
+        nodes = [x for node in graph.node for x in placed.get(node.output[0], [node])]
+        del graph.node[:]
+        graph.node.extend(nodes)
+    weights = [onnx.numpy_helper.from_array(x, name) for name, x in constants.items()]
+    model.graph.initializer.extend(weights)
+    remove_unused(model.graph)
+    if all(x.domain != "com.microsoft" for x in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
 
 
 # Operations of TensorFlow's that are written otherwise than tf2onnx does.

@@ -32,13 +32,13 @@ def simplify(model: Any, onnx: ModuleType) -> None:
     graph = model.graph
     for node, body, outer in _bodies(graph):
         _read_from_outside(node, body, outer)
-    _remove_unused(graph)
+    remove_unused(graph)
     parts = graphs(graph)
     weights = {x.name: onnx.numpy_helper.to_array(x) for part in parts for x in part.initializer}
     for part in parts:
         _join_normalisations(part, weights, onnx)
         _leave_out_whole_slices(part, weights)
-    _remove_unused(graph)
+    remove_unused(graph)
     if len(parts) == 1:  # in loops little is known of sizes
         for rewrite in (_cut_kernels, _flatten, _know_sizes):
             rewrite(_Sized(model, onnx))
@@ -56,11 +56,6 @@ def _bodies(graph: Any) -> Iterator[Any]:
             if attribute.HasField("g"):
                 yield node, attribute.g, graph
                 yield from _bodies(attribute.g)
-
-
-def _parts(graph: Any) -> list[Any]:
-    """A graph and the bodies of its loops."""
-    return [graph, *(body for _, body, _ in _bodies(graph))]
 
 
 def _read_from_outside(node: Any, body: Any, graph: Any) -> None:
@@ -102,7 +97,7 @@ def _read_from_outside(node: Any, body: Any, graph: Any) -> None:
 
 def _rename(graph: Any, names: Mapping[str, str]) -> None:
     """Has all operations, also of the loops within, read other values."""
-    for part in _parts(graph):
+    for part in graphs(graph):
         for node in part.node:
             for place, name in enumerate(node.input):
                 node.input[place] = names.get(name, name)
@@ -186,7 +181,7 @@ def _leave_out_whole_slices(graph: Any, weights: Mapping[str, Any]) -> None:
     _remove_identities(graph)
 
 
-def _remove_unused(graph: Any) -> set[str]:
+def remove_unused(graph: Any) -> set[str]:
     """Removes operations whose outputs nobody reads, and weights; gives the names that are read."""
     read = {value.name for value in graph.output}
     for node in reversed(list(graph.node)):  # from the outputs to the inputs
@@ -196,7 +191,7 @@ def _remove_unused(graph: Any) -> set[str]:
         read.update(node.input)
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                read |= _remove_unused(attribute.g)
+                read |= remove_unused(attribute.g)
     for weight in list(graph.initializer):
         if weight.name not in read:
             graph.initializer.remove(weight)
@@ -400,7 +395,7 @@ class _Sized:
         del self._graph.node[:]
         self._graph.node.extend(kept.node)
         _remove_identities(self._graph)
-        _remove_unused(self._graph)
+        remove_unused(self._graph)
 
     def _begin_with(self, kind: str, inputs: list[str], output: str, **options: int) -> None:
         if output not in self._made_by:

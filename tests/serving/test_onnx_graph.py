@@ -93,6 +93,22 @@ def test_sizes_are_asked_for_once_and_products_not_cut(tmp_path):
     assert kinds["Slice"] <= 2
 
 
+def test_in_8_bits_a_row_is_the_same_among_others(tmp_path):
+    rows = encoder_rows(**KINDS["bert"])
+    write(str(tmp_path), rows, "int8")
+    onnx.checker.check_model(str(tmp_path / "model.onnx"), full_check=True)
+    run = open_model(tmp_path, rows)
+    features = batch(rows, 8, 12)
+    features["padding_mask"][:] = 1
+    exact = rows.run(features)["sequence"]
+    together = run(features)["sequence"]
+    alone = [run({k: x[i : i + 1] for k, x in features.items()})["sequence"] for i in range(8)]
+    # By the largest number of all rows they differ as much as from the exact ones.
+    np.testing.assert_allclose(together, np.concatenate(alone), atol=1e-5)
+    error = np.sqrt(np.mean((together - exact) ** 2))
+    assert 1e-4 < error < 0.02 * np.sqrt(np.mean(exact**2))
+
+
 def test_shared_kernels_are_stored_once(tmp_path):
     write(str(tmp_path), encoder_rows(**KINDS["one layer for all"]), "float32")
     graph = onnx.load(str(tmp_path / "model.onnx")).graph

@@ -358,6 +358,9 @@ class TextEmbedder(FineTuningTask):
                 continue
             features = {k: batch[prefix + k] for k in _INPUTS if prefix + k in batch}
             shape = ops.shape(features["token_ids"])
+            if len(shape) == 2:  # reshaping would hide from an export that rows stay rows
+                found[name] = embed(features)
+                continue
             flat = {k: ops.reshape(x, (-1, shape[-1])) for k, x in features.items()}
             found[name] = ops.reshape(embed(flat), (*shape[:-1], self.width))
         return found

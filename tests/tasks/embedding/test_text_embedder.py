@@ -1,6 +1,7 @@
 """Vectors of texts: what they are trained by, what measures them, and who else reads them."""
 
 import contextlib
+import os
 
 import keras
 import numpy as np
@@ -317,6 +318,16 @@ def test_other_runtimes(config, tokenizer, tmp_path, format):
     task = make(config, tokenizer, projection=6)
     loaded = tasks.load_exported(task.export(tmp_path / "out", format=format))
     np.testing.assert_allclose(loaded.predict(TEXTS), task.predict(TEXTS), atol=1e-4)
+
+
+def test_onnx_s_operations_are_an_encoder_s(config, tokenizer, tmp_path):
+    """Rows in another shape hide what they are: sizes stay, and queries are cut out of a product."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("tf2onnx")
+    folder = make(config, tokenizer).export(tmp_path / "out", format="onnx")
+    kinds = [x.op_type for x in onnx.load(os.path.join(folder, "model.onnx")).graph.node]
+    assert "Split" not in kinds
+    assert kinds.count("Shape") <= 4
 
 
 @pytest.mark.slow
