@@ -59,13 +59,13 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m pipelines.demo --preset=quickstart/preset --site_dir=build/demo \
 		--runtime=build/$(RUNTIME)-$(RUNTIME_VERSION).tgz
 
-# Two processes for two cores, a file's tests in one of them. Files come in their own order: sorted by
-# their number of tests, the few long ones (notebooks) would come last. TensorFlow gives back little
+# Two processes for two cores: each begins with half of the files, and who is done takes what the
+# other has not begun, so that no core waits for a long file of the other. TensorFlow gives back little
 # of the memory that graphs and compiled programs took, and in one go a process grew to 5.8 GB: so
 # they run in two halves.
 # On JAX most of the time is XLA's, for programs that run once: it does not have to make them fast,
 # and what it takes longest for runs in `make test-slow`.
-SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
+SPREAD := -n 2 --dist worksteal
 HALF := $(wildcard tests/[a-o]*/)
 OTHER_HALF := $(wildcard tests/[p-z]*/ tests/test_*.py) kbert
 

@@ -31,7 +31,7 @@ DOCS = ["sphinx>=8", "myst-nb>=1.3", "furo"]
 TEST = [
     "pytest>=8",
     "pytest-cov",  # make coverage
-    "pytest-xdist>=3.7",  # --no-loadscope-reorder
+    "pytest-xdist>=3.2",  # --dist=worksteal
     "hypothesis",
     "ruff",
     "mypy",

@@ -5,8 +5,8 @@ it is, trained by CoSENT, and so that its first entries are vectors too; sentenc
 torch beside it, by the same loss, batches and rates. `simcse`: an encoder pretrained for minutes on
 the text, as it is and by dropout alone, on the text's own sentences, the vector that of [CLS] or
 the mean; `tsdae`: the same by writing damaged sentences anew. `--start minilm`: both of MiniLM-L6,
-after masked words have undone its vectors for `--steps` updates: no untrained encoder of that
-quality is in a package. `retrieval`: SQuAD's questions and paragraphs, before and after learning
+after `--steps` updates of masked words, of which its vectors get worse: no untrained encoder of
+that quality is in a package. `retrieval`: SQuAD's questions and paragraphs, before and after learning
 from the sample of its training set.
 
 `python -m benchmarks.embeddings [sts simcse tsdae retrieval] --data FOLDER [--seeds 0 1] [--peer]`
@@ -170,7 +170,7 @@ def _from_text_alone(flags: Any, seed: int) -> tuple[kbert.Encoder, Any, list[st
     text = str(Path(flags.data) / "corpus/wikitext-2/train.txt.gz")
     folder, rate = Path(flags.output_dir) / f"corpus-{flags.start}", 2e-3
     if flags.start == "minilm":
-        tokenizer, rate = kbert.load_tokenizer(minilm()), 1e-4
+        tokenizer, rate = kbert.load_tokenizer(minilm()), 3e-4
         encoder = kbert.Encoder.from_preset(minilm())
         if not (folder / "manifest.json").exists():
             kbert.data.prepare_corpus(text, folder, tokenizer, held_out_share=0.03)

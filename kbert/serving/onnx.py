@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -177,7 +178,9 @@ def _scale_vectors(model: Any, onnx: ModuleType) -> None:
         "vectors_zero": np.array(128, np.uint8),
     }
     axis, least, step, zero = constants
-    for graph in graphs(model.graph):
+    parts = graphs(model.graph)
+    readers = Counter(name for part in parts for node in part.node for name in node.input)
+    for graph in parts:
         made_by = {output: node for node in graph.node for output in node.output}
         used_by: dict[str, list[Any]] = {}
         for node in graph.node:
@@ -188,14 +191,16 @@ def _scale_vectors(model: Any, onnx: ModuleType) -> None:
         for node in [x for x in graph.node if x.op_type == "DynamicQuantizeLinear"]:
             (name,), rounded = node.input, node.output[0]
             products = []
-            for product in used_by[rounded]:
+            if readers[rounded] != len(used_by.get(rounded, [])):  # a loop within reads it too
+                continue
+            for product in used_by.get(rounded, []):
                 chain = [product]
-                while len(chain) < 3 and len(uses := used_by[chain[-1].output[0]]) == 1:
+                while len(uses := used_by.get(chain[-1].output[0], [])) == 1 and len(chain) < 3:
                     chain.append(uses[0])
                 if [x.op_type for x in chain] != ["MatMulInteger", "Cast", "Mul"]:
                     break
                 last = chain[-1]
-                _, scale = made_by[last.input[1]].input
+                scale = made_by[last.input[1]].input[1]  # of the kernel; the first is the vectors'
                 units = f"{last.output[0]}_of_units"
                 inputs = [rounded, product.input[1], step, scale, zero, *product.input[3:]]
                 kind, domain = "MatMulIntegerToFloat", "com.microsoft"
