@@ -6,8 +6,8 @@ torch beside it, by the same loss, batches and rates. `simcse`: an encoder pretr
 the text, as it is and by dropout alone, on the text's own sentences, the vector that of [CLS] or
 the mean; `tsdae`: the same by writing damaged sentences anew. `--start minilm`: both of MiniLM-L6,
 after `--steps` updates of masked words, of which its vectors get worse: no untrained encoder of
-that quality is in a package. `retrieval`: SQuAD's questions and paragraphs, before and after learning
-from the sample of its training set.
+that quality is in a package. `retrieval`: SQuAD's questions and paragraphs, before and after
+learning from the sample of its training set.
 
 `python -m benchmarks.embeddings [sts simcse tsdae retrieval] --data FOLDER [--seeds 0 1] [--peer]`
 

@@ -321,7 +321,7 @@ def test_other_runtimes(config, tokenizer, tmp_path, format):
 
 
 def test_onnx_s_operations_are_an_encoder_s(config, tokenizer, tmp_path):
-    """Rows in another shape hide what they are: sizes stay, and queries are cut out of a product."""
+    """Rows in another shape hide what they are: products are cut, and all sizes asked for."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("tf2onnx")
     folder = make(config, tokenizer).export(tmp_path / "out", format="onnx")
