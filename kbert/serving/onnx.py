@@ -180,7 +180,7 @@ def _scale_vectors(model: Any, onnx: ModuleType) -> None:
     axis, least, step, zero = constants
     parts = graphs(model.graph)
     readers = Counter(name for part in parts for node in part.node for name in node.input)
-    for graph in parts:
+    for graph in reversed(parts):  # loops first: what is around them takes copies
         made_by = {output: node for node in graph.node for output in node.output}
         used_by: dict[str, list[Any]] = {}
         for node in graph.node:
