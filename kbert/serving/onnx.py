@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 
-from kbert.serving.onnx_graph import graphs, remove_unused, simplify
+from kbert.serving.onnx_graph import graphs, links, remove_unused, simplify
 from kbert.serving.rows import RowFunction, Run, optional
 
 EXTRA = "onnx"
@@ -181,19 +181,16 @@ def _scale_vectors(model: Any, onnx: ModuleType) -> None:
     parts = graphs(model.graph)
     readers = Counter(name for part in parts for node in part.node for name in node.input)
     for graph in reversed(parts):  # loops first: what is around them takes copies
-        made_by = {output: node for node in graph.node for output in node.output}
-        used_by: dict[str, list[Any]] = {}
-        for node in graph.node:
-            for name in node.input:
-                used_by.setdefault(name, []).append(node)
+        made_by, used_by = links(graph.node)
         # What is rounded, or a product -> what stands in its place.
         placed: dict[str, list[Any]] = {}
         for node in [x for x in graph.node if x.op_type == "DynamicQuantizeLinear"]:
             (name,), rounded = node.input, node.output[0]
-            products = []
-            if readers[rounded] != len(used_by.get(rounded, [])):  # a loop within reads it too
+            read_by = used_by.get(rounded, [])
+            if readers[rounded] != len(read_by):  # a loop within reads it too
                 continue
-            for product in used_by.get(rounded, []):
+            products = []
+            for product in read_by:
                 chain = [product]
                 while len(uses := used_by.get(chain[-1].output[0], [])) == 1 and len(chain) < 3:
                     chain.append(uses[0])

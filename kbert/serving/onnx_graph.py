@@ -4,7 +4,7 @@ tf2onnx writes down all that TensorFlow does. Of the 507 operations of a MiniLM-
 sizes, cut them and join them, which takes a tenth of the time of a short text in 8 bits.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -47,6 +47,17 @@ def simplify(model: Any, onnx: ModuleType) -> None:
 def graphs(graph: Any) -> list[Any]:
     """A graph and the bodies of its loops."""
     return [graph, *(body for _, body, _ in _bodies(graph))]
+
+
+def links(nodes: Iterable[Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """The operation that makes each value, and those that read it."""
+    made_by: dict[str, Any] = {}
+    used_by: dict[str, list[Any]] = {}
+    for node in nodes:
+        made_by.update(dict.fromkeys(node.output, node))
+        for name in node.input:
+            used_by.setdefault(name, []).append(node)
+    return made_by, used_by
 
 
 def _bodies(graph: Any) -> Iterator[Any]:
@@ -112,12 +123,8 @@ def _join_normalisations(graph: Any, weights: Mapping[str, Any], onnx: ModuleTyp
     It stands there as (x - mean) / √(mean((x - mean)²) + ε) · γ + β, eight operations, of which
     ONNX Runtime makes one only where it knows all sizes.
     """
-    made_by = {output: node for node in graph.node for output in node.output}
-    used_by: dict[str, list[Any]] = {}
+    made_by, used_by = links(graph.node)
     none = np.zeros(0)
-    for node in graph.node:
-        for name in node.input:
-            used_by.setdefault(name, []).append(node)
 
     def maker(name: str, kind: str) -> Any:
         """The operation of that kind that gives a value, or one without inputs."""
@@ -325,11 +332,7 @@ class _Sized:
         self.helper = onnx.helper
         self.nodes = list(self._graph.node)
         self._weights = {x.name: x for x in self._graph.initializer}
-        self._made_by = {output: node for node in self.nodes for output in node.output}
-        self.used_by: dict[str, list[Any]] = {}
-        for node in self.nodes:
-            for name in node.input:
-                self.used_by.setdefault(name, []).append(node)
+        self._made_by, self.used_by = links(self.nodes)
         self._inputs = {x.name: _sizes_of(x) for x in self._graph.input}
         # Name of an axis -> an input that has it, and as which.
         self._axes = {
