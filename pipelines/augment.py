@@ -41,6 +41,7 @@ from kbert import experiments
 from kbert.distillation import augmentation
 from kbert.experiments.reading import read
 from kbert.tasks import Pretraining
+from kbert.word_vectors import WordVectors
 
 from . import command, option_flags
 from .task_flags import ColumnOptions, columns, define_task_flag
@@ -57,10 +58,15 @@ def define_flags() -> None:
     flags.DEFINE_string("output_dir", None, "Folder for the shards; the same folder resumes.")
     option_flags.define(augmentation.AugmentationSettings)
     flags.DEFINE_string(
-        "vectors", None, "Vectors in GloVe's text format for words of several pieces."
+        "vectors",
+        None,
+        "For words of several pieces: vectors of word2vec, GloVe or fastText.",
     )
     flags.DEFINE_integer(
-        "max_vectors", augmentation.MAX_VECTORS, "Lines of --vectors to read; 0 = all.", 0
+        "max_vectors",
+        augmentation.MAX_VECTORS,
+        "Words to read, the first of the file; 0 = all.",
+        0,
     )
     flags.DEFINE_string(
         "stop_words", None, "File of words that are never replaced. Default: English ones."
@@ -100,7 +106,7 @@ def _augment(options: flags.FlagValues) -> None:
         given["stop_words"] = augmentation.read_stop_words(options.stop_words)
     if options.vectors:
         limit = options.max_vectors or None
-        given["vectors"] = augmentation.read_vectors(options.vectors, limit)
+        given["vectors"] = WordVectors.load(options.vectors, limit=limit)
     try:
         model = Pretraining.from_preset(options.preset)
     except ValueError as error:

@@ -47,12 +47,22 @@ def test_imports_find_what_was_there(afresh):
 
 
 def test_the_loss_of_embeddings():
-    with pytest.warns(DeprecationWarning, match="Embeddings is called EmbeddingLoss now") as told:
+    with pytest.warns(
+        DeprecationWarning, match=r"Embeddings is called kbert.distillation.EmbeddingLoss now"
+    ) as told:
         from kbert.distillation import Embeddings
     assert Embeddings is kbert.distillation.EmbeddingLoss
     assert {warning.filename for warning in told} == {__file__}
     # Runs that the version before began compare their terms by this record.
     assert Embeddings(weight=0.5).record == "Embeddings(weight=0.5)"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_vectors_of_augmentation(tmp_path):
+    (tmp_path / "glove.txt").write_text("film 1 0\nmovie 0 1\n")
+    found = kbert.distillation.read_vectors(tmp_path / "glove.txt", limit=1)
+    assert isinstance(found, kbert.distillation.WordVectors)
+    assert found.words == ["film"]
 
 
 def test_a_deprecation_out_of_kbert_fails_a_test():

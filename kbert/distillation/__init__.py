@@ -1,17 +1,17 @@
 """Knowledge distillation: DistilBERT, TinyBERT, MiniLM, MobileBERT, and combinations of terms."""
 
+import functools
 import warnings
 from typing import Any
 
 from kbert.distillation.augmentation import (
+    MAX_VECTORS,
     STOP_WORDS,
     AugmentationSettings,
     Augmenter,
-    WordVectors,
     augment,
     read_augmented,
     read_stop_words,
-    read_vectors,
     write_augmented,
 )
 from kbert.distillation.comparison import Comparison, compare
@@ -37,6 +37,7 @@ from kbert.distillation.transfer import (
     FeatureMeans,
     FeatureVariances,
 )
+from kbert.word_vectors import WordVectors
 
 __all__ = [
     "RECIPES",
@@ -60,23 +61,33 @@ __all__ = [
     "SoftTargets",
     "Stage",
     "Term",
-    "WordVectors",
     "augment",
     "compare",
     "distill_static",
     "layer_map",
     "read_augmented",
     "read_stop_words",
-    "read_vectors",
     "recipe",
     "student",
     "write_augmented",
 ]
 
 
+# Names of the version before -> what they are now; they are gone with the next.
+_RENAMED: dict[str, tuple[Any, str]] = {
+    "Embeddings": (EmbeddingLoss, "kbert.distillation.EmbeddingLoss"),
+    "WordVectors": (WordVectors, "kbert.word_vectors.WordVectors"),
+    "read_vectors": (
+        functools.partial(WordVectors.load, limit=MAX_VECTORS),
+        "kbert.word_vectors.WordVectors.load",
+    ),
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "Embeddings":  # the name of the version before; gone with the next
-        message = "kbert.distillation.Embeddings is called EmbeddingLoss now"
+    if name in _RENAMED:
+        found, new_name = _RENAMED[name]
+        message = f"kbert.distillation.{name} is called {new_name} now"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return EmbeddingLoss
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

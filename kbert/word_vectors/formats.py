@@ -222,7 +222,8 @@ def _parsed(where: str, text: str, width: int | None) -> tuple[str, np.ndarray]:
             f"{where}: a line is a word and {width} numbers, as the first one is, and has no more. "
             f"Received: {text!r:.80}"
         )
-    numbers = np.array([_number(field) for field in fields], np.float32)
+    with np.errstate(over="ignore"):  # infinite then, and refused
+        numbers = np.array([_number(field) for field in fields], np.float32)
     if not np.isfinite(numbers).all():
         bad = fields[int(np.argmin(np.isfinite(numbers)))]
         raise ValueError(

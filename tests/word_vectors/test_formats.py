@@ -106,6 +106,7 @@ def test_a_word_with_blanks_and_one_that_comes_twice(tmp_path, caplog):
         ("a 1 2\nb 1\n", r"line 2: a line is a word and 2 numbers.*Received: 'b 1'"),
         ("a 1 2\nb 1 nan\n", r"line 2: a vector is of finite numbers. Received: 'nan' for 'b'"),
         ("a 1 2\nb 1 x\n", r"line 2: a vector is of finite numbers. Received: 'x' for 'b'"),
+        ("a 1 1e99\n", r"line 1: a vector is of finite numbers. Received: '1e99' for 'a'"),
         ("a\n", r"line 1: a line is a word and numbers"),
         ("3 2\na 1 2\n", r"says how many vectors follow: 3. Received: 1"),
         ("0 2\n", r"holds no vector of a word"),

@@ -16,13 +16,14 @@ import tensorflow as tf
 from kbert.data import Table
 from kbert.data.masking.hashing import below, chance, fold
 from kbert.distillation.augmentation.masked_words import MaskedWords
+from kbert.distillation.augmentation.neighbours import Neighbours, model_neighbours
 from kbert.distillation.augmentation.sentences import Sentence, find_words, is_word, match_case
 from kbert.distillation.augmentation.settings import AugmentationSettings
 from kbert.distillation.augmentation.stop_words import STOP_WORDS
-from kbert.distillation.augmentation.vectors import WordVectors, model_vectors
 from kbert.experiments import model_checksum
 from kbert.inference import as_rows
 from kbert.tasks import Pretraining
+from kbert.word_vectors import WordVectors
 
 # Rows of a table whose texts go through the model together.
 CHUNK = 256
@@ -80,7 +81,7 @@ class Augmenter:
         batch_size: rows that the model computes at once.
 
     Raises:
-        ValueError: a table of another kind, or without rows.
+        ValueError: a table of another kind, or without rows; vectors of no word of letters.
     """
 
     def __init__(
@@ -98,8 +99,8 @@ class Augmenter:
         self.settings = settings or AugmentationSettings()  # type: ignore[call-arg]  # all have a default
         self.columns = augmented_columns(table)
         self.stop_words = frozenset(stop_words)
-        self._vectors = vectors
-        self._neighbours: dict[str, list[str]] = {}
+        self._given = None if vectors is None else Neighbours.among(vectors)
+        self._nearest: dict[str, list[str]] = {}
         given = self.settings.with_original
         self.with_original = bool(model.encoder.config.num_segments > 1 if given is None else given)
         self._masked = MaskedWords(model, self.settings.candidates, self.with_original, batch_size)
@@ -116,8 +117,8 @@ class Augmenter:
             "tokenizer": f"{self.model.tokenizer.kind}, checksum {self.model.tokenizer.checksum}",
             "data": f"{len(self.table):,} rows, checksum {self.table.checksum:08x}",
         }
-        if self._vectors is not None:
-            named["vectors"] = f"{len(self._vectors):,}, checksum {self._vectors.checksum}"
+        if self._given is not None:
+            named["vectors"] = f"{len(self._given):,}, checksum {self._given.checksum}"
         return named
 
     def rows(self, numbers: Sequence[int] | None = None) -> Iterator[Row]:
@@ -171,20 +172,20 @@ class Augmenter:
         self._find_neighbours({sentences[text].word(number) for text, number in others})
         for text, number in others:
             word = sentences[text].word(number)
-            found[text][number] = _cased(word, self._neighbours[word])
+            found[text][number] = _cased(word, self._nearest[word])
         return found
 
     def _find_neighbours(self, words: Collection[str]) -> None:
-        new = sorted(word for word in words if word not in self._neighbours)
+        new = sorted(word for word in words if word not in self._nearest)
         if new:
-            nearest = self.vectors.nearest(new, self.settings.candidates)
-            self._neighbours.update(zip(new, nearest, strict=True))
+            nearest = self.neighbours.nearest(new, self.settings.candidates)
+            self._nearest.update(zip(new, nearest, strict=True))
 
     @functools.cached_property
-    def vectors(self) -> WordVectors:
-        """Those given, or those of the model for all words of the table."""
-        if self._vectors is not None:
-            return self._vectors
+    def neighbours(self) -> Neighbours:
+        """By the vectors that were given, or by the model's, which all words of the table have."""
+        if self._given is not None:
+            return self._given
         words: set[str] = set()
         for name in self.columns:
             for value in self.table[name]:
@@ -192,7 +193,7 @@ class Augmenter:
                     words.update(value[start:end] for start, end in find_words(value))
                 else:
                     words.update(filter(is_word, value))
-        return model_vectors(self.model, words)
+        return model_neighbours(self.model, words)
 
     def _draw(
         self, numbers: Sequence[int], candidates: Sequence[list[list[str]]]

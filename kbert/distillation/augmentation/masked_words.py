@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from kbert import inference
-from kbert.distillation.augmentation.vectors import whole_words
+from kbert.distillation.augmentation.neighbours import whole_words
 from kbert.tasks import Pretraining
 from kbert.types import Tensor, Tensors
 

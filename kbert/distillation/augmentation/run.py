@@ -7,11 +7,12 @@ from typing import Any
 from kbert.data import Table, as_table
 from kbert.distillation.augmentation.augmenter import Augmenter
 from kbert.distillation.augmentation.folder import read_augmented, write_augmented
+from kbert.distillation.augmentation.neighbours import MAX_VECTORS
 from kbert.distillation.augmentation.settings import AugmentationSettings
 from kbert.distillation.augmentation.stop_words import STOP_WORDS
-from kbert.distillation.augmentation.vectors import WordVectors, read_vectors
 from kbert.tasks import Pretraining
 from kbert.types import PathLike
+from kbert.word_vectors import WordVectors
 
 
 def augment(
@@ -40,8 +41,9 @@ def augment(
         model: the masked language model.
         output_dir: folder to write to, see `write_augmented`; None keeps all in memory.
         stop_words: in lower case; they stay.
-        vectors: in which words of several pieces have their neighbours: vectors, or a file in
-            GloVe's format. None: the model's own table of tokens.
+        vectors: in which words of several pieces have their neighbours: vectors, or a file that
+            `kbert.word_vectors.WordVectors.load` reads, of which the first `MAX_VECTORS` words
+            count. None: the model's own table of tokens.
         batch_size: rows that the model computes at once; it changes no result.
         shards: files to write to `output_dir`.
         verbose: show a progress bar, where there is a folder.
@@ -66,7 +68,7 @@ def augment(
         (4, 'the film was good', {'positive'})
     """
     if isinstance(vectors, str | os.PathLike):
-        vectors = read_vectors(vectors)
+        vectors = WordVectors.load(vectors, limit=MAX_VECTORS)
     augmenter = Augmenter(
         as_table(data),
         model,

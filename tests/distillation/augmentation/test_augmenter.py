@@ -6,12 +6,12 @@ from kbert.data import Table, as_table
 from kbert.distillation.augmentation import (
     AugmentationSettings,
     Augmenter,
-    WordVectors,
     augment,
     augmenter,
     preview,
 )
-from kbert.distillation.augmentation.vectors import whole_words
+from kbert.distillation.augmentation.neighbours import whole_words
+from kbert.word_vectors import WordVectors
 
 LIKED = ("queen", "king", "moon", "sun")
 PLACES = np.array([(row, 0, word) for row in range(4) for word in range(5)])

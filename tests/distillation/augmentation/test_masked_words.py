@@ -3,7 +3,7 @@ import pytest
 
 from kbert.distillation.augmentation import masked_words
 from kbert.distillation.augmentation.masked_words import MaskedWords
-from kbert.distillation.augmentation.vectors import whole_words
+from kbert.distillation.augmentation.neighbours import whole_words
 
 
 @pytest.fixture(scope="module")

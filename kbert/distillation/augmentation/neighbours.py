@@ -1,20 +1,18 @@
-"""Vectors of words and the nearest neighbours of each, for words of several pieces.
+"""The nearest neighbours of words, for words of several pieces.
 
 Shapes: `W` words, `D` width.
 """
 
 import functools
-import os
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
 from kbert.distillation.augmentation.sentences import is_word
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import PathLike
-from kbert.word_vectors.formats import read_text
+from kbert.word_vectors import WordVectors
 
 # Of GloVe's 400,000 words, which stand in the order of their frequency, TinyBERT reads these.
 MAX_VECTORS = 100_000
@@ -25,8 +23,8 @@ _BLOCK = 16 << 20
 _SPARE = 64
 
 
-class WordVectors:
-    """Words with a vector each.
+class Neighbours:
+    """Words of letters, and which of them lie nearest to one.
 
     Args:
         words: W words of letters, each once.
@@ -34,8 +32,8 @@ class WordVectors:
         other_names: other spellings of a word -> its row.
 
     Example:
-        >>> vectors = WordVectors(["film", "movie", "pen"], np.array([[1, 0.1], [1, 0], [0, 1]]))
-        >>> vectors.nearest(["film", "Movie", "unknown"], 1)
+        >>> found = Neighbours(["film", "movie", "pen"], np.array([[1, 0.1], [1, 0], [0, 1]]))
+        >>> found.nearest(["film", "Movie", "unknown"], 1)
         [['movie'], ['film'], []]
     """
 
@@ -53,6 +51,21 @@ class WordVectors:
         self._has_direction = norms[:, 0] > 0
         self._rows = {**(other_names or {}), **{word: row for row, word in enumerate(words)}}
         self._folded = [word.casefold() for word in self.words]
+
+    @classmethod
+    def among(cls, vectors: WordVectors) -> Self:
+        """Neighbours among the words of letters that have a vector.
+
+        Raises:
+            ValueError: there is no such word.
+        """
+        kept = [row for row, word in enumerate(vectors.words) if is_word(word)]
+        if not kept:
+            raise ValueError(
+                "Words are replaced by words of letters, of which one or more must have a vector. "
+                f"Received: vectors of {len(vectors):,} others, such as {vectors.words[0]!r}"
+            )
+        return cls([vectors.words[row] for row in kept], vectors.matrix[kept])
 
     def __len__(self) -> int:
         return len(self.words)
@@ -101,39 +114,8 @@ class WordVectors:
         return [self.words[other] for other, _ in zip(others, range(count), strict=False)]
 
 
-def read_vectors(path: PathLike, limit: int | None = MAX_VECTORS) -> WordVectors:
-    """Vectors of words in GloVe's text format, or in word2vec's (see `kbert.word_vectors`).
-
-    Words that are not of letters are left out.
-
-    Args:
-        path: the file, UTF-8, plain or `.gz`.
-        limit: lines to read; files of vectors have their most frequent words first. None: all.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a line of another width or with what is no finite number, by its number.
-
-    Example:
-        >>> import tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "glove.txt")
-        >>> with open(path, "w") as file:
-        ...     _ = file.write("film 0.1 0.2\\nmovie 0.1 0.3\\n. 0.5 0.5\\n")
-        >>> read_vectors(path).words
-        ['film', 'movie']
-    """
-    path = os.fspath(path)
-    if limit is not None and limit < 1:
-        raise ValueError(f"At least one vector is read. Received: limit={limit}")
-    words, vectors = read_text(path, limit)
-    kept = [row for row, word in enumerate(words) if is_word(word)]
-    if not kept:
-        raise ValueError(f"{path} holds no vector of a word of letters")
-    return WordVectors([words[row] for row in kept], vectors[kept])
-
-
-def model_vectors(task: Any, words: Iterable[str]) -> WordVectors:
-    """Vectors out of a model's own table: a word's is the mean of those of its pieces.
+def model_neighbours(task: Any, words: Iterable[str]) -> Neighbours:
+    """Neighbours in a model's own table: a word's vector is the mean of those of its pieces.
 
     Args:
         task: has an encoder with a token table, and its tokenizer.
@@ -162,7 +144,7 @@ def model_vectors(task: Any, words: Iterable[str]) -> WordVectors:
         rows[key] = len(kept)
         kept.append(name)
         vectors.append(table[ids].mean(0))
-    return WordVectors(kept, np.stack(vectors) if kept else table[:0], other_names)
+    return Neighbours(kept, np.stack(vectors) if kept else table[:0], other_names)
 
 
 def whole_words(tokenizer: Tokenizer) -> dict[str, int]:
