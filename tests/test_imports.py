@@ -175,6 +175,7 @@ ORDER = {
         batching folder lines normalization protocol serializable
         offsets word_counts
         base
+        token_segments
         bpe unigram wordpiece
         gpt loading_keras_hub loading_saved_model words
         loading training

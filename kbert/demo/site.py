@@ -89,10 +89,11 @@ def _check(task: Pretraining) -> None:
     encoder: Any = task.encoder
     tokenizer: Any = task.tokenizer
     plain = type(encoder) is Encoder and type(tokenizer) is WordPieceTokenizer
-    if not plain or tokenizer.special_tokens_in_text or tokenizer.pair_separators != 1:
+    found = plain and (tokenizer.special_tokens_in_text or tokenizer.added_tokens)
+    if not plain or found or tokenizer.pair_separators != 1:
         raise ValueError(
-            "A site's model is a kbert.Encoder with BERT's WordPiece tokenizer, without special "
-            f"tokens in texts. Received: a {type(encoder).__name__} with a "
+            "A site's model is a kbert.Encoder with BERT's WordPiece tokenizer, without special or "
+            f"added tokens in texts. Received: a {type(encoder).__name__} with a "
             f"{type(tokenizer).__name__}"
         )
     if task.masked_lm is None or not encoder.config.num_segments:

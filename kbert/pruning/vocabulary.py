@@ -108,7 +108,7 @@ def kept_tokens(
         >>> kept_tokens(tokenizer, texts=["good day"]).tolist()
         [0, 1, 2, 3, 4, 5, 7]
     """
-    if type(tokenizer) not in (WordPieceTokenizer, BytePairTokenizer):
+    if not isinstance(tokenizer, WordPieceTokenizer | BytePairTokenizer):
         raise ValueError(
             "Tokens are cut out of WordPiece and byte-level BPE vocabularies. A unigram model's "
             "pieces have scores that all splits of a word compare, unknown characters too. "
@@ -127,9 +127,9 @@ def kept_tokens(
             "What a model keeps is said by `texts` or by tokens to `keep`. Received: neither"
         )
     kept = {*np.flatnonzero(counts >= min_count).tolist(), *tokenizer.special_ids}
-    kept |= {tokenizer.token_to_id(token) for token in keep}
+    kept |= {tokenizer.token_to_id(token) for token in (*keep, *tokenizer.added_tokens)}
     if isinstance(tokenizer, BytePairTokenizer):
-        kept |= {tokenizer.token_to_id(token) for token in (*CHARACTERS, *tokenizer.added_tokens)}
+        kept |= {tokenizer.token_to_id(token) for token in CHARACTERS}
         kept |= _parts(tokenizer, kept)
     elif characters:
         kept |= {

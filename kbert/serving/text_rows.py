@@ -51,12 +51,12 @@ def of_kind(tokenizer: Tokenizer, package: str, kinds: Mapping[type, Value]) -> 
         raise NotInside(f"{package} has no {type(tokenizer).__name__} that is exact")
     if getattr(tokenizer, "special_tokens_in_text", False):
         raise NotInside(f"{package} has no special tokens in texts, special_tokens_in_text=True")
+    if getattr(tokenizer, "added_tokens", None):
+        raise NotInside(f"{package} has no added tokens in texts, added_tokens=[…]")
     if isinstance(tokenizer, BytePairTokenizer):
         if tokenizer.normalization:
             # They compose characters, but leave several marks of one letter in any order.
             raise NotInside(f"{package} has no exact normalization={tokenizer.normalization!r}")
-        if tokenizer.added_tokens:
-            raise NotInside(f"{package} has no added tokens in texts, added_tokens=[…]")
         if tokenizer.ignore_merges:
             raise NotInside(f"{package} has no pieces that no merges make, ignore_merges=True")
     return kinds[type(tokenizer)]

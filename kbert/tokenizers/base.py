@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kbert import atomic
 from kbert.files import Path
 from kbert.graphs import on_cpu
 from kbert.tokenizers.batching import call_with_batch
@@ -19,6 +20,11 @@ from kbert.types import MaybeNone
 
 # The roles of special tokens that BERT's and RoBERTa's inputs are made of.
 ROLES = ("pad", "unk", "cls", "sep", "mask")
+# What tokenizers of all kinds are kept in, besides tokenizer_config.json.
+_FILES = frozenset(
+    "vocab.txt vocab.json merges.txt tokenizer.json special_tokens_map.json added_tokens.json "
+    "spiece.model sentencepiece.bpe.model spm.model words.txt".split()
+)
 
 
 # Of each piece: ids, starts and ends in bytes (B, None), and whether a word begins with it (P,).
@@ -29,7 +35,8 @@ class Tokenizer(Serializable):
     """Text to ids and back, the same eagerly, inside `tf.data` and inside a SavedModel.
 
     A kind of tokenizer sets `kind` and `continuation`, and defines `_encode`,
-    `_encode_with_offsets`, `_decode_rows`, `_options`, `get_config` and `_save_model`.
+    `_encode_with_offsets`, `_decode_rows`, `_options`, `get_config`, `_file_names` and
+    `_save_model`.
 
     Args:
         vocabulary: the pieces in the order of their ids.
@@ -214,13 +221,17 @@ class Tokenizer(Serializable):
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the vocabulary and tokenizer_config.json.
 
-        `kbert.load_tokenizer` and Hugging Face read them.
+        `kbert.load_tokenizer` and Hugging Face read them. Files of a tokenizer that was there
+        before are removed: of two kinds in a folder the wrong one might be read.
 
         Args:
             folder: made where it does not exist.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        for name in _FILES - {*self._file_names}:
+            if not _is_keras_hub(folder / name):
+                atomic.remove(folder / name)
         self._save_model(folder)
         super().save(folder)
 
@@ -231,6 +242,11 @@ class Tokenizer(Serializable):
         if self.additional_special_tokens:
             config["additional_special_tokens"] = self.additional_special_tokens
         return config | self._options()
+
+    @property
+    @abc.abstractmethod
+    def _file_names(self) -> tuple[str, ...]:
+        """The files of the vocabulary."""
 
     @abc.abstractmethod
     def _save_model(self, folder: Path) -> None:
@@ -303,3 +319,8 @@ class Tokenizer(Serializable):
             self._check_ids(ids.flat_values.numpy())
         ids = tf.cast(ids.with_row_splits_dtype(tf.int64), tf.int32)
         return self._decode_graphs[skip_special_tokens](ids)
+
+
+def _is_keras_hub(path: Path) -> bool:
+    """Whether it is KerasHub's file, which stands beside ours in presets for both."""
+    return path.name == "tokenizer.json" and path.is_file() and b'"model"' not in path.read_bytes()

@@ -1,6 +1,6 @@
 """The files of a folder that describe its tokenizer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -71,6 +71,10 @@ _TOKEN: Form = ("a token, or null", lambda x: not x or _is_token(x))
 _TOKENS: Form = (
     "a list of tokens",
     lambda x: not x or (isinstance(x, list) and all(map(_is_token, x))),
+)
+_IDS: Form = (
+    "an object of ids by their tokens",
+    lambda x: isinstance(x, dict) and all(type(number) is int for number in x.values()),
 )
 _NAMED = {**{f"{role}_token": _TOKEN for role in _ROLES}, "additional_special_tokens": _TOKENS}
 _FORMS: Mapping[str, Mapping[str, Form]] = {
@@ -156,6 +160,67 @@ class TokenizerFolder:
             if entry:
                 found[role] = text_of(entry)
         return found
+
+    def added_tokens(self) -> list[dict[str, Any]]:
+        """Entries with `id`, `content` and flags, from the first file that has any."""
+        if self.full.get("added_tokens"):
+            return self.full["added_tokens"]
+        if self.config.get("added_tokens_decoder"):
+            entries = self.config["added_tokens_decoder"]
+            return [{"id": int(number), **entry} for number, entry in entries.items()]
+        if self.has("added_tokens.json"):
+            ids = read_json(self.path / "added_tokens.json")
+            check_forms({"ids": ids}, {"ids": _IDS}, self.path / "added_tokens.json")
+            return [{"id": number, "content": token} for token, number in ids.items()]
+        return []
+
+    def specials_without_role(self) -> set[str]:
+        """Special tokens without a role that the settings name."""
+        key = "additional_special_tokens"
+        return {text_of(entry) for entry in self.config.get(key) or self.special.get(key) or []}
+
+    def normalizers(self) -> list[dict[str, Any]]:
+        """The steps of the normalizer in tokenizer.json, also where it is a single one."""
+        normalizer = self.full.get("normalizer")
+        return _steps(normalizer, "normalizers") if normalizer else []
+
+    def pre_tokenizers(self) -> list[dict[str, Any]]:
+        """The steps of the pre-tokenizer in tokenizer.json, also where it is a single one."""
+        found = self.full.get("pre_tokenizer")
+        return _steps(found, "pretokenizers") if found else []
+
+    def refuse_added(self, vocabulary: Sequence[str]) -> None:
+        """For kinds that find no tokens in texts but special ones, which their vocabulary holds.
+
+        Raises:
+            ValueError: others were added.
+        """
+        specials = {*self.special_tokens().values(), *self.specials_without_role()}
+        for entry in self.added_tokens():
+            token, number = entry["content"], entry["id"]
+            if not entry.get("special", token in specials):
+                reason = "it would be found in every text"
+            elif list(vocabulary[number : number + 1]) != [token]:
+                reason = f"the vocabulary has no such piece of the id {number}"
+            else:
+                continue
+            raise ValueError(
+                "Tokens can be added to WordPiece and byte-level BPE alone. "
+                f"Received: {token!r} in {self.path}, and {reason}"
+            )
+
+    def refuse(self, rule: str, asked: Mapping[str, Any]) -> None:
+        """Raises ValueError where tokenizer.json asks for what breaks the rule."""
+        if asked:
+            shown = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+            raise ValueError(f"{rule}. Received: {shown} in {self.path / 'tokenizer.json'}")
+
+
+def _steps(step: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """A step, or those of a sequence, whatever sequences are in it."""
+    if not isinstance(step.get(key), list):
+        return [dict(step)]
+    return [found for each in step[key] if isinstance(each, dict) for found in _steps(each, key)]
 
 
 def text_of(token: str | dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from kbert.tokenizers.loading_keras_hub import is_keras_hub, load_keras_hub
 from kbert.tokenizers.loading_saved_model import saved_settings, vocabulary_folder
 from kbert.tokenizers.unigram.loading import load_unigram, model_file
 from kbert.tokenizers.wordpiece.tokenizer import CONFIG_KEYS, WordPieceTokenizer
+from kbert.tokenizers.wordpiece.tokenizer_json import MAX_CHARACTERS
 from kbert.tokenizers.wordpiece.vocab_txt import read_vocabulary, special_tokens
 from kbert.tokenizers.words.characters import CharacterTokenizer
 from kbert.tokenizers.words.tokenizer import WordTokenizer
@@ -105,8 +106,64 @@ def _load_wordpiece(
 ) -> WordPieceTokenizer:
     _refuse_segmenter(files)
     settings = _wordpiece_settings(files)
+    _check_wordpiece(files)
     settings.setdefault("lowercase", not _has_upper_case(vocabulary))
-    return WordPieceTokenizer(vocabulary, **(settings | options))
+    vocabulary, added = _with_added_tokens(files, vocabulary)
+    return WordPieceTokenizer(vocabulary, **(settings | added | options))
+
+
+def _check_wordpiece(files: TokenizerFolder) -> None:
+    """Refuses what tokenizer.json asks for besides BERT's words and their pieces."""
+    if not (model := files.full.get("model")):  # KerasHub has another file of that name
+        return
+    kinds = [step["type"] for step in files.normalizers()]
+    words = [step.get("type") for step in files.pre_tokenizers()]
+    longest = model.get("max_input_chars_per_word", MAX_CHARACTERS)
+    found = {
+        "type": (model.get("type"), model.get("type") != "WordPiece"),
+        "normalizer": (kinds, kinds not in ([], ["BertNormalizer"])),
+        "clean_text": (False, any(x.get("clean_text") is False for x in files.normalizers())),
+        "pre_tokenizer": (words, words != ["BertPreTokenizer"]),
+        "max_input_chars_per_word": (longest, longest not in (100, MAX_CHARACTERS)),
+    }
+    files.refuse(
+        "Word pieces are read with BERT's normalizer and words (BertNormalizer, BertPreTokenizer), "
+        f"for words of up to 100 or {MAX_CHARACTERS} characters",
+        {name: value for name, (value, is_other) in found.items() if is_other},
+    )
+
+
+def _with_added_tokens(
+    files: TokenizerFolder, vocabulary: list[str]
+) -> tuple[list[str], dict[str, Any]]:
+    """The vocabulary with the tokens that were added behind it, and which are found in texts."""
+    roles, ids = special_tokens(vocabulary), {token: i for i, token in enumerate(vocabulary)}
+    added = [entry for entry in files.added_tokens() if entry["content"] not in roles]
+    listed = {entry["content"] for entry in added}
+    named = sorted(files.specials_without_role() - {*roles, *listed})
+    for entry in sorted(added, key=lambda entry: entry["id"]):
+        token, number = entry["content"], ids.setdefault(entry["content"], entry["id"])
+        if entry.get("single_word"):
+            raise ValueError(
+                "Added tokens are found wherever they stand, within words too. "
+                f"Received: {token!r} with single_word in {files.path}"
+            )
+        if number > len(vocabulary):
+            raise ValueError(
+                "Added tokens follow each other behind the vocabulary, without gaps. "
+                f"Received: {token!r} with the id {number} behind {len(vocabulary)} pieces in "
+                f"{files.path}"
+            )
+        vocabulary = [*vocabulary, token] if number == len(vocabulary) else vocabulary
+    vocabulary = [*vocabulary, *(token for token in named if token not in ids)]
+    specials = files.specials_without_role()
+    late = [
+        entry["content"]
+        for entry in added
+        if entry.get("normalized", not entry.get("special", entry["content"] in specials))
+    ]
+    found = {"added_tokens": [*listed, *named], "normalized_tokens": late}
+    return vocabulary, {name: tokens for name, tokens in found.items() if tokens}
 
 
 def _refuse_segmenter(files: TokenizerFolder) -> None:
@@ -145,13 +202,14 @@ def _wordpiece_settings(files: TokenizerFolder) -> dict[str, Any]:
     found = {name: config[key] for name, key in CONFIG_KEYS.items() if key in config}
     if "special_tokens_in_text" in config:
         found["special_tokens_in_text"] = config["special_tokens_in_text"]
-    normalizer = files.full.get("normalizer") or {}
-    if normalizer.get("type") == "BertNormalizer":
+    for normalizer in files.normalizers():
         names = ("lowercase", "strip_accents", "handle_chinese_chars")
         check_forms(normalizer, dict.fromkeys(names, FLAG), files.path / "tokenizer.json")
         found["lowercase"] = normalizer.get("lowercase", True)
         found["strip_accents"] = normalizer.get("strip_accents")
         found["split_chinese"] = normalizer.get("handle_chinese_chars", True)
+    if files.full.get("model") and not files.normalizers():
+        found |= dict.fromkeys(("lowercase", "strip_accents", "split_chinese"), False)
     return found
 
 

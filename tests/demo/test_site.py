@@ -90,10 +90,14 @@ def test_what_is_no_site(presets, runtime, tmp_path):
 
 def test_a_tokenizer_that_javascript_has_not(presets, runtime, tmp_path, tiny_vocabulary):
     task = kbert.tasks.Pretraining.from_preset(presets["pretrained"])
-    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary, special_tokens_in_text=True)
-    kbert.tasks.Pretraining(task.encoder, tokenizer).save_to_preset(tmp_path / "special")
-    with pytest.raises(ValueError, match="without special tokens in texts"):
-        write_site(tmp_path / "site", tmp_path / "special", runtime)
+    for name, settings in (
+        ("special", {"special_tokens_in_text": True}),
+        ("added", {"added_tokens": [tiny_vocabulary[-1]]}),
+    ):
+        tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary, **settings)
+        kbert.tasks.Pretraining(task.encoder, tokenizer).save_to_preset(tmp_path / name)
+        with pytest.raises(ValueError, match="without special or added tokens in texts"):
+            write_site(tmp_path / "site", tmp_path / name, runtime)
 
 
 def test_one_version_of_the_runtime_is_named():

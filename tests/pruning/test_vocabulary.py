@@ -105,12 +105,13 @@ def test_counts_and_named_tokens_and_characters(tokenizer):
 
 def test_order_of_ids_and_settings_stay(byte_pairs):
     cased = WordPieceTokenizer(
-        ["[PAD]", "Fox", "[UNK]", "[CLS]", "dog", "[SEP]", "[MASK]"],
+        ["[PAD]", "Fox", "[UNK]", "[CLS]", "dog", "[SEP]", "[MASK]", "<url>"],
         lowercase=False,
         special_tokens_in_text=True,
+        added_tokens=["<url>"],
     )
     _, smaller = prune_vocabulary(encoder_for(cased), cased, texts=["Fox [MASK] fox"])
-    assert smaller.vocabulary == ["[PAD]", "Fox", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert smaller.vocabulary == ["[PAD]", "Fox", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<url>"]
     assert (smaller.settings, smaller.pad_id, smaller.mask_id) == (cased.settings, 0, 5)
     _, smaller = prune_vocabulary(encoder_for(byte_pairs), byte_pairs, texts=CORPUS)
     assert smaller.settings == byte_pairs.settings

@@ -246,7 +246,8 @@ def test_tokenizers_that_no_extension_has(tmp_path, format):
         "special_tokens_in_text=": byte_pairs(special_tokens_in_text=True),
         "normalization='nfc'": byte_pairs(normalization="nfc"),
         "ignore_merges": byte_pairs(ignore_merges=True),
-        "added_tokens": byte_pairs(added_tokens=["xyz"]),
+        "added_tokens=": byte_pairs(added_tokens=["xyz"]),
+        "added_tokens": kbert.WordPieceTokenizer(VOCABULARY, added_tokens=[VOCABULARY[-1]]),
     }
     for why, tokenizer in refused.items():
         said = write_text_graphs(str(tmp_path), format, text_rows(tokenizer), TEXTS)

@@ -5,7 +5,9 @@ import json
 import pytest
 from tokenizers import BertWordPieceTokenizer
 
+import kbert
 from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer, load_tokenizer, save_vocabulary
+from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 
 VOCABULARY = [*SPECIAL_TOKENS, "pen", "##s", "京", "!"]
 
@@ -110,7 +112,9 @@ def test_settings_of_another_kind_are_refused_with_the_file(tmp_path, file, cont
 
 def test_what_a_normalizer_does_not_say_is_bert_s(tmp_path):
     save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
-    (tmp_path / "tokenizer.json").write_text('{"normalizer": {"type": "BertNormalizer"}}')
+    content = {"pre_tokenizer": {"type": "BertPreTokenizer"}, "model": {"type": "WordPiece"}}
+    content["normalizer"] = {"type": "BertNormalizer"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     settings = load_tokenizer(tmp_path).settings
     assert (settings["lowercase"], settings["strip_accents"]) == (True, None)
     assert settings["split_chinese"]
@@ -142,3 +146,58 @@ def test_chinese_words_that_jieba_cuts_are_refused(tmp_path):
         load_tokenizer(tmp_path)
     config.write_text('{"tokenizer_class": "BertTokenizer"}')
     assert load_tokenizer(tmp_path).vocabulary_size == len(VOCABULARY)
+
+
+def wordpiece_json(folder, vocabulary=VOCABULARY, **changes):
+    """What Hugging Face writes of an uncased BERT, with changes."""
+    content = json.loads(WordPieceTokenizer(vocabulary).tokenizer_json())
+    model = {**content["model"], **changes.pop("model", {})}
+    (folder / "tokenizer.json").write_text(json.dumps({**content, "model": model, **changes}))
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFD"}]}},
+            r"normalizer=\['NFD'\]",
+        ),
+        ({"normalizer": {"type": "BertNormalizer", "clean_text": False}}, "clean_text=False"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, r"pre_tokenizer=\['Whitespace'\]"),
+        ({"pre_tokenizer": None}, r"pre_tokenizer=\[\]"),
+        ({"model": {"max_input_chars_per_word": 3}}, "max_input_chars_per_word=3"),
+    ],
+)
+def test_another_pipeline_of_word_pieces_is_refused(tmp_path, changes, message, beside):
+    if beside:
+        save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
+    wordpiece_json(tmp_path, **changes)
+    with pytest.raises(ValueError, match=f"{message} in .*tokenizer.json"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_normalizer_in_a_sequence_and_none(tmp_path):
+    inner = {"type": "BertNormalizer", "lowercase": False, "handle_chinese_chars": False}
+    wordpiece_json(tmp_path, normalizer={"type": "Sequence", "normalizers": [inner]})
+    found = load_tokenizer(tmp_path)
+    assert (found.lowercase, found.strip_accents, found.split_chinese) == (False, None, False)
+    wordpiece_json(tmp_path, normalizer=None)
+    found = load_tokenizer(tmp_path)
+    assert (found.lowercase, found.strip_accents, found.split_chinese) == (False, False, False)
+
+
+def test_a_folder_holds_the_tokenizer_that_was_saved_last(tmp_path):
+    (tmp_path / "special_tokens_map.json").write_text('{"cls_token": "[SEP]"}')
+    wordpiece_json(tmp_path)
+    cased = WordPieceTokenizer(VOCABULARY, lowercase=False)
+    cased.save(tmp_path)
+    assert not load_tokenizer(tmp_path).lowercase
+    characters = [*CHARACTERS, "<|endoftext|>"]
+    bytes_ = kbert.BytePairTokenizer(characters, [])
+    bytes_.save(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert again.get_config() == bytes_.get_config()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("vocab.json", "merges.txt", "tokenizer_config.json")
+    }

@@ -45,8 +45,10 @@ def _problem(spec: Backbone, tokenizer: Any) -> str | None:
         )
     if tokenizer.kind == "wordpiece" and not tokenizer.split_chinese:
         return "its WordPiece tokenizers forget, when saved, not to split Chinese characters"
-    if tokenizer.kind == "bpe" and (tokenizer.normalization or tokenizer.added_tokens):
-        return "its byte-level BPE tokenizers know no normalization and no added tokens"
+    if tokenizer.kind == "bpe" and tokenizer.normalization:
+        return "its byte-level BPE tokenizers know no normalization"
+    if getattr(tokenizer, "added_tokens", None):
+        return "its tokenizers know no added tokens"
     if tokenizer.kind == "unigram" and tokenizer.preparation:
         return "its SentencePiece tokenizers do not prepare text (lower case, accents, digits)"
     return None

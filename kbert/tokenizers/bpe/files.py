@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kbert import atomic
@@ -89,37 +89,6 @@ def check_model(
     for token in special_tokens:
         if token not in known:
             raise ValueError(f"The vocabulary must hold the special tokens. Received: {token!r}")
-
-
-def check_added_tokens(
-    vocabulary: Sequence[str],
-    special_tokens: Collection[str],
-    added_tokens: Collection[str],
-    normalized_tokens: Collection[str] | None,
-    normalization: str | None,
-) -> None:
-    """Raises where tokens that are found in texts do not fit the vocabulary or each other."""
-    known = set(vocabulary) - {""}
-    for token in added_tokens:
-        if token not in known:
-            raise ValueError(
-                f"Added tokens must be pieces of the vocabulary, and not empty. Received: {token!r}"
-            )
-        if token in special_tokens:
-            raise ValueError(
-                "A token is special or added: the one is found in texts where "
-                f"`special_tokens_in_text` says so, the other always. Received: {token!r} as both"
-            )
-    if normalized_tokens and not added_tokens and normalization is None:
-        raise ValueError(
-            "`normalized_tokens` are for a normalization or added tokens: else all tokens are "
-            f"found at once. Received: {list(normalized_tokens)} without either"
-        )
-    for token in normalized_tokens or ():
-        if token not in {*special_tokens, *added_tokens}:
-            raise ValueError(
-                f"`normalized_tokens` must be added or special tokens. Received: {token!r}"
-            )
 
 
 def save_model(folder: Path, vocabulary: Sequence[str], merges: Iterable[tuple[str, str]]) -> None:

@@ -12,6 +12,7 @@ from tensorflow_text.python.ops.sentencepiece_tokenizer import gen_sentencepiece
 from kbert.tokenizers.bpe.byte_alphabet import piece_bytes
 from kbert.tokenizers.bpe.merges import Pair, sentencepiece_model
 from kbert.tokenizers.bpe.pre_split import split_words
+from kbert.tokenizers.token_segments import fingerprints
 
 
 class BytePairKernel:
@@ -95,8 +96,3 @@ class BytePairKernel:
             model, characters, nbest_size=0, alpha=1.0, add_bos=False, add_eos=False, reverse=False
         )
         return tf.gather(self._model_ids, pieces), row_splits
-
-
-def fingerprints(words: tf.Tensor) -> tf.Tensor:
-    """Numbers to find strings by, int64 of the same shape."""
-    return tf.strings.to_hash_bucket_fast(words, 2**62)

@@ -7,7 +7,7 @@ from kbert.json_file import read_json
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer, known_tokens
 from kbert.tokenizers.bpe.tokenizer_json import words_of
-from kbert.tokenizers.folder import TokenizerFolder, text_of
+from kbert.tokenizers.folder import TokenizerFolder
 
 # Fields of the model in a tokenizer.json -> the only value that is supported.
 _MODEL = {
@@ -33,7 +33,7 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
     vocabulary, merges = read_model(folder)
     if folder.full:
         _check_pipeline(folder)
-    added = _added_tokens(folder)
+    added = folder.added_tokens()
     for token in added:
         vocabulary.setdefault(token["content"], token["id"])
     roles = _ends(folder.special_tokens()) or known_tokens(vocabulary)
@@ -44,7 +44,7 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
         "add_prefix_space": _add_prefix_space(folder),
         "special_tokens_in_text": folder.config.get("special_tokens_in_text", False),
         "mask_takes_space": _mask_takes_space(folder, roles.get("mask"), added),
-        "normalization": "nfc" if _normalizers(folder) else None,
+        "normalization": "nfc" if folder.normalizers() else None,
         "added_tokens": found,
     }
     if folder.full:
@@ -90,24 +90,14 @@ def _check_pipeline(folder: TokenizerFolder) -> None:
     words = folder.full.get("pre_tokenizer") or {}
     if words_of(words) is None:
         asked["pre_tokenizer"] = words.get("type")
-    others = [kind for kind in _normalizers(folder) if kind != "NFC"]
+    others = [step["type"] for step in folder.normalizers() if step["type"] != "NFC"]
     if others:
         asked["normalizer"] = others[0]
-    if asked:
-        shown = ", ".join(f"{name}={value!r}" for name, value in asked.items())
-        raise ValueError(
-            "A byte-level BPE is read with GPT-2's words (pre_tokenizer ByteLevel) or Llama 3's, "
-            "plain merges and no normalizer but NFC. "
-            f"Received: {shown} in {folder.path / 'tokenizer.json'}"
-        )
-
-
-def _normalizers(folder: TokenizerFolder) -> list[str]:
-    """The types of the normalizers, one after the other."""
-    normalizer = folder.full.get("normalizer")
-    if not normalizer:
-        return []
-    return [step["type"] for step in normalizer.get("normalizers", [normalizer])]
+    folder.refuse(
+        "A byte-level BPE is read with GPT-2's words (pre_tokenizer ByteLevel) or Llama 3's, plain "
+        "merges and no normalizer but NFC",
+        asked,
+    )
 
 
 def _ends(roles: dict[str, str]) -> dict[str, str]:
@@ -116,24 +106,11 @@ def _ends(roles: dict[str, str]) -> dict[str, str]:
     return {role: token for role, token in ends.items() if token} | roles
 
 
-def _added_tokens(folder: TokenizerFolder) -> list[dict[str, Any]]:
-    """Entries with `id`, `content` and flags, from the first file that has any."""
-    if folder.full.get("added_tokens"):
-        return folder.full["added_tokens"]
-    if folder.config.get("added_tokens_decoder"):
-        entries = folder.config["added_tokens_decoder"]
-        return [{"id": int(number), **entry} for number, entry in entries.items()]
-    if folder.has("added_tokens.json"):
-        ids = read_json(folder.path / "added_tokens.json")
-        return [{"id": number, "content": token} for token, number in ids.items()]
-    return []
-
-
 def _found_in_every_text(
     folder: TokenizerFolder, roles: dict[str, str], added: list[dict[str, Any]]
 ) -> list[str]:
     """Added tokens that are not special."""
-    specials = {*roles.values(), *_named(folder)}
+    specials = {*roles.values(), *folder.specials_without_role()}
     return [
         token["content"]
         for token in added
@@ -142,19 +119,13 @@ def _found_in_every_text(
     ]
 
 
-def _named(folder: TokenizerFolder) -> set[str]:
-    """Special tokens without a role that the settings name."""
-    key = "additional_special_tokens"
-    return {text_of(entry) for entry in folder.config.get(key) or folder.special.get(key) or []}
-
-
 def _without_role(
     folder: TokenizerFolder, roles: dict[str, str], added: list[dict[str, Any]], found: list[str]
 ) -> list[str]:
     """Special tokens without a role, in the order of their ids."""
     in_order = [token["content"] for token in sorted(added, key=lambda token: token["id"])]
     names = [name for name in in_order if name not in {*roles.values(), *found}]
-    return [*names, *sorted(_named(folder) - {*names, *roles.values(), *found})]
+    return [*names, *sorted(folder.specials_without_role() - {*names, *roles.values(), *found})]
 
 
 def _add_prefix_space(folder: TokenizerFolder) -> bool:

@@ -6,7 +6,7 @@ Shapes: B texts, S parts of all texts together.
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from kbert.tokenizers.bpe.pre_split import split_at
+from kbert.tokenizers.token_segments import split_at
 
 # What may compose with, or be reordered among, the characters before it: marks, the vowels and
 # final consonants of Hangul, and what Unicode 15 and 16 know beyond RE2's tables.

@@ -8,8 +8,8 @@ Shapes: B texts, W words of all texts together.
 
 import tensorflow as tf
 
-# White space as Unicode has it (and so Python and Hugging Face); RE2's \s is ASCII's.
-WHITE_SPACE = r"\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}"
+from kbert.tokenizers.token_segments import CUT, WHITE_SPACE
+
 # RE2's tables, and what Unicode 15 and 16 (Hugging Face `tokenizers` 0.23) know beyond them.
 _LETTERS = (
     r"\p{L}\x{1C89}\x{1C8A}\x{A7CB}-\x{A7CD}\x{A7DA}-\x{A7DC}\x{105C0}-\x{105F3}"
@@ -37,8 +37,6 @@ _NO_LINE_END = r"\t\x{0B}\x{0C} " + WHITE_SPACE.removeprefix(r"\t-\r ")
 _BEFORE_LLAMA3 = rf"([{WHITE_SPACE}])([{_NO_LINE_END}][^{WHITE_SPACE}])"
 # Kind of words -> what is cut first, and a word.
 PATTERNS = {"gpt2": (_BEFORE_WORD, _GPT2), "llama3": (_BEFORE_LLAMA3, _LLAMA3)}
-# No valid UTF-8 holds this byte, and no class of RE2's matches it.
-_CUT = b"\xff"
 
 
 def prefix_space(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -74,27 +72,13 @@ def split_words(texts: tf.Tensor, words: str = "gpt2") -> tf.RaggedTensor:
         [[b'so', b':', b' ', b'123', b'45', b'\\n\\n', b' it']]
     """
     before, word = PATTERNS[words]
-    cut = tf.strings.regex_replace(texts, before, rb"\1" + _CUT + rb"\2")
-    return _split(tf.strings.regex_replace(cut, word, rb"\0" + _CUT))
-
-
-def split_at(texts: tf.Tensor, pattern: str) -> tf.RaggedTensor:
-    """(B,) valid UTF-8 -> (B, None) in turn what is between matches of a pattern, and a match.
-
-    It is all of the text; an odd number of strings a text, those between perhaps empty.
-    tensorflow-text's `regex_split` loses texts with U+0000.
-
-    Example:
-        >>> import tensorflow as tf
-        >>> split_at(tf.constant(["a <s> b<s>"]), "<s>").to_list()
-        [[b'a ', b'<s>', b' b', b'<s>', b'']]
-    """
-    return tf.strings.split(tf.strings.regex_replace(texts, pattern, _CUT + rb"\0" + _CUT), _CUT)
+    cut = tf.strings.regex_replace(texts, before, rb"\1" + CUT + rb"\2")
+    return _split(tf.strings.regex_replace(cut, word, rb"\0" + CUT))
 
 
 def _split(cut: tf.Tensor) -> tf.RaggedTensor:
     """What is between cuts, without empty strings."""
-    parts = tf.strings.split(cut, _CUT)
+    parts = tf.strings.split(cut, CUT)
     flat = parts.flat_values
     keep = tf.not_equal(flat, "")
     kept = tf.concat([[0], tf.cumsum(tf.cast(keep, tf.int64))], 0)

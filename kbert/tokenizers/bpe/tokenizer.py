@@ -17,17 +17,16 @@ from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, is_spelled, piece_byt
 from kbert.tokenizers.bpe.files import (
     as_merges,
     as_vocabulary,
-    check_added_tokens,
     check_model,
     save_model,
 )
 from kbert.tokenizers.bpe.kernel import BytePairKernel
 from kbert.tokenizers.bpe.nfc import nfc, ranges_before_nfc
-from kbert.tokenizers.bpe.pre_split import PATTERNS, WHITE_SPACE, prefix_space
-from kbert.tokenizers.bpe.token_segments import TokenSegments
+from kbert.tokenizers.bpe.pre_split import PATTERNS, prefix_space
 from kbert.tokenizers.bpe.tokenizer_json import save_tokenizer_json
 from kbert.tokenizers.normalization import drop_invalid
 from kbert.tokenizers.offsets import given_ranges
+from kbert.tokenizers.token_segments import WHITE_SPACE, TokenSegments, check_added_tokens
 
 _SPACE = CHARACTERS[ord(" ")]
 _ROBERTA = "RobertaTokenizer"
@@ -250,6 +249,10 @@ class BytePairTokenizer(Tokenizer):
             "single_word": False,
             "special": token not in self.added_tokens,
         }
+
+    @property
+    def _file_names(self) -> tuple[str, ...]:
+        return ("tokenizer.json",) if self._needs_pipeline else ("vocab.json", "merges.txt")
 
     def _save_model(self, folder: Path) -> None:
         if not self._needs_pipeline:

@@ -30,10 +30,24 @@ def load_gpt(folder: TokenizerFolder, **options: Any) -> GptTokenizer:
             f"tokenizer_config.json or config.json says that it is one: {_CLASSES[0]}. "
             f"Received: {named!r} in {folder.path}"
         )
+    _check_pipeline(folder)
     vocabulary, merges = read_model(folder)
-    for entry in folder.full.get("added_tokens") or ():
+    for entry in folder.added_tokens():
         vocabulary.setdefault(entry["content"], entry["id"])
-    for number, entry in (folder.config.get("added_tokens_decoder") or {}).items():
-        vocabulary.setdefault(entry["content"], int(number))
     roles = {"unk": "<unk>", **folder.special_tokens()}
-    return GptTokenizer(vocabulary, merges, **({"special_tokens": roles} | options))
+    tokenizer = GptTokenizer(vocabulary, merges, **({"special_tokens": roles} | options))
+    folder.refuse_added(tokenizer.vocabulary)
+    return tokenizer
+
+
+def _check_pipeline(folder: TokenizerFolder) -> None:
+    """Refuses what tokenizer.json asks for besides BERT's lower-cased words."""
+    if not folder.full.get("model"):
+        return
+    asked: dict[str, Any] = {}
+    steps = folder.normalizers()
+    if [step["type"] for step in steps] != ["BertNormalizer"] or not steps[0].get("lowercase"):
+        asked["normalizer"] = steps
+    if (kinds := [step.get("type") for step in folder.pre_tokenizers()]) != ["BertPreTokenizer"]:
+        asked["pre_tokenizer"] = kinds
+    folder.refuse("GPT's texts are lower-cased and split as uncased BERT's are", asked)

@@ -101,6 +101,8 @@ class GptTokenizer(Tokenizer):
     def _options(self) -> dict[str, Any]:
         return {"tokenizer_class": "OpenAIGPTTokenizer"}
 
+    _file_names = ("vocab.json", "merges.txt")
+
     def _save_model(self, folder: Path) -> None:
         save_model(folder, self.vocabulary, self.merges)
 

@@ -1,5 +1,6 @@
 """Reading a SentencePiece unigram tokenizer from a folder: kbert's, Hugging Face's, Google's."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from kbert.files import Path
@@ -9,7 +10,6 @@ from kbert.tokenizers.unigram.model import (
     DEBERTA_BEGINNING,
     is_fairseq,
     model_of_tokenizer_json,
-    normalizer_steps,
     read_model,
 )
 from kbert.tokenizers.unigram.tokenizer import CONFIG_KEYS, UnigramTokenizer
@@ -27,6 +27,9 @@ _MODEL_TYPES: dict[str | None, str] = {
     "xlm-roberta": "XLMRobertaTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
 }
+# Steps of a normalizer in tokenizer.json that `UnigramTokenizer` knows, and what they may replace.
+_NORMALIZERS = ("Lowercase", "NFKD", "Precompiled", "Replace", "Strip", "StripAccents")
+_REPLACED = (("``", '"'), ("''", '"'), (" {2,}", " "), (" {2,}", "▁"))
 _SETTINGS = ("preparation", "layout", "special_tokens_in_text")
 
 
@@ -64,7 +67,7 @@ def load_unigram(
         pieces = [piece.piece for piece in read_model(path).pieces]
     else:
         path = folder.path / "tokenizer.json"
-        model = model_of_tokenizer_json(folder.full, path)
+        model = model_of_tokenizer_json(folder)
         pieces = [piece for piece, _ in folder.full["model"]["vocab"]]
     if folder.config.get("split_by_punct"):
         raise ValueError(
@@ -81,10 +84,45 @@ def load_unigram(
             "Pass preparation=False for one that does nothing, or True for one that does what "
             f"ALBERT's does. Received: {path} of class {name or 'unknown'}"
         )
+    _check_pipeline(folder)
     try:
-        return UnigramTokenizer(model, **(settings | _named(folder) | options))
+        tokenizer = UnigramTokenizer(model, **(settings | _named(folder) | options))
     except ValueError as error:
         raise ValueError(f"{error} in {path}") from error
+    folder.refuse_added(tokenizer.vocabulary)
+    return tokenizer
+
+
+def _check_pipeline(folder: TokenizerFolder) -> None:
+    """Refuses what tokenizer.json asks for besides what these models' authors did."""
+    if (folder.full.get("model") or {}).get("type") != "Unigram":
+        return
+    others = [step for step in folder.normalizers() if step["type"] not in _NORMALIZERS]
+    others += [step for step in folder.normalizers() if not _is_usual(step)]
+    asked: dict[str, Any] = {"normalizer": others[0]} if others else {}
+    steps = folder.pre_tokenizers()
+    kinds = [step.get("type") for step in steps]
+    if kinds not in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
+        asked["pre_tokenizer"] = kinds
+    elif steps[-1].get("prepend_scheme", "always") == "never":
+        asked["prepend_scheme"] = "never"
+    elif steps[-1].get("add_prefix_space", True) is False:
+        asked["add_prefix_space"] = False
+    folder.refuse(
+        "Before a unigram model texts are prepared as ALBERT's, XLNet's, XLM-R's and DeBERTa's "
+        "are: quotes and spaces replaced, accents, case, the model's own table, and a space before "
+        "the first word (Metaspace)",
+        asked,
+    )
+
+
+def _is_usual(step: Mapping[str, Any]) -> bool:
+    """Whether a replacement is of quotes or of spaces."""
+    if step["type"] != "Replace":
+        return True
+    pattern = step.get("pattern")
+    sought = next(iter(pattern.values()), None) if isinstance(pattern, dict) else pattern
+    return (sought, step.get("content")) in _REPLACED
 
 
 def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
@@ -110,7 +148,7 @@ def _named(folder: TokenizerFolder) -> dict[str, Any]:
     """Arguments that the files name; tokenizer.json, which is what runs, overrides the other."""
     names = CONFIG_KEYS | {name: name for name in _SETTINGS}
     found = {name: folder.config[key] for name, key in names.items() if key in folder.config}
-    kinds = {step["type"] for step in normalizer_steps(folder.full)}
+    kinds = {step["type"] for step in folder.normalizers()}
     if "Precompiled" in kinds:
         found |= {"lowercase": "Lowercase" in kinds, "keep_accents": "NFKD" not in kinds}
     return found

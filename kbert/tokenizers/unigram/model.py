@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kbert.files import Path
+from kbert.tokenizers.folder import TokenizerFolder
 
 SPACE = "▁"
 # Names of sentencepiece_model.proto for the kinds of a piece; only the first two stand in text.
@@ -170,15 +171,14 @@ def character_model(proto: Any, extra: Sequence[str]) -> tuple[bytes, list[str]]
     return model.SerializeToString(), known
 
 
-def model_of_tokenizer_json(full: dict[str, Any], path: Path) -> bytes:
+def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
     """The SentencePiece model that Hugging Face's tokenizer.json was made from.
 
     Its pieces, scores and normalisation are those of the original, and so are the ids; whether a
     piece was user-defined is not recorded, and makes no difference to them.
 
     Args:
-        full: the content of the file.
-        path: the file, for messages.
+        folder: the folder of the file.
 
     Raises:
         ValueError: no unigram model, or its normalisation is not in the file.
@@ -186,10 +186,11 @@ def model_of_tokenizer_json(full: dict[str, Any], path: Path) -> bytes:
     # Type checkers do not see its classes: they are created at import.
     from sentencepiece import sentencepiece_model_pb2
 
+    full, path = folder.full, folder.path / "tokenizer.json"
     model = full.get("model", {})
     charsmap = [
         step["precompiled_charsmap"]
-        for step in normalizer_steps(full)
+        for step in folder.normalizers()
         if step["type"] == "Precompiled"
     ]
     if model.get("type") != "Unigram" or model.get("byte_fallback") or len(charsmap) != 1:
@@ -216,12 +217,6 @@ def model_of_tokenizer_json(full: dict[str, Any], path: Path) -> bytes:
         if kind == UNKNOWN:
             proto.trainer_spec.unk_id = index
     return proto.SerializeToString()
-
-
-def normalizer_steps(full: dict[str, Any]) -> list[dict[str, Any]]:
-    """The steps of the normalizer in a tokenizer.json, also where it is a single one."""
-    normalizer = full.get("normalizer") or {}
-    return normalizer.get("normalizers", [normalizer] if normalizer else [])
 
 
 def is_fairseq(vocabulary: Sequence[str]) -> bool:

@@ -216,8 +216,12 @@ class UnigramTokenizer(Tokenizer):
             return _SAVED_AS[self.layout][0]
         return "XLNetTokenizer" if self.cls_token == "<cls>" else "AlbertTokenizer"
 
+    @property
+    def _file_names(self) -> tuple[str, ...]:
+        return (_SAVED_AS[self.layout][1] if self.layout in _SAVED_AS else "spiece.model",)
+
     def _save_model(self, folder: Path) -> None:
-        name = _SAVED_AS[self.layout][1] if self.layout in _SAVED_AS else "spiece.model"
+        (name,) = self._file_names
         atomic.write(folder / name, self._proto.SerializeToString(deterministic=True))
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:

@@ -1,8 +1,8 @@
 """BERT's WordPiece tokenizer, in the graph and eager, on tensorflow-text's C++ kernels."""
 
+import functools
 import os
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,13 @@ import tensorflow as tf
 
 from kbert.files import Path
 from kbert.tokenizers.base import ROLES, Pieces, Tokenizer
-from kbert.tokenizers.normalization import byte_table, normalize
-from kbert.tokenizers.offsets import original_ranges
+from kbert.tokenizers.normalization import byte_table, drop_invalid, normalize
+from kbert.tokenizers.offsets import given_ranges, original_ranges
+from kbert.tokenizers.token_segments import TokenSegments, check_added_tokens
 from kbert.tokenizers.wordpiece.characters import CharacterRules, character_rules
 from kbert.tokenizers.wordpiece.decoding import join_pieces
 from kbert.tokenizers.wordpiece.kernel import WordPieceKernel
-from kbert.tokenizers.wordpiece.special import SpecialTokens
-from kbert.tokenizers.wordpiece.tokenizer_json import tokenizer_json
+from kbert.tokenizers.wordpiece.tokenizer_json import added_entry, tokenizer_json
 from kbert.tokenizers.wordpiece.vocab_txt import (
     FAIRSEQ_TOKENS,
     check_vocabulary,
@@ -47,9 +47,13 @@ class WordPieceTokenizer(Tokenizer):
         lowercase: True for uncased models: lower case, and accents stripped.
         strip_accents: None = as `lowercase`, which is BERT's rule.
         split_chinese: every Chinese character is a word of its own.
-        special_tokens_in_text: "[MASK]" in a text becomes the mask id (and so do the other four,
-            but for MPNet's <s> and </s>) instead of "[", "mask", "]". Leave it off where texts come
-            from strangers.
+        special_tokens_in_text: "[MASK]" in a text becomes the mask id (and so do the other four)
+            instead of "[", "mask", "]". Leave it off where texts come from strangers.
+        added_tokens: pieces that are found in every text and kept whole, such as "<url>" or
+            "[E1]". At one place the longest is found, and it need not end where words end.
+        normalized_tokens: those of the added tokens that are looked for in the normalised text, so
+            that for an uncased model "covid" is found in "COVID". (Hugging Face's
+            `AddedToken(normalized=True)`, its default of a token that is not special.)
 
     Where it differs from Google's code: characters that one side's Unicode tables do not know yet
     (Google's code goes by those of the Python that runs it).
@@ -73,6 +77,8 @@ class WordPieceTokenizer(Tokenizer):
         strip_accents: bool | None = None,
         split_chinese: bool = True,
         special_tokens_in_text: bool = False,
+        added_tokens: Sequence[str] = (),
+        normalized_tokens: Sequence[str] = (),
     ) -> None:
         if isinstance(vocabulary, str | os.PathLike):
             vocabulary = read_vocabulary(vocabulary)
@@ -87,23 +93,59 @@ class WordPieceTokenizer(Tokenizer):
         self.strip_accents = strip_accents
         self.split_chinese = split_chinese
         self.special_tokens_in_text = special_tokens_in_text
-        self.continuation = np.array([p.startswith("##") for p in vocabulary])
-        self._specials = SpecialTokens(vocabulary, tokens) if special_tokens_in_text else None
-        stand_ins = self._specials.stand_ins if self._specials else []
-        self._kernel = WordPieceKernel([*vocabulary, *stand_ins], self.unk_id, split_chinese)
+        whole = set(added_tokens)
+        self.continuation = np.array([p.startswith("##") and p not in whole for p in vocabulary])
+        check_added_tokens(vocabulary, tokens, added_tokens, (), None)
+        if others := sorted(set(normalized_tokens).difference(added_tokens)):
+            raise ValueError(f"`normalized_tokens` must be added tokens. Received: {others[0]!r}")
+        self.added_tokens = sorted(set(added_tokens), key=self._id_of.__getitem__)
+        self.normalized_tokens = sorted(set(normalized_tokens), key=self._id_of.__getitem__)
+        early = whole.difference(normalized_tokens).union(tokens if special_tokens_in_text else ())
+        self._in_given = self._segments(early)
+        self._in_normal = self._segments(self.normalized_tokens)
+        # Added tokens may hold what no piece can; a mark inside makes that no word is this one.
+        pieces = list(vocabulary)
+        for token in self.added_tokens:
+            pieces[self._id_of[token]] = f"[added{self._id_of[token]}]"
+        self._kernel = WordPieceKernel(pieces, self.unk_id, split_chinese)
+
+    def _segments(self, tokens: Collection[str]) -> TokenSegments | None:
+        """Finds tokens, those of the normalised text as that has them."""
+        if not tokens:
+            return None
+        late = [token for token in tokens if token in self.normalized_tokens]
+        with tf.init_scope(), tf.device("CPU"):
+            normal = [
+                text.decode() for text in self._normalize(tf.constant(late, tf.string)).numpy()
+            ]
+        written = dict(zip(late, normal, strict=True))
+        return TokenSegments({written.get(t, t): self._id_of[t] for t in tokens}, None)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {
+        """The constructor's arguments; those younger than the first corpora where they are used."""
+        config = {
             "vocabulary": list(self.vocabulary),
             "lowercase": self.lowercase,
             "strip_accents": self.strip_accents,
             "split_chinese": self.split_chinese,
             "special_tokens_in_text": self.special_tokens_in_text,
         }
+        younger = {
+            "added_tokens": list(self.added_tokens),
+            "normalized_tokens": list(self.normalized_tokens),
+        }
+        return config | {name: value for name, value in younger.items() if value}
 
     def _options(self) -> dict[str, Any]:
-        named = {CONFIG_KEYS.get(name, name): value for name, value in self.settings.items()}
+        settings = self.settings
+        for name in ("added_tokens", "normalized_tokens"):
+            settings.pop(name, None)
+        named = {CONFIG_KEYS.get(name, name): value for name, value in settings.items()}
+        if self.added_tokens:
+            named["added_tokens_decoder"] = {
+                str(self._id_of[token]): added_entry(token, token in self.normalized_tokens)
+                for token in self.added_tokens
+            }
         name = "MPNetTokenizer" if self.pair_separators == 2 else "BertTokenizer"
         return {"tokenizer_class": name, **named}
 
@@ -114,34 +156,53 @@ class WordPieceTokenizer(Tokenizer):
             self.vocabulary,
             unk_token=self.unk_token,
             special_tokens=sorted(whole, key=self.token_to_id),
+            added_tokens={token: token in self.normalized_tokens for token in self.added_tokens},
             lowercase=self.lowercase,
             strip_accents=self.strip_accents,
             split_chinese=self.split_chinese,
         )
 
+    _file_names = ("vocab.txt",)
+
     def _save_model(self, folder: Path) -> None:
         save_vocabulary(self.vocabulary, folder / "vocab.txt")
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        if self._specials:
-            texts = self._specials.hide(texts)
-        ids, _, _ = self._kernel(self._normalize(texts))
-        return self._specials.restore(ids) if self._specials else ids
+        return self._pieces(texts, ranges=False)[0]
 
     def _encode_with_offsets(self, texts: tf.Tensor) -> Pieces:
-        visible = self._specials.hide(texts) if self._specials else texts
-        ids, starts, ends = self._kernel(self._normalize(visible))
-        starts, ends = original_ranges(visible, starts, ends, self._byte_table)
-        is_first = self._kernel.word_starts(ids)
-        if self._specials:
-            starts, ends = self._specials.widen(ids, starts, ends)
-            ids = self._specials.restore(ids)
-        return ids, starts, ends, is_first
+        return self._pieces(texts, ranges=True)
+
+    def _pieces(self, texts: tf.Tensor, ranges: bool) -> Pieces:
+        """Pieces of texts as given; without `ranges` their places are of no use."""
+        encode = functools.partial(self._normalized_pieces, ranges=ranges)
+        if self._in_given is None:
+            return encode(texts)
+        valid = drop_invalid(texts)
+        ids, starts, ends, is_first = self._in_given.encode(valid, encode)
+        return ids, *given_ranges(texts, valid, starts, ends), is_first
+
+    def _normalized_pieces(self, texts: tf.Tensor, ranges: bool) -> Pieces:
+        """Pieces of texts in which tokens that are looked for before are text."""
+        normal = self._normalize(texts)
+        if self._in_normal is None:
+            pieces = self._plain_pieces(normal)
+        else:
+            pieces = self._in_normal.encode(normal, self._plain_pieces)
+        if not ranges:
+            return pieces
+        ids, starts, ends, is_first = pieces
+        return ids, *original_ranges(texts, starts, ends, self._byte_table), is_first
+
+    def _plain_pieces(self, normal: tf.Tensor) -> Pieces:
+        """Pieces of normalised texts in which all tokens are text."""
+        ids, starts, ends = self._kernel(normal)
+        return ids, starts, ends, self._kernel.word_starts(ids)
 
     def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
         return normalize(texts, lowercase=self.lowercase, strip_accents=self.strip_accents)
 
-    @cached_property
+    @functools.cached_property
     def _byte_table(self) -> tf.Tensor:
         """Created when offsets are first needed."""
         strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents

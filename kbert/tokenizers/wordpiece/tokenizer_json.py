@@ -1,7 +1,7 @@
 """WordPiece as Hugging Face's tokenizer.json: for libraries that read no other file."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Of `tokenization.py` of google-research/bert; the library's own is 100.
@@ -13,6 +13,7 @@ def tokenizer_json(
     *,
     unk_token: str,
     special_tokens: Sequence[str],
+    added_tokens: Mapping[str, bool],
     lowercase: bool,
     strip_accents: bool | None,
     split_chinese: bool,
@@ -23,26 +24,28 @@ def tokenizer_json(
         vocabulary: the pieces in the order of their ids.
         unk_token: one of them.
         special_tokens: those that are kept whole inside a text.
+        added_tokens: others that are -> whether they are looked for in the normalised text.
         lowercase: see `kbert.WordPieceTokenizer`, as the next two.
         strip_accents: None = as `lowercase`.
         split_chinese: every Chinese character is a word.
 
     Example:
         >>> found = tokenizer_json(["[UNK]", "pen"], unk_token="[UNK]", special_tokens=[],
-        ...                        lowercase=True, strip_accents=None, split_chinese=True)
+        ...                        added_tokens={}, lowercase=True, strip_accents=None,
+        ...                        split_chinese=True)
         >>> json.loads(found)["model"]["vocab"]
         {'[UNK]': 0, 'pen': 1}
     """
     ids = {piece: number for number, piece in enumerate(vocabulary)}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    found = [
+        *({"id": ids[t], **added_entry(t, False, special=True)} for t in special_tokens),
+        *({"id": ids[t], **added_entry(t, late)} for t, late in added_tokens.items()),
+    ]
     content: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [
-            {"id": ids[token], "content": token, **flags, "special": True}
-            for token in special_tokens
-        ],
+        "added_tokens": sorted(found, key=lambda entry: entry["id"]),
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
@@ -62,3 +65,9 @@ def tokenizer_json(
         },
     }
     return json.dumps(content, ensure_ascii=False).encode()
+
+
+def added_entry(token: str, normalized: bool, *, special: bool = False) -> dict[str, Any]:
+    """A token that is found in texts, as Hugging Face's files have it, but for its id."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": normalized}
+    return {"content": token, **flags, "special": special}

@@ -69,6 +69,8 @@ class WordTokenizer(Tokenizer):
     def _options(self) -> dict[str, Any]:
         return {"tokenizer_class": type(self).__name__}
 
+    _file_names = (FILE_NAME,)
+
     def _save_model(self, folder: Path) -> None:
         save_words(self.vocabulary, folder / FILE_NAME)
 

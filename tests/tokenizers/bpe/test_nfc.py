@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from kbert.tokenizers.bpe.nfc import _GROUP, _JOINING, _PLAIN, nfc, ranges_before_nfc
-from kbert.tokenizers.bpe.pre_split import split_at
+from kbert.tokenizers.token_segments import split_at
 
 
 @pytest.fixture(scope="module")

@@ -135,6 +135,25 @@ def test_a_folder_of_transformers(files, ours, tmp_path):
     assert [back(text).input_ids for text in TEXTS] == ours.encode(TEXTS).to_list()
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"normalizer": None}, r"normalizer=\[\]"),
+        ({"normalizer": {"type": "BertNormalizer", "lowercase": False}}, "'lowercase': False"),
+        ({"pre_tokenizer": {"type": "WhitespaceSplit"}}, r"pre_tokenizer=\['WhitespaceSplit'\]"),
+        ({"added_tokens": [{"id": 1, "content": "!"}]}, "'!' in .* found in every text"),
+    ],
+)
+def test_another_pipeline_is_refused(files, tmp_path, change, message):
+    vocabulary, merges, _ = files
+    theirs = transformers.OpenAIGPTTokenizer(vocab=dict(vocabulary), merges=merges)
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ValueError, match=message):
+        load_tokenizer(tmp_path)
+
+
 def test_the_files_of_the_release(files, ours, tmp_path):
     """vocab.json and merges.txt beside the model's config, which says what they are."""
     vocabulary, merges, _ = files

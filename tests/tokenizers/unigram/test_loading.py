@@ -86,6 +86,7 @@ def test_deberta_s_tokenizer_json_of_transformers_4(tmp_path, deberta_model):
             {"id": number, "content": token, "special": True} for token, number in added.items()
         ],
         "normalizer": {"type": "Sequence", "normalizers": steps},
+        "pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "always"},
         "model": {
             "type": "Unigram",
             "unk_id": 3,

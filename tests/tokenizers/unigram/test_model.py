@@ -104,11 +104,16 @@ def tokenizer_json(model: bytes, fairseq: bool) -> dict:
         special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
         vocabulary = [*([t, 0.0] for t in special[:4]), *vocabulary[3:], ["<mask>", 0.0]]
     else:
-        before = ["Replace", "NFKD", "StripAccents", "Lowercase"]
-        steps = [{"type": name} for name in before] + steps
+        quotes = {"type": "Replace", "pattern": {"String": "``"}, "content": '"'}
+        before = [{"type": name} for name in ("NFKD", "StripAccents", "Lowercase")]
+        steps = [quotes, *before, *steps]
     pieces = [piece for piece, _ in vocabulary]
     return {
         "normalizer": {"type": "Sequence", "normalizers": steps},
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "WhitespaceSplit"}, {"type": "Metaspace"}],
+        },
         "added_tokens": [
             {"id": pieces.index(token), "content": token, "special": True} for token in special
         ],
@@ -139,4 +144,42 @@ def test_a_tokenizer_json_without_its_normalisation_is_refused(cased_model, tmp_
     content["normalizer"] = None
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"with 0 Precompiled; put the .model file next to it"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pre_tokenizer": {"type": "Digits"}}, r"pre_tokenizer=\['Digits'\]"),
+        ({"pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "never"}}, "prepend_scheme='n"),
+        ({"pre_tokenizer": {"type": "Metaspace", "add_prefix_space": False}}, "add_prefix_space=F"),
+        ("l", "normalizer={'type': 'Replace', 'pattern': {'String': 'l'}"),
+        ("Prepend", "normalizer={'type': 'Prepend'"),
+    ],
+)
+def test_another_pipeline_is_refused(cased_model, tmp_path, change, message):
+    content = tokenizer_json(cased_model, fairseq=False)
+    if change == "l":
+        content["normalizer"]["normalizers"][0]["pattern"] = {"String": "l"}
+    elif change == "Prepend":
+        content["normalizer"]["normalizers"].append({"type": "Prepend"})
+    else:
+        content |= change
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"and a space before the first word.*{message}"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"id": 3, "content": "dog", "special": False}, "'dog' in .* found in every text"),
+        ({"id": 99999, "content": "<x>", "special": True}, "'<x>' in .*of the id 99999"),
+    ],
+)
+def test_added_tokens_are_refused(cased_model, tmp_path, entry, message):
+    content = tokenizer_json(cased_model, fairseq=False)
+    content["added_tokens"].append(entry)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"WordPiece and byte-level BPE alone.*{message}"):
         load_tokenizer(tmp_path)

@@ -10,7 +10,7 @@ import unicodedata
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from tokenizers import BertWordPieceTokenizer
+from tokenizers import AddedToken, BertWordPieceTokenizer
 
 from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 
@@ -56,18 +56,42 @@ TEXTS = st.lists(
         st.text(st.sampled_from(CHARACTERS), max_size=20),
         st.text(st.sampled_from("thedoringTHE '.!\u0301\u00ad \t"), max_size=20),
         st.sampled_from(SPECIAL_TOKENS),
+        st.sampled_from(
+            ["<url>", "<URL>", "the", "THE", "Re do", "RE DO", "ré do", "[E1]", "[e1]"]
+        ),
     ),
     max_size=4,
 ).map("".join)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["uncased", "cased"])
-def pair(request):
-    vocabulary = {piece: i for i, piece in enumerate(VOCABULARY)}
-    return (
-        WordPieceTokenizer(VOCABULARY, request.param, special_tokens_in_text=True),
-        BertWordPieceTokenizer(vocabulary, lowercase=request.param),
+# Added tokens, of which the first two are looked for in the text as it is given.
+ADDED = {"<url>": False, "[E1]": False, "the": True, "Re do": True}
+
+
+def make_pair(lowercase, added):
+    new = [token for token in added if token not in VOCABULARY]
+    ours = WordPieceTokenizer(
+        [*VOCABULARY, *new],
+        lowercase,
+        special_tokens_in_text=True,
+        added_tokens=list(added),
+        normalized_tokens=[token for token, late in added.items() if late],
     )
+    theirs = BertWordPieceTokenizer(
+        {piece: i for i, piece in enumerate(VOCABULARY)}, lowercase=lowercase
+    )
+    theirs.add_tokens([AddedToken(token, normalized=late) for token, late in added.items()])
+    return ours, theirs
+
+
+@pytest.fixture(scope="module", params=[{}, ADDED], ids=["plain", "added"])
+def added(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["uncased", "cased"])
+def pair(request, added):
+    return make_pair(request.param, added)
 
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=30))

@@ -5,15 +5,18 @@ all segments together.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from kbert.tokenizers.base import Pieces
-from kbert.tokenizers.bpe.kernel import fingerprints
-from kbert.tokenizers.bpe.pre_split import WHITE_SPACE, split_at
+
+# White space as Unicode has it (and so Python and Hugging Face); RE2's \s is ASCII's.
+WHITE_SPACE = r"\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}"
+# No valid UTF-8 holds this byte, and no class of RE2's matches it.
+CUT = b"\xff"
 
 
 class _Cut(NamedTuple):
@@ -125,3 +128,53 @@ def _joined(pieces: Pieces, cut: _Cut) -> Pieces:
         ids.with_flat_values(joined(ends.flat_values + shift, begins + cut.token_bytes)),
         joined(is_first, tf.ones_like(begins, tf.bool)),
     )
+
+
+def split_at(texts: tf.Tensor, pattern: str) -> tf.RaggedTensor:
+    """(B,) valid UTF-8 -> (B, None) in turn what is between matches of a pattern, and a match.
+
+    It is all of the text; an odd number of strings a text, those between perhaps empty.
+    tensorflow-text's `regex_split` loses texts with U+0000.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> split_at(tf.constant(["a <s> b<s>"]), "<s>").to_list()
+        [[b'a ', b'<s>', b' b', b'<s>', b'']]
+    """
+    return tf.strings.split(tf.strings.regex_replace(texts, pattern, CUT + rb"\0" + CUT), CUT)
+
+
+def fingerprints(words: tf.Tensor) -> tf.Tensor:
+    """Numbers to find strings by, int64 of the same shape."""
+    return tf.strings.to_hash_bucket_fast(words, 2**62)
+
+
+def check_added_tokens(
+    vocabulary: Sequence[str],
+    special_tokens: Collection[str],
+    added_tokens: Collection[str],
+    normalized_tokens: Collection[str] | None,
+    normalization: str | None,
+) -> None:
+    """Raises where tokens that are found in texts do not fit the vocabulary or each other."""
+    known = set(vocabulary) - {""}
+    for token in added_tokens:
+        if token not in known:
+            raise ValueError(
+                f"Added tokens must be pieces of the vocabulary, and not empty. Received: {token!r}"
+            )
+        if token in special_tokens:
+            raise ValueError(
+                "A token is special or added: the one is found in texts where "
+                f"`special_tokens_in_text` says so, the other always. Received: {token!r} as both"
+            )
+    if normalized_tokens and not added_tokens and normalization is None:
+        raise ValueError(
+            "`normalized_tokens` are for a normalization or added tokens: else all tokens are "
+            f"found at once. Received: {list(normalized_tokens)} without either"
+        )
+    for token in normalized_tokens or ():
+        if token not in {*special_tokens, *added_tokens}:
+            raise ValueError(
+                f"`normalized_tokens` must be added or special tokens. Received: {token!r}"
+            )

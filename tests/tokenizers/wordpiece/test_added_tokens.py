@@ -1,0 +1,96 @@
+"""Tokens that were added to a WordPiece, in the files of Hugging Face and in ours."""
+
+import json
+
+import pytest
+import tensorflow as tf
+from transformers import AutoTokenizer, BertTokenizerFast
+
+from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer, load_tokenizer, save_vocabulary
+
+VOCABULARY = [*SPECIAL_TOKENS, "a", "pen", "##s", "co", "##vi", "##d", "un", "[unused0]"]
+TEXTS = ["a <url> covids", "COVID [E1] pens[/E1]", "a<URL>", "[unused0] un", "", "co vid"]
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    """A folder of transformers', to which two tokens and two special ones were added."""
+    save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
+    tokenizer = BertTokenizerFast(str(tmp_path / "vocab.txt"))
+    tokenizer.add_tokens(["<url>", "covid"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[E1]", "[/E1]", "[unused0]"]})
+    tokenizer.save_pretrained(tmp_path / "theirs")
+    return tmp_path / "theirs"
+
+
+def ids_of(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return [tokenizer(text, add_special_tokens=False).input_ids for text in TEXTS]
+
+
+def as_of_version_4(folder):
+    """The files of transformers 4 beside tokenizer.json, without which older ones were saved."""
+    entries = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    added = {str(entry.pop("id")): entry for entry in entries}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
+    save_vocabulary(VOCABULARY, folder / "vocab.txt")
+    (folder / "tokenizer.json").unlink()
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_they_are_found_as_there_and_back(theirs, tmp_path, is_old):
+    wanted = ids_of(theirs)
+    if is_old:
+        as_of_version_4(theirs)
+    ours = load_tokenizer(theirs)
+    assert ours.vocabulary == [*VOCABULARY, "<url>", "covid", "[E1]", "[/E1]"]
+    assert ours.encode(TEXTS).to_list() == wanted
+    assert len(wanted[0]) == 4
+    ours.save(tmp_path / "ours")
+    assert ids_of(tmp_path / "ours") == wanted
+    again = load_tokenizer(tmp_path / "ours")
+    assert again.get_config() == ours.get_config()
+    assert again.encode(TEXTS).to_list() == wanted
+
+
+def test_files_of_before_the_decoder(tmp_path):
+    save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
+    (tmp_path / "added_tokens.json").write_text('{"covid": 14, "[E1]": 13}')
+    special = {"additional_special_tokens": ["[E1]", "[unused0]", "[E2]"]}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(special))
+    found = load_tokenizer(tmp_path)
+    assert found.vocabulary == [*VOCABULARY, "[E1]", "covid", "[E2]"]
+    assert found.normalized_tokens == ["covid"]
+    assert found.encode("COVID[E1] [e1]").numpy().tolist() == [14, 13, 1, 1, 1]
+
+
+def test_in_a_graph_and_of_an_empty_batch(theirs):
+    ours = load_tokenizer(theirs)
+    dataset = tf.data.Dataset.from_tensor_slices(TEXTS).batch(6).map(ours.encode)
+    assert next(iter(dataset)).to_list() == ours.encode(TEXTS).to_list()
+    assert ours.encode(tf.constant([], tf.string)).shape[0] == 0
+    assert ours.decode(ours.encode(TEXTS[:1]).to_list()) == ["a <url> covid [UNK]"]
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        ({"9": {"content": "covid", "single_word": True}}, "within words too.*'covid' with single"),
+        ({"99": {"content": "covid"}}, "without gaps.*'covid' with the id 99 behind 13 pieces"),
+    ],
+)
+def test_what_cannot_be_added_is_refused(tmp_path, added, message):
+    save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
+    with pytest.raises(ValueError, match=message):
+        load_tokenizer(tmp_path)
+
+
+def test_settings_that_do_not_fit():
+    for settings, message in (
+        ({"added_tokens": ["dog"]}, "must be pieces of the vocabulary.*'dog'"),
+        ({"added_tokens": ["[MASK]"]}, r"special or added.*'\[MASK\]'"),
+        ({"normalized_tokens": ["pen"]}, "must be added tokens. Received: 'pen'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            WordPieceTokenizer(VOCABULARY, **settings)
