@@ -175,6 +175,18 @@ def task(found, **changes):
     return import_model(*export_model(tiny_config(**changes), found), "").task
 
 
+@pytest.mark.parametrize("head", ["classifier", "tokens", "choice"])
+@pytest.mark.parametrize("part", ["weight", "bias"])
+def test_half_a_head_is_named(head, part):
+    content, there = export_model(tiny_config(), arrays(head))
+    there = {name: x for name, x in there.items() if name.endswith(part)}
+    found = import_model(content, there, "")
+    (ending,) = content["architectures"]
+    assert (found.task, found.labels) == (None, None)
+    said = f"a head of {ending} that kbert has no task for (classifier.{part})"
+    assert found.homeless == said
+
+
 def test_a_head_that_kbert_does_not_know_is_left_alone():
     found = read({**POOLER, "classifier.layers.0.weight": np.ones(3)}).arrays
     assert "classifier.layers.0.weight" in found
