@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from absl import logging
 
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
@@ -143,6 +144,8 @@ def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Che
         task = None
     elif task is None and architecture.task is not None:
         task = {"kind": architecture.task}
+    if task is not None and task["kind"] == "regress":
+        _tell_of_activation(content, source)
     labels = None
     if task is not None and task["kind"] in ("classify", "tag"):
         labels = read_labels(content, len(here[f"{head}/dense/bias"]), source)
@@ -257,6 +260,22 @@ def _homeless(
     named = isinstance(classes, list) and classes and isinstance(classes[0], str)
     whose = classes[0] if named else architecture.title
     return f"a head of {whose} that kbert has no task for ({', '.join(names)})"
+
+
+def _tell_of_activation(content: Mapping[str, Any], source: str) -> None:
+    """Logs what a CrossEncoder of sentence-transformers makes of the number that kbert gives."""
+    own = content.get("sentence_transformers")
+    if isinstance(own, dict) and "activation_fn" in own:
+        said = own["activation_fn"]
+    else:  # before version 4
+        said = content.get("sbert_ce_default_activation_function")
+    if said is None or str(said).endswith(".Identity"):
+        return
+    logging.warning(
+        "The scores of a TextRegressor are logits: sentence-transformers gives %s of them, by %s",
+        str(said).rpartition(".")[2].lower(),
+        source,
+    )
 
 
 def _class_ending(architecture: Architecture, arrays: Arrays, head: str | None) -> str:

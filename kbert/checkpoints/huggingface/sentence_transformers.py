@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from kbert import atomic
 from kbert.checkpoints.checkpoint import Checkpoint
@@ -193,7 +194,7 @@ def row_settings(folder: Path, max_positions: int) -> dict[str, Any]:
 
 
 def prompt_settings(folder: Path) -> dict[str, Any]:
-    """The prompts, as settings of a `TextEmbedder`."""
+    """The prompts, as settings of a `TextEmbedder`; logs a similarity that is not kbert's."""
     path = folder / _PROMPTS_FILE
     if not path.is_file():
         return {}
@@ -204,6 +205,12 @@ def prompt_settings(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"Prompts are {' and '.join(_PROMPTS)}, and none is put before texts that nobody "
             f"named one for. Received: {', '.join(unknown)} in {path}"
+        )
+    if (similarity := content.get("similarity_fn_name")) not in (None, "cosine"):
+        logging.warning(
+            "kbert's similarity is the cosine: sentence-transformers compares by %r, by %s",
+            similarity,
+            path,
         )
     return {f"{name}_prompt": text for name, text in prompts.items()}
 

@@ -115,6 +115,16 @@ def test_where_no_file_says_the_longest_row_the_tokenizer_does(
     assert read_checkpoint(tmp_path).task["max_length"] == 10
 
 
+@pytest.mark.parametrize(("name", "told"), [("dot", True), ("cosine", False), (None, False)])
+def test_another_similarity_is_told_of(tokenizer, tmp_path, name, told, caplog):
+    make(tokenizer).save_to_preset(tmp_path, "huggingface")
+    edit(tmp_path / "config_sentence_transformers.json", similarity_fn_name=name)
+    caplog.clear()
+    read_checkpoint(tmp_path)
+    assert caplog.text.count("kbert's similarity is the cosine") == int(told)
+    assert ("compares by 'dot', by " in caplog.text) == told
+
+
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
