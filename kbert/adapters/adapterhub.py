@@ -4,6 +4,7 @@
 writes with `use_safetensors=True`. What it writes without, `pytorch_adapter.bin`, is a pickle.)
 """
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -134,7 +135,7 @@ def write_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) -
         "mh_adapter": not normed,
         "original_ln_before": normed,
         "non_linearity": _THEIRS[adapter.activation],
-        "reduction_factor": hidden / adapter.size,
+        "reduction_factor": reduction_factor(hidden, adapter.size),
     }
     content = {
         "config": config,
@@ -145,6 +146,22 @@ def write_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) -
         "version": "adapters.1.3.0",
     }
     write_folder(folder, content, arrays, WEIGHTS_FILE)
+
+
+def reduction_factor(hidden: int, size: int) -> float:
+    """What `adapters` divides the width by, `int(hidden // factor)`, to make that size.
+
+    Args:
+        hidden: the width.
+        size: of the bottlenecks.
+
+    Example:
+        >>> [int(768 // factor) for factor in (768 / 13, reduction_factor(768, 13))]
+        [12, 13]
+    """
+    factor = hidden / size
+    # Rounded up, the factor goes into the width one time less.
+    return factor if int(hidden // factor) == size else math.nextafter(factor, 0)
 
 
 _Place = tuple[int, str, str, str]  # layer, part of the block, "down" or "up", "kernel" or "bias"

@@ -30,6 +30,8 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     # Others, such as "pissa" and "olora", have changed the base's kernels too.
     "init_lora_weights": ("gaussian", "eva", "orthogonal", None, False, True),
 }
+# What peft takes where the folder does not say it.
+_RANK = _ALPHA = 8
 # What says nothing of what is computed once the weights are there; of others peft knows more than
 # kbert does.
 _READ = {
@@ -93,10 +95,10 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
             "LoRA must be of the same kernels in every layer. "
             f"Received: none for {sorted(missing)[:3]} in {folder / WEIGHTS_FILE}"
         )
-    rank = content.get("r")
+    rank = content.get("r", _RANK)
     adapter = Lora(
         rank=cast(int, rank),  # checked there
-        alpha=content.get("lora_alpha"),
+        alpha=content.get("lora_alpha", _ALPHA),
         dropout=content.get("lora_dropout") or 0.0,
         targets=targets,
         pooler=False,

@@ -3,12 +3,13 @@
 from typing import Any
 
 import keras
+from keras import ops
 
 from kbert.types import Tensor
 
 
 def named_inputs(inputs: Any, main: str, optional: tuple[str, ...], model: str) -> dict[str, Any]:
-    """The inputs of a call by their names, checked.
+    """The inputs of a call by their names, checked; masks of booleans as integers.
 
     Args:
         inputs: token ids, or a dict.
@@ -28,7 +29,19 @@ def named_inputs(inputs: Any, main: str, optional: tuple[str, ...], model: str) 
             f"Received: {', '.join(inputs)}"
         )
     check_rank(main, inputs[main])
-    return inputs
+    return {name: _as_integers(x) for name, x in inputs.items()}
+
+
+def _as_integers(x: Any) -> Any:
+    """A mask of booleans as one of integers, which TensorFlow compares with 0; others as they are.
+
+    Example:
+        >>> ops.convert_to_numpy(_as_integers(ops.array([True, False]))).tolist()
+        [1, 0]
+    """
+    dtype = getattr(x, "dtype", None)
+    is_mask = dtype is not None and keras.backend.standardize_dtype(dtype) == "bool"
+    return ops.cast(x, "int32") if is_mask else x
 
 
 def check_rank(name: str, ids: Tensor) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import kbert
 from kbert import adapters
+from kbert.adapters.adapterhub import reduction_factor
 from kbert.adapters.foreign import CONFIG_FILE, write_folder
 from kbert.checkpoints.safetensors import read_safetensors
 from kbert.models.adapters.base import weights_of
@@ -99,6 +100,18 @@ def test_a_folder_is_read_and_written(tmp_path, model, kind):
     assert {key: own["config"][key] for key in shared} == {
         key: theirs["config"][key] for key in shared
     }
+
+
+def test_the_package_makes_every_size_again(tmp_path):
+    for hidden in (128, 312, 768, 1000, 1024):
+        sizes = range(1, 2 * hidden)
+        found = [int(hidden // reduction_factor(hidden, size)) for size in sizes]
+        assert found == list(sizes)
+    encoder = kbert.Encoder(tiny_config())  # of width 16, and 16 // (16 / 13) is 12
+    adapters.add(encoder, "pfeiffer", size=13, pooler=False)
+    adapters.write_adapterhub(encoder, tmp_path)
+    content = json.loads((tmp_path / CONFIG_FILE).read_text())
+    assert int(16 // content["config"]["reduction_factor"]) == 13
 
 
 def torch_states(model, inputs):

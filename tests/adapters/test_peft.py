@@ -98,6 +98,28 @@ def test_peft_reads_what_is_written(tmp_path, kind):
     assert_close(to_numpy(again(inputs)["sequence"]), found, 1e-6)
 
 
+@pytest.mark.parametrize(("rank", "missing"), [(4, ["lora_alpha"]), (8, ["r", "lora_alpha"])])
+def test_what_a_folder_does_not_say_is_as_peft_takes_it(tmp_path, rank, missing):
+    encoder, model = base_of("bert", tmp_path / "base")
+    config = peft.LoraConfig(r=rank, lora_alpha=1, target_modules=["query", "value"])
+    adapted = peft.get_peft_model(model, config)
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            weight.data.fill_(0.1)
+    adapted.save_pretrained(tmp_path / "adapter")
+    path = tmp_path / "adapter/adapter_config.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({k: x for k, x in content.items() if k not in missing}))
+    _, model = base_of("bert", tmp_path / "base")
+    adapted = peft.PeftModel.from_pretrained(model, tmp_path / "adapter").eval()
+    adapters.read_peft(encoder, tmp_path / "adapter")
+    assert encoder.adapters.added["peft"].scale == 8 / rank
+    inputs = inputs_of(encoder)
+    real = inputs["padding_mask"] > 0
+    found = to_numpy(encoder(inputs)["sequence"])
+    assert_close(found[real], torch_states(adapted, inputs)[real], 2e-5)
+
+
 def test_what_is_not_understood_is_refused(tmp_path):
     encoder, model = base_of("bert", tmp_path / "base")
     folder = tmp_path / "adapter"

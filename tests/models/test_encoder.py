@@ -565,6 +565,29 @@ def test_windows_in_blocks_compute_what_whole_rows_of_scores_do(kind, length):
             assert to_numpy(weights)[0][:, distances <= 2].min() > 0
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "modern",
+        *(pytest.param(kind, marks=pytest.mark.jax_slow) for kind in ("alibi", "global tokens")),
+    ],
+)
+@pytest.mark.parametrize("length", [4, 23])  # whole rows of scores, and blocks
+def test_a_mask_may_be_of_booleans(kind, length):
+    config = tiny_config(**KINDS[kind])
+    encoder, inputs = Encoder(config), tiny_inputs(config, length=length)
+    randomise(encoder)
+    masked = {**inputs, "padding_mask": inputs["padding_mask"] > 0}
+    wanted, found = encoder(inputs), encoder(masked)
+    for name in ("sequence", *(["pooled"] if "pooled" in wanted else [])):
+        np.testing.assert_array_equal(to_numpy(found[name]), to_numpy(wanted[name]))
+    if config.part is None:
+        inputs["causal_mask"] = np.array([[1], [0], [1]]) * np.ones_like(inputs["token_ids"])
+        masked["causal_mask"] = inputs["causal_mask"] > 0
+        wanted, found = sequence(encoder, inputs), sequence(encoder, masked)
+        np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("kind", ["modern", "alibi", "global tokens"])
 def test_one_graph_reads_windows_of_every_length(kind):

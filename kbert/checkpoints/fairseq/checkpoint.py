@@ -41,7 +41,10 @@ _REQUIRED = {
     "no_token_positional_embeddings": False,
     "encoder_layers_to_keep": None,
     "spectral_norm_classification_head": False,
+    "layernorm_embedding": True,
+    "no_scale_embedding": True,
 }
+_REQUIRED_OF_HEADS = {"pooler_activation_fn": "tanh"}  # of the layer under the classes
 _ENCODER = re.compile(r"^(decoder|encoder)\.(sentence_encoder\.)?")
 _LAYER = re.compile(r"^layers\.(\d+)\.(.+)\.(weight|bias)$")
 _PACKED = re.compile(r"^layers\.(\d+)\.self_attn\.in_proj_(weight|bias)$")
@@ -87,6 +90,7 @@ def read_folder(folder: Path) -> Checkpoint:
     path = folder / MODEL_FILE
     file = open_pytorch(path, below="model")
     settings = _settings(file.beside, str(path))
+    _require(_REQUIRED, settings, str(path))
     arrays: dict[str, np.ndarray] = {}
     left = []
     classifiers = set()
@@ -113,6 +117,7 @@ def read_folder(folder: Path) -> Checkpoint:
     segment = np.zeros((1, arrays[_WORDS].shape[1]), np.float32)  # which fairseq has not
     arrays["roberta.embeddings.token_type_embeddings.weight"] = segment
     if classifiers:
+        _require(_REQUIRED_OF_HEADS, settings, str(path))
         content["architectures"] = ["RobertaForSequenceClassification"]
         bias = arrays.get("classifier.out_proj.bias", np.zeros(0))
         content["id2label"] = dict(enumerate(default_labels(bias.size)))
@@ -131,12 +136,6 @@ def _settings(beside: Mapping[str, Any], source: str) -> Mapping[str, Any]:
             "A file of fairseq's says its model's sizes in `args`, or in `model` of `cfg`. "
             f"Received: neither in {source}"
         )
-    for key, value in _REQUIRED.items():
-        if found.get(key, value) not in (value, None):
-            raise ValueError(
-                f"`{key}` must be {value!r} in a RoBERTa of fairseq's that kbert reads. "
-                f"Received: {found[key]!r:.40} in {source}"
-            )
     missing = [key for key in _SIZES if type(found.get(key)) is not int]
     if missing:
         raise ValueError(
@@ -144,6 +143,16 @@ def _settings(beside: Mapping[str, Any], source: str) -> Mapping[str, Any]:
             f"Received: no {', '.join(missing)} in {source}"
         )
     return found
+
+
+def _require(required: Mapping[str, Any], settings: Mapping[str, Any], source: str) -> None:
+    """Raises for a setting that makes another model; one that is not there is as it must be."""
+    for key, value in required.items():
+        if settings.get(key, value) not in (value, None):
+            raise ValueError(
+                f"`{key}` must be {value!r} in a RoBERTa of fairseq's that kbert reads. "
+                f"Received: {settings[key]!r:.40} in {source}"
+            )
 
 
 def _config(settings: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from absl import logging
 
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
@@ -103,7 +104,8 @@ def write_huggingface(
 def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Checkpoint:
     """Hugging Face's config and arrays -> kbert's.
 
-    Takes names with or without the prefix (`bert.`), and the `gamma`/`beta` of old files.
+    Takes names with or without the prefix (`bert.`), the `gamma`/`beta` of old files, and what
+    torch.compile and DataParallel put before names.
 
     Args:
         content: of `config.json`; without a `model_type`, as in old files, it is BERT's.
@@ -121,7 +123,8 @@ def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Che
     architecture = identify(content, source)
     content = architecture.modernised(content)
     config: Any = read_config(architecture, content, source)
-    there = _with_prefix(architecture, {modern_name(k): array for k, array in arrays.items()})
+    arrays = {modern_name(k): array for k, array in _unwrapped(arrays).items()}
+    there = _with_prefix(architecture, arrays)
     head = architecture.classifier(content, there)
     here, rest = read_arrays(architecture.rules(config, head), architecture.fold(there, content))
     architecture.check_masked_lm(config, here)
@@ -129,14 +132,20 @@ def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Che
         activation = architecture.pooler_activation(content, head)
         config = config.replace(pooler_activation=activation)
     problem_type = read_problem_type(content, source)
-    task = infer_task(here, architecture.sentence_objective, problem_type)
+    is_half = len({f"{head}/dense/{part}" for part in ("kernel", "bias")} & here.keys()) == 1
+    task = None
+    if not is_half:
+        task = infer_task(here, architecture.sentence_objective, problem_type)
     unread = architecture.replaced_pooler if has_inner_classifier(there) else ()
     left = tuple(n for n in rest if n in unread or re.search(architecture.unread, n))
-    homeless = _homeless(architecture, content, task, here, [n for n in rest if n not in left])
+    unknown = there if is_half else [n for n in rest if n not in left]
+    homeless = _homeless(architecture, content, task, here, unknown)
     if homeless is not None:
         task = None
     elif task is None and architecture.task is not None:
         task = {"kind": architecture.task}
+    if task is not None and task["kind"] == "regress":
+        _tell_of_activation(content, source)
     labels = None
     if task is not None and task["kind"] in ("classify", "tag"):
         labels = read_labels(content, len(here[f"{head}/dense/bias"]), source)
@@ -206,6 +215,19 @@ def export_model(
     return content, there
 
 
+def _unwrapped(arrays: Arrays) -> Arrays:
+    """Names without what is no module of the model: where it was compiled, or run on many GPUs.
+
+    Example:
+        >>> list(_unwrapped({"module.bert.x": np.zeros(1), "module.bert._orig_mod.y": np.zeros(1)}))
+        ['bert.x', 'bert.y']
+    """
+    found = {re.sub(r"(?<![^.])_orig_mod\.", "", name): array for name, array in arrays.items()}
+    if found and all(name.startswith("module.") for name in found):
+        found = {name.removeprefix("module."): array for name, array in found.items()}
+    return found if len(found) == len(arrays) else arrays
+
+
 def _with_prefix(architecture: Architecture, arrays: Arrays) -> Arrays:
     prefix = f"{architecture.prefix}."
     if any(name.startswith(prefix) for name in arrays):
@@ -221,9 +243,9 @@ def _homeless(
     content: Mapping[str, Any],
     task: Mapping[str, Any] | None,
     here: Arrays,
-    rest: Iterable[str],
+    unknown: Iterable[str],
 ) -> str | None:
-    """The head that kbert has no task for, in words, or None."""
+    """The head that kbert has no task for, in words, or None; `unknown` are names there."""
     if task is not None and task["kind"] == "regress":
         bias = here["classifier/dense/bias"]
         if len(bias) != 1:
@@ -231,13 +253,29 @@ def _homeless(
                 f"a regression of {len(bias)} numbers for each text, where kbert's TextRegressor "
                 "gives one"
             )
-    names = sorted(name for name in rest if name.startswith(architecture.heads))
+    names = sorted(name for name in unknown if name.startswith(architecture.heads))
     if task is not None or not names:
         return None
     classes: Any = content.get("architectures")
     named = isinstance(classes, list) and classes and isinstance(classes[0], str)
     whose = classes[0] if named else architecture.title
     return f"a head of {whose} that kbert has no task for ({', '.join(names)})"
+
+
+def _tell_of_activation(content: Mapping[str, Any], source: str) -> None:
+    """Logs what a CrossEncoder of sentence-transformers makes of the number that kbert gives."""
+    own = content.get("sentence_transformers")
+    if isinstance(own, dict) and "activation_fn" in own:
+        said = own["activation_fn"]
+    else:  # before version 4
+        said = content.get("sbert_ce_default_activation_function")
+    if said is None or str(said).endswith(".Identity"):
+        return
+    logging.warning(
+        "The scores of a TextRegressor are logits: sentence-transformers gives %s of them, by %s",
+        str(said).rpartition(".")[2].lower(),
+        source,
+    )
 
 
 def _class_ending(architecture: Architecture, arrays: Arrays, head: str | None) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from kbert import atomic
 from kbert.checkpoints.checkpoint import Checkpoint
@@ -177,28 +178,41 @@ def row_settings(folder: Path, max_positions: int) -> dict[str, Any]:
     """The longest row and the prompts, as settings of a `TextEmbedder`."""
     settings: dict[str, Any] = {}
     tokenizer = _of_tokenizer(folder)
-    if (path := folder / _LENGTHS_FILE).is_file():
-        content = read_json(path)
-        # Since version 6 it is the tokenizer's.
-        longest = content.get("max_seq_length", tokenizer.get("model_max_length"))
-        if longest is not None and longest < max_positions:
-            settings["max_length"] = longest
-        if content.get("do_lower_case") and not tokenizer.get("do_lower_case"):
-            raise ValueError(
-                "Texts in lower case are the tokenizer's to make. "
-                f"Received: do_lower_case in {path}, and not in tokenizer_config.json"
-            )
-    if (path := folder / _PROMPTS_FILE).is_file():
-        content = read_json(path)
-        prompts = {k: v for k, v in (content.get("prompts") or {}).items() if v}
-        usual = content.get("default_prompt_name")
-        if unknown := sorted({*prompts} - {*_PROMPTS}) or ([usual] if usual else []):
-            raise ValueError(
-                f"Prompts are {' and '.join(_PROMPTS)}, and none is put before texts that nobody "
-                f"named one for. Received: {', '.join(unknown)} in {path}"
-            )
-        settings |= {f"{name}_prompt": text for name, text in prompts.items()}
-    return settings
+    path = folder / _LENGTHS_FILE
+    content = read_json(path) if path.is_file() else {}
+    longest = content.get("max_seq_length")
+    if longest is None:  # then, and since version 6 always, it is the tokenizer's
+        longest = tokenizer.get("model_max_length")
+    if longest is not None and longest < max_positions:  # 1e30 there is no limit
+        settings["max_length"] = longest
+    if content.get("do_lower_case") and not tokenizer.get("do_lower_case"):
+        raise ValueError(
+            "Texts in lower case are the tokenizer's to make. "
+            f"Received: do_lower_case in {path}, and not in tokenizer_config.json"
+        )
+    return settings | prompt_settings(folder)
+
+
+def prompt_settings(folder: Path) -> dict[str, Any]:
+    """The prompts, as settings of a `TextEmbedder`; logs a similarity that is not kbert's."""
+    path = folder / _PROMPTS_FILE
+    if not path.is_file():
+        return {}
+    content = read_json(path)
+    prompts = {k: v for k, v in (content.get("prompts") or {}).items() if v}
+    usual = content.get("default_prompt_name")
+    if unknown := sorted({*prompts} - {*_PROMPTS}) or ([usual] if usual else []):
+        raise ValueError(
+            f"Prompts are {' and '.join(_PROMPTS)}, and none is put before texts that nobody "
+            f"named one for. Received: {', '.join(unknown)} in {path}"
+        )
+    if (similarity := content.get("similarity_fn_name")) not in (None, "cosine"):
+        logging.warning(
+            "kbert's similarity is the cosine: sentence-transformers compares by %r, by %s",
+            similarity,
+            path,
+        )
+    return {f"{name}_prompt": text for name, text in prompts.items()}
 
 
 def _of_tokenizer(folder: Path) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.huggingface.sentence_transformers import (
     KIND,
     MODULES_FILE,
+    prompt_settings,
     read_modules,
-    row_settings,
     write_prompts,
 )
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, serialise
@@ -89,7 +89,7 @@ def read_folder(folder: Path) -> Checkpoint[StaticConfig]:
     return Checkpoint(
         config=made,
         arrays={_TABLE: table},
-        task={"kind": KIND, "normalize": normalize, **row_settings(folder, longest)},
+        task={"kind": KIND, "normalize": normalize, **prompt_settings(folder)},
         source=str(folder),
     )
 

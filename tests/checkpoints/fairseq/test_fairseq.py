@@ -141,6 +141,8 @@ def test_what_is_another_model_is_refused(tmp_path):
     refused("Received: neither", args=None)
     settings = {**SETTINGS, "encoder_normalize_before": True}
     refused("`encoder_normalize_before` must be False", args=argparse.Namespace(**settings))
+    for key in ("layernorm_embedding", "no_scale_embedding"):
+        refused(f"`{key}` must be True", args=argparse.Namespace(**SETTINGS, **{key: False}))
     settings = {key: x for key, x in SETTINGS.items() if key != "encoder_layers"}
     refused("Received: no encoder_layers", args=argparse.Namespace(**settings))
     words = "decoder.sentence_encoder.embed_tokens.weight"
@@ -151,6 +153,21 @@ def test_what_is_another_model_is_refused(tmp_path):
     save(tmp_path, untied)
     with pytest.raises(ValueError, match="kbert ties these weights"):
         read_checkpoint(tmp_path)
+
+
+def test_the_activation_under_the_classes_is_tanh(tmp_path):
+    model = make(transformers.RobertaForSequenceClassification, num_labels=3)
+    tanh, relu = (argparse.Namespace(**SETTINGS, pooler_activation_fn=x) for x in ("tanh", "relu"))
+    save(tmp_path, fairseq_state(model), args=relu)
+    with pytest.raises(
+        ValueError, match=r"`pooler_activation_fn` must be 'tanh'.*Received: 'relu'"
+    ):
+        read_checkpoint(tmp_path)
+    save(tmp_path, fairseq_state(model), args=tanh)
+    assert read_checkpoint(tmp_path).config.pooler_activation == "tanh"
+    # Without such a head nothing has that activation.
+    save(tmp_path, fairseq_state(make(transformers.RobertaForMaskedLM)), args=relu)
+    assert read_checkpoint(tmp_path).config.pooler_activation is None
 
 
 def test_a_weight_that_nothing_is_made_of_is_listed(tmp_path):

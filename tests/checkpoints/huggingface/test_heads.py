@@ -159,6 +159,28 @@ def test_one_output_is_a_number():
     assert again["problem_type"] == "regression"
 
 
+SIGMOID = "torch.nn.modules.activation.Sigmoid"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"sentence_transformers": {"activation_fn": SIGMOID, "version": "4.0.1"}}, True),
+        ({"sbert_ce_default_activation_function": SIGMOID}, True),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, False),
+        ({"sentence_transformers": {"version": "4.0.1"}}, False),
+        ({}, False),
+    ],
+)
+def test_a_cross_encoder_s_activation_is_told_of(said, told, caplog):
+    one = {f"classifier/dense/{x}": np.ones((16, 1)[i:], "float32") for i, x in enumerate(PARTS)}
+    content, there = export_model(tiny_config(), one)
+    found = import_model({**content, **said}, there, "a folder")
+    assert found.task == {"kind": "regress"}
+    expected = "are logits: sentence-transformers gives sigmoid of them, by a folder"
+    assert caplog.text.count(expected) == len(caplog.records) == int(told)
+
+
 def test_a_regression_of_two_numbers_has_no_task():
     content, there = export_model(tiny_config(), arrays("classifier"))
     found = import_model({**content, "problem_type": "regression"}, there, "")
@@ -173,6 +195,18 @@ def test_next_sentences_alone_say_the_task():
 
 def task(found, **changes):
     return import_model(*export_model(tiny_config(**changes), found), "").task
+
+
+@pytest.mark.parametrize("head", ["classifier", "tokens", "choice"])
+@pytest.mark.parametrize("part", ["weight", "bias"])
+def test_half_a_head_is_named(head, part):
+    content, there = export_model(tiny_config(), arrays(head))
+    there = {name: x for name, x in there.items() if name.endswith(part)}
+    found = import_model(content, there, "")
+    (ending,) = content["architectures"]
+    assert (found.task, found.labels) == (None, None)
+    said = f"a head of {ending} that kbert has no task for (classifier.{part})"
+    assert found.homeless == said
 
 
 def test_a_head_that_kbert_does_not_know_is_left_alone():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kbert
+from kbert.checkpoints import read_checkpoint
 from kbert.tasks import Task, TextClassifier, TextEmbedder
 
 TEXTS = ["the fox jumps", "a lazy dog", "over the quick brown fox the dog jumps"]
@@ -92,6 +93,36 @@ def test_since_version_6_the_longest_row_is_the_tokenizer_s(tokenizer, tmp_path)
     assert (loaded.max_length, loaded.token_pooling) == (12, "cls")
     edit(tmp_path / "tokenizer_config.json", model_max_length=10**30)
     assert TextEmbedder.from_preset(tmp_path).max_length is None
+
+
+@pytest.mark.parametrize("lengths", [None, {}, {"max_seq_length": None, "do_lower_case": False}])
+@pytest.mark.parametrize(
+    ("length", "longest"),
+    [(12, 12), (40, None), (64, None), (1e30, None), (int(1e30), None), (None, None)],
+)
+def test_where_no_file_says_the_longest_row_the_tokenizer_does(
+    tokenizer, tmp_path, lengths, length, longest
+):
+    make(tokenizer).save_to_preset(tmp_path, "huggingface")
+    path = tmp_path / "sentence_bert_config.json"
+    path.unlink()
+    if lengths is not None:
+        path.write_text(json.dumps(lengths))
+    edit(tmp_path / "tokenizer_config.json", model_max_length=length)
+    found = read_checkpoint(tmp_path).task
+    assert found.get("max_length") == longest
+    path.write_text('{"max_seq_length": 10}')
+    assert read_checkpoint(tmp_path).task["max_length"] == 10
+
+
+@pytest.mark.parametrize(("name", "told"), [("dot", True), ("cosine", False), (None, False)])
+def test_another_similarity_is_told_of(tokenizer, tmp_path, name, told, caplog):
+    make(tokenizer).save_to_preset(tmp_path, "huggingface")
+    edit(tmp_path / "config_sentence_transformers.json", similarity_fn_name=name)
+    caplog.clear()
+    read_checkpoint(tmp_path)
+    assert caplog.text.count("kbert's similarity is the cosine") == int(told)
+    assert ("compares by 'dot', by " in caplog.text) == told
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,23 @@ def test_sentence_transformers_counts_unknown_tokens(tmp_path, place, normalize)
     np.testing.assert_allclose(task.predict(TEXTS), wanted, atol=1e-6)
 
 
+def test_sentence_transformers_has_no_longest_row(tmp_path):
+    write_safetensors(tmp_path / "model.safetensors", {"embedding.weight": TABLE})
+    tokenizer_file(tmp_path)
+    listed = [{"path": "", "type": "sentence_transformers.models.StaticEmbedding"}]
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 4}')
+    for lengths in (None, "{}", '{"max_seq_length": 3}'):
+        if lengths is not None:
+            (tmp_path / "sentence_bert_config.json").write_text(lengths)
+        task = TextEmbedder.from_preset(tmp_path)
+        assert task.max_length is None
+        wanted = means([[2] * 9])
+        np.testing.assert_allclose(task.predict(["a " * 9]), wanted, atol=1e-6)
+        ends = task.predict(["a " * 9 + "dog"])  # the last token counts
+        np.testing.assert_allclose(ends, means([[2] * 9 + [5]]), atol=1e-6)
+
+
 def make(**settings):
     keras.utils.set_random_seed(2)
     tokenizer = kbert.WordPieceTokenizer([*PIECES, "[CLS]", "[SEP]", "[MASK]"])

@@ -79,6 +79,19 @@ def with_buffers(state):
     return {**state, **buffers, **fit}
 
 
+def of_data_parallel(state):
+    return {f"module.{name}": tensor for name, tensor in state.items()}
+
+
+def compiled(state):
+    return {f"_orig_mod.{name}": tensor for name, tensor in state.items()}
+
+
+def compiled_within(state):
+    inner = {name.replace("bert.", "bert._orig_mod.", 1): x for name, x in state.items()}
+    return of_data_parallel(inner)
+
+
 def in_half(state):
     return {name: tensor.half() for name, tensor in state.items()}
 
@@ -95,7 +108,11 @@ def assert_same_model(folder, model):
 
 
 @pytest.mark.parametrize(
-    "change", [dict, old_names, without_prefix, with_tied_copies, with_buffers]
+    "change",
+    [
+        *(dict, old_names, without_prefix, with_tied_copies, with_buffers),
+        *(of_data_parallel, compiled, compiled_within),
+    ],
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_bert_as_files_name_it(tmp_path, change, stream):
