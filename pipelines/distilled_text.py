@@ -153,6 +153,10 @@ class DistilledText(MaskedText):
         steps = steps_of_epoch(self.manifest, self.options)
         return "\n".join([f"{super().summary()}; about {steps:,} steps an epoch", *self._lines])
 
+    def saved_kind(self, task: Distiller) -> str | None:
+        """The student's, where it has a trained head."""
+        return task.student.kind if self.has_heads else None
+
     def save(self, task: Distiller, folder: str) -> None:
         """Writes the student; without a trained head its encoder alone, for a new head."""
         if self.has_heads:

@@ -101,6 +101,10 @@ class ShardsObjective:
         """Why the held-out split cannot be evaluated on, or None."""
         return None if self.manifest.split("held_out").documents else "0 held-out documents"
 
+    def saved_kind(self, task: Any) -> str | None:
+        """The kind of task that `save` writes; None for a model alone."""
+        return task.kind
+
     def save(self, task: Any, folder: str) -> None:
         """Writes what was trained, to continue from."""
         task.save_to_preset(folder)
