@@ -94,8 +94,11 @@ class ShardsObjective:
         return self.manifest.summary()
 
     def data(self) -> dict:
-        """The training data, by its name in run.json."""
-        return {"data": self.manifest.checksum}
+        """The training data and what its ids mean, by their names in run.json.
+
+        The data may change in the middle of a run, the tokenizer only by its own name.
+        """
+        return {"data": self.manifest.checksum, "tokenizer": self.tokenizer.checksum}
 
     def why_no_evaluation(self) -> str | None:
         """Why the held-out split cannot be evaluated on, or None."""

@@ -9,7 +9,9 @@ import pytest
 
 import kbert
 from kbert.training.run.checkpoints import Checkpoints
-from pipelines.flags import parse_settings
+from kbert.training.strategies import make_strategy
+from pipelines.flags import apply_recipe, parse_settings
+from pipelines.masked_text import MaskedText
 from tests.harness import tiny_config
 from tests.killing import kill_after_checkpoint
 from tests.processes import start_program
@@ -157,6 +159,14 @@ def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
     assert (after[:-1] == before).all()
     pieces = [tiny_vocabulary.index(piece) for piece in ("quick", *("##f", "##o", "##x"))]
     assert after[-1] == pytest.approx(before[pieces].mean(axis=0), abs=1e-6)
+
+
+def test_the_tokenizer_is_a_setting_beside_the_data(parse, data_dir, tiny_vocabulary):
+    options = parse(*arguments(data_dir, "run"))
+    apply_recipe(options)
+    data = MaskedText.from_flags(options, make_strategy()).data()
+    assert data["tokenizer"] == kbert.WordPieceTokenizer(tiny_vocabulary).checksum
+    assert data["data"] == kbert.data.read_manifest(data_dir).checksum
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ SAME, CHANGED = "same", "changed"
 # Entries of the file that are no settings. The format is not in files of the first version.
 _VERSION, _FORMAT, _CHANGES = "kbert", "format_version", "changes"
 _FORMAT_VERSION = 2
+_LATER = ("tokenizer",)  # settings that files of before 1.0.0 may lack, whatever their format
 _WEIGHTS = (".safetensors", ".h5", ".hdf5", ".index")
 
 # "same", "changed", or names of settings that may change.
@@ -99,10 +100,11 @@ def differences(
     for group in ("task", "settings"):
         if isinstance(before.get(group), dict):  # a task may be a name
             before[group] = registry.current(before[group])
+    unknown = {name for name in _LATER if name not in before}
     return {
         name: f"was {a!r}, is {b!r}"
         for name, a, b in _compared(before, now, "", same_version)
-        if a != b and not _is_named(name, unchecked)
+        if a != b and name not in unknown and not _is_named(name, unchecked)
     }
 
 

@@ -288,6 +288,16 @@ def test_settings_are_kept_and_changes_are_refused(tmp_path):
 
 
 @pytest.mark.usefixtures("eagerly")
+def test_a_tokenizer_is_compared_where_the_file_says_which(tmp_path):
+    run_toy.main(tmp_path, steps=4, settings={"data": "a"})  # as before the setting was there
+    run_toy.main(tmp_path, steps=4, settings={"data": "a", "tokenizer": "x"})
+    changed = {"data": "b", "tokenizer": "x"}
+    run_toy.main(tmp_path, steps=4, settings=changed, resume=["data"])
+    with pytest.raises(ValueError, match=r"Received: tokenizer was 'x', is 'y'$"):
+        run_toy.main(tmp_path, steps=4, settings={"data": "c", "tokenizer": "y"}, resume=["data"])
+
+
+@pytest.mark.usefixtures("eagerly")
 def test_one_process_at_a_time_writes(tmp_path):
     with (
         atomic.refusing_others(tmp_path),
