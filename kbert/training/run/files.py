@@ -47,7 +47,11 @@ class RunFiles:
         self.curves = Curves(self.folder / "tensorboard") if tensorboard and is_chief else None
 
     def open(
-        self, settings: Mapping[str, Any], unchecked: Collection[str], resume: Resume
+        self,
+        settings: Mapping[str, Any],
+        unchecked: Collection[str],
+        resume: Resume,
+        end: int | None = None,
     ) -> dict[str, Any] | None:
         """Prepares the folder; returns its newest checkpoint (`Checkpoints.latest`), None if new.
 
@@ -63,6 +67,7 @@ class RunFiles:
                 unchecked=unchecked,
                 resume=resume,
                 step=latest["step"],
+                end=end,
                 writes=self.is_chief,
             )
         elif self.is_chief:

@@ -33,6 +33,7 @@ def check_settings(
     unchecked: Collection[str] = (),
     resume: Resume = SAME,
     step: int = 0,
+    end: int | None = None,
     writes: bool = True,
 ) -> None:
     """Raises if a run would resume with other settings than it was started with.
@@ -46,10 +47,11 @@ def check_settings(
         resume: `"same"` accepts no change, `"changed"` any, and names those of these settings;
             what changed is written to the file, and holds from then on.
         step: Updates made so far, written with the changes.
+        end: Those of the whole run. Changes that would end it before `step` are refused.
         writes: Whether this process writes the file.
 
     Raises:
-        ValueError: The settings differ; every difference is listed.
+        ValueError: The settings differ; every difference is listed. Or they end the run too early.
 
     Example:
         >>> import tempfile
@@ -79,6 +81,12 @@ def check_settings(
             "with; for a new one, choose another folder; to change settings in the middle of the "
             f'run, pass resume="changed" or --allow_changes={names}. '
             f"Received: {listed}"
+        )
+    if found and end is not None and end < step:
+        raise ValueError(
+            f"A run may not end before the steps that are made; choose another folder, or give it "
+            f"{step} steps at least. Received: an end after step {end} of {path.parent}, whose "
+            f"last checkpoint is of step {step}"
         )
     if found and writes:
         changes = [*before.get(_CHANGES, ()), {"step": step, **found}]
