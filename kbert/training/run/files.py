@@ -8,6 +8,7 @@ best/                the best weights that those checkpoints refer to
 tensorboard/         curves, on request
 """
 
+import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -71,6 +72,12 @@ class RunFiles:
                 writes=self.is_chief,
             )
         elif self.is_chief:
+            if latest is not None:
+                warnings.warn(
+                    f"{self.folder} has checkpoints and no run.json: whether the run had these "
+                    f"settings is not known, and step {latest['step']} is resumed with them",
+                    stacklevel=3,
+                )
             write_settings(path, settings)
         step = 0 if latest is None else latest["step"]
         if self.is_chief:

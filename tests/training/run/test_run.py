@@ -298,6 +298,15 @@ def test_a_change_that_ends_a_run_before_its_checkpoint_is_refused(tmp_path):
 
 
 @pytest.mark.usefixtures("eagerly")
+def test_checkpoints_without_settings_are_told(tmp_path):
+    run_toy.main(tmp_path, steps=4, settings={"rate": 0.1})
+    (tmp_path / "run.json").unlink()
+    with pytest.warns(UserWarning, match="has checkpoints and no run.json.* step 4 is resumed"):
+        run_toy.main(tmp_path, steps=4, settings={"rate": 0.2})
+    assert json.loads((tmp_path / "run.json").read_text())["rate"] == 0.2
+
+
+@pytest.mark.usefixtures("eagerly")
 def test_a_tokenizer_is_compared_where_the_file_says_which(tmp_path):
     run_toy.main(tmp_path, steps=4, settings={"data": "a"})  # as before the setting was there
     run_toy.main(tmp_path, steps=4, settings={"data": "a", "tokenizer": "x"})
