@@ -329,6 +329,20 @@ def absolute(path: str | os.PathLike) -> str:
     return os.fspath(path) if is_remote(path) else os.path.abspath(path)
 
 
+def check_folder(path: str | os.PathLike) -> None:
+    """Raises NotADirectoryError where no such folder is or can be made, since a file is there.
+
+    >>> check_folder("/no/such/folder")
+    """
+    found = absolute(path)
+    while not (is_remote(path) or os.path.lexists(found)):
+        found = os.path.dirname(found)
+    if is_file(found):
+        raise NotADirectoryError(
+            f"{os.fspath(path)} must be a folder, or become one. Received: the file {found}"
+        )
+
+
 def glob(pattern: str) -> list[str]:
     """Paths that match a pattern, in any order; `**` stands for folders at any depth.
 

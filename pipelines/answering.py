@@ -86,13 +86,15 @@ def answer(program: str, task_class: type[Task], options: flags.FlagValues, colu
         **chosen.identity(),
     }
     output = _output(program, options.output, identity, task)
-    if output.finished:
-        print(f"{options.output} holds {output.records:,} answers, finished", file=sys.stderr)
-        return
-    with Progress(options.output, records.size, "B", "answers") as bar:
+    finished = output.finished  # then the input and the output are read, and none is answered
+    with Progress(options.output, records.size, "B", "answers", int(not finished)) as bar:
         for answered in experiments.answer_records(task, records, output, **how):
             bar.show(records.consumed, answered)
-    print(f"{output.records:,} answers in {options.output}", file=sys.stderr)
+    said = f"{output.records:,} answers"
+    print(
+        f"{options.output} holds {said}, finished" if finished else f"{said} in {options.output}",
+        file=sys.stderr,
+    )
 
 
 def load(program: str, task_class: type[Task], folder: str) -> tuple[Task, Callable[[], str]]:

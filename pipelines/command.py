@@ -29,7 +29,7 @@ def run(main: Callable[[list[str]], None], define_flags: Callable[[], None], doc
     define_flags()
     for name in set(flags.FLAGS) - before:
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
-    sys.modules["__main__"].__doc__ = doc
+    sys.modules["__main__"].__doc__ = doc.replace("%", "%%")  # absl formats it
     # The settings of the user's own task are flags too: its module is imported before those.
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda given: "-task_module=" not in given)
     warnings.formatwarning = _message_alone

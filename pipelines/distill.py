@@ -72,8 +72,9 @@ from .distill_flags import (
 )
 from .distilled_text import DistilledText, apply_general
 from .flags import define_dry_run_flag
+from .outputs import keep_what_is_read
 from .task_flags import data, define_task_flag, define_task_module_flag, define_task_settings
-from .task_run import keep_what_is_read, make_runs
+from .task_run import make_runs
 from .training_run import check_averaging, train_objective
 
 

@@ -26,7 +26,7 @@ from .distill_flags import (
     student_arguments,
     student_preset,
 )
-from .flags import default_checkpoints, differences
+from .flags import default_checkpoints, differences, set_default_warmup
 from .masked_text import MaskedText
 from .shards import Corpus, read_corpus
 
@@ -153,6 +153,10 @@ class DistilledText(MaskedText):
         steps = steps_of_epoch(self.manifest, self.options)
         return "\n".join([f"{super().summary()}; about {steps:,} steps an epoch", *self._lines])
 
+    def saved_kind(self, task: Distiller) -> str | None:
+        """The student's, where it has a trained head."""
+        return task.student.kind if self.has_heads else None
+
     def save(self, task: Distiller, folder: str) -> None:
         """Writes the student; without a trained head its encoder alone, for a new head."""
         if self.has_heads:
@@ -198,9 +202,7 @@ def apply_general(options: flags.FlagValues) -> None:
             "--train_steps must be given; the shards have about "
             f"{steps_of_epoch(manifest, options):,} steps an epoch. Received: none"
         )
-    least = 1 if options.decay == "inverse_sqrt" else 0  # it is relative to the warm-up
-    warmup = round(chosen.general["warmup_share"] * options.train_steps)
-    options.set_default("warmup_steps", max(least, warmup))
+    set_default_warmup(options, round(chosen.general["warmup_share"] * options.train_steps))
     default_checkpoints(options)
 
 

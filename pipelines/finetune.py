@@ -48,6 +48,7 @@ from kbert.training import NonFiniteLoss
 
 from . import command, option_flags
 from .flags import ResumeOptions
+from .outputs import keep_what_is_read
 from .task_flags import (
     DataOptions,
     SeriesOptions,
@@ -56,7 +57,7 @@ from .task_flags import (
     define_task_module_flag,
     define_task_settings,
 )
-from .task_run import keep_what_is_read, make_runs
+from .task_run import make_runs
 
 
 def define_flags() -> None:

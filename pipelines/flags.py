@@ -7,6 +7,8 @@ from typing import Any
 from absl import flags
 
 from kbert.data.pretraining.settings import Settings
+from kbert.files import Path
+from kbert.json_file import read_json
 from kbert.models.memory import PRECISIONS
 from kbert.options import Options, option
 from kbert.recipes import OBJECTIVES, RECIPES, Recipe, recipe
@@ -224,7 +226,8 @@ class ResumeOptions(Options):
     allow_changes: tuple[str, ...] = option(
         (),
         help="Names of settings that may differ from those the run was started with, such as "
-        "learning_rate,train_steps. Other changes, and other data, are refused.",
+        "learning_rate,train_steps. Other changes, and other data, are refused. With train_steps "
+        "the warm-up stays as it was, unless --warmup_steps is given.",
         changes_numbers=False,
     )
 
@@ -262,10 +265,25 @@ def apply_recipe(options: flags.FlagValues) -> Recipe | None:
                 options.set_default(name, value)
     if options.train_steps is None:
         raise ValueError("--train_steps must be given, or --recipe. Received: neither")
-    least = 1 if options.decay == "inverse_sqrt" else 0  # it is relative to the warm-up
-    options.set_default("warmup_steps", max(least, default_warmup(options.train_steps, most)))
+    set_default_warmup(options, default_warmup(options.train_steps, most))
     default_checkpoints(options)
     return chosen
+
+
+def set_default_warmup(options: flags.FlagValues, usual: int) -> None:
+    """The default of the warm-up: of a run whose length is changed, what the run has.
+
+    Args:
+        options: the parsed flags.
+        usual: what follows from the length.
+    """
+    least = 1 if options.decay == "inverse_sqrt" else 0  # it is relative to the warm-up
+    steps = max(least, usual)
+    if options.model_dir and "train_steps" in options.allow_changes:
+        path = Path(options.model_dir) / "run.json"
+        before = read_json(path) if path.is_file() else {}
+        steps = before.get("flags", {}).get("warmup_steps", steps)
+    options.set_default("warmup_steps", steps)
 
 
 def default_checkpoints(options: flags.FlagValues) -> None:

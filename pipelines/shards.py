@@ -94,12 +94,19 @@ class ShardsObjective:
         return self.manifest.summary()
 
     def data(self) -> dict:
-        """The training data, by its name in run.json."""
-        return {"data": self.manifest.checksum}
+        """The training data and what its ids mean, by their names in run.json.
+
+        The data may change in the middle of a run, the tokenizer only by its own name.
+        """
+        return {"data": self.manifest.checksum, "tokenizer": self.tokenizer.checksum}
 
     def why_no_evaluation(self) -> str | None:
         """Why the held-out split cannot be evaluated on, or None."""
         return None if self.manifest.split("held_out").documents else "0 held-out documents"
+
+    def saved_kind(self, task: Any) -> str | None:
+        """The kind of task that `save` writes; None for a model alone."""
+        return task.kind
 
     def save(self, task: Any, folder: str) -> None:
         """Writes what was trained, to continue from."""

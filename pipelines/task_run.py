@@ -1,8 +1,7 @@
 """Runs of experiments on a task: from the parsed flags to the best model."""
 
-import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +13,7 @@ from kbert.experiments import Experiment, Result, Series
 from kbert.files import Path, copy_tree
 
 from . import option_flags
+from .outputs import check_outputs
 from .pictures import draw_confusion
 from .task_flags import SeriesOptions, settings
 
@@ -39,25 +39,6 @@ def make_runs(
         sys.exit(128 + stopped.signal)  # the status of a signal, as in a shell
 
 
-def keep_what_is_read(
-    options: flags.FlagValues, read: Sequence[str], written: Sequence[str]
-) -> None:
-    """Raises ValueError where a command would write over, or into, a model that it reads.
-
-    Args:
-        options: the parsed flags.
-        read: the flags of models.
-        written: those of folders.
-    """
-    for model, folder in itertools.product(read, written):
-        source, target = options[model].value, options[folder].value
-        if None not in (source, target) and Path(source).resolve() == Path(target).resolve():
-            raise ValueError(
-                f"The model of --{model} would be written over: give another --{folder}. "
-                f"Received: --{model}={source}, --{folder}={target}"
-            )
-
-
 def _make_runs(
     experiment: Experiment, options: flags.FlagValues, also: Callable[[Result | Series], Any]
 ) -> None:
@@ -69,6 +50,7 @@ def _make_runs(
     if not experiments.devices(options.strategy).is_chief:
         _run(experiment, options, given)
         return
+    check_outputs(options, experiment.task_class.kind)
     print(experiment.summary())
     if options.dry_run:
         print(experiments.preview(experiment, **given))

@@ -25,6 +25,7 @@ from kbert.training.strategies import Strategy
 
 from .distill_flags import DistillationOptions
 from .flags import ModelOptions, ObjectiveOptions, ResumeOptions, RowsOptions, RunOptions
+from .outputs import check_outputs, keep_what_is_read
 from .shards import ShardsObjective
 from .translation import Translation
 from .translation_flags import TranslationOptions
@@ -38,6 +39,8 @@ UNCHECKED = (
         *(MaskingSettings, TranslationOptions, DistillationOptions),
     ) for name in options.unchecked()),
 )  # fmt: skip
+
+READ = ("init_preset", "teacher", "student", "data_dir", "model_dir")  # flags of folders
 
 # Flags that came later: run.json has them where they are given, and else is what it was before.
 LATER = ("final_masked_share", "ema")
@@ -59,6 +62,7 @@ def train_objective(
         strategy: devices.
         description: of the recipe, to be printed.
     """
+    keep_what_is_read(options, READ, written=("preset_dir", "export_dir"))
     phases = objective.phases()
     keras.utils.set_random_seed(options.seed)
     with strategy.scope():
@@ -80,6 +84,7 @@ def train_objective(
             f"Received: {no_evaluation}"
         )
     if strategy.is_chief:
+        check_outputs(options, objective.saved_kind(task))
         if description is not None:
             print(description)
         parameters = sum(math.prod(v.shape) for v in task.trainable_variables)

@@ -127,6 +127,10 @@ class Translation:
             ]
         return {"tokenizer": self.tokenizer.checksum, "pairs": pairs}
 
+    def saved_kind(self, task: kbert.tasks.Translator) -> str | None:
+        """The kind of task that `save` writes."""
+        return task.kind
+
     def save(self, task: kbert.tasks.Translator, folder: str) -> None:
         """Writes what was trained, to continue from."""
         task.save_to_preset(folder)

@@ -79,6 +79,20 @@ def test_what_is_there(folder):
     assert files.glob(f"{folder}/*.txt") == [f"{folder}/b.txt"]
 
 
+def test_a_folder_that_can_be_made(folder):
+    (folder / "a.txt").write_text("x")
+    for path in (folder, folder / "new" / "one"):
+        files.check_folder(path)
+    with pytest.raises(NotADirectoryError, match=r"must be a folder.*Received: the file .*a\.txt"):
+        files.check_folder(folder / "a.txt")
+
+
+def test_a_folder_below_a_file(tmp_path):
+    (tmp_path / "a").write_text("x")
+    with pytest.raises(NotADirectoryError, match=r"a/b/c must be .*Received: the file .*/a$"):
+        files.check_folder(tmp_path / "a" / "b" / "c")
+
+
 def test_content(folder):
     path = folder / "a.txt"
     path.write_text("é\r\nz", encoding="utf-8")

@@ -13,7 +13,7 @@ from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.keys import make_config
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
 from kbert.configs.base import Config
-from kbert.files import Path
+from kbert.files import Path, check_folder
 from kbert.json_file import read_json
 from kbert.types import Arrays, PathLike
 
@@ -43,9 +43,7 @@ def write_preset(
     Raises:
         ValueError: the folder holds a model in another format.
     """
-    refuse_other(Path(folder), "model.weights.h5", "a KerasHub preset")
-    refuse_other(Path(folder), "config.json", "a Hugging Face model")
-    refuse_other(Path(folder), ADAPTER_FILE, "an adapter")
+    _refuse_others(Path(folder))
     # The key under which a model's config lies says what it is.
     content: dict[str, Any] = {"format_version": FORMAT_VERSION, config.kind: config.to_dict()}
     if task is not None:
@@ -111,6 +109,41 @@ def read_folder(folder: Path) -> Checkpoint:
         labels=None if labels is None else tuple(labels),
         adapters=content.get("adapters"),
     )
+
+
+def check_target(folder: PathLike, kind: str | None) -> None:
+    """Raises where `write_preset` would fail, or write over the preset of another task.
+
+    Args:
+        folder: the preset's.
+        kind: of the task that will be written; None for a model without one.
+
+    Raises:
+        NotADirectoryError: a file is there.
+        ValueError: the folder holds a model in another format, or another task.
+    """
+    check_folder(folder)
+    folder = Path(folder)
+    _refuse_others(folder)
+    if not is_folder(folder):
+        return
+    task = read_json(folder / CONFIG_FILE).get("task")
+    found = registry.current(task).get("kind") if isinstance(task, dict) else None
+    if found != kind:
+        raise ValueError(
+            "The folder holds another model, which would be written over; choose another. "
+            f"Received: {folder}, with {_of_task(found)}, for {_of_task(kind)}"
+        )
+
+
+def _of_task(kind: str | None) -> str:
+    return "a model without a task" if kind is None else f"one of the task {kind!r}"
+
+
+def _refuse_others(folder: Path) -> None:
+    refuse_other(folder, "model.weights.h5", "a KerasHub preset")
+    refuse_other(folder, "config.json", "a Hugging Face model")
+    refuse_other(folder, ADAPTER_FILE, "an adapter")
 
 
 def refuse_other(folder: Path, config_file: str, kind: str) -> None:

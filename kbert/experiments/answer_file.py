@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import json
 import os
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -50,19 +51,24 @@ class AnswerState:
         self.path = Path(path)
         self._note = Path(f"{self.path}.state.json")
         self.state = {"records": 0, "checksum": 0, "finished": False, **identity}
-        written = _is_written(self.path)
         before = read_note(self._note, "The state file of answers")
-        if before and self._is_begun(before, written):
+        if before and self._is_begun(before):
             self.state = before
             self.check(identity)
-        elif written and not before:
+        elif before and before["records"]:
+            warnings.warn(
+                f"{self.path} is not there any more, with the {before['records']:,} answers of "
+                f"{self._note.name}: starting over",
+                stacklevel=3,
+            )
+        elif not before and _is_written(self.path):
             raise ValueError(
                 f"{self.path} already exists, without a state file that says what wrote it; "
                 "remove it, or choose another output"
             )
 
-    def _is_begun(self, state: dict[str, Any], written: bool) -> bool:
-        return written or state["finished"]
+    def _is_begun(self, state: dict[str, Any]) -> bool:
+        return _is_written(self.path)
 
     @property
     def finished(self) -> bool:
@@ -105,9 +111,19 @@ class AnswerFile(AnswerState):
         super().__init__(path, identity)
         self._file = GrowingFiles(os.fspath(path))
 
-    def _is_begun(self, state: dict[str, Any], written: bool) -> bool:
+    def _is_begun(self, state: dict[str, Any]) -> bool:
+        if state["finished"]:  # an input without records has an empty file of answers
+            return self.path.exists()
         # Before the first answer nothing is lost by other settings.
-        return super()._is_begun(state, written) and bool(state["records"] or state["finished"])
+        return super()._is_begun(state) and bool(state["records"])
+
+    def check_whole(self) -> None:
+        """Raises ValueError where the file has lost answers that the state file counts."""
+        size, there = self._size(), self.path.stat().st_size
+        if there < size:
+            raise ValueError(
+                f"{self.path} must have the {size} bytes that were written to it. Received: {there}"
+            )
 
     @contextlib.contextmanager
     def appending(self) -> Iterator[None]:
@@ -152,7 +168,8 @@ class AnswerFile(AnswerState):
         sizes = []
         if self.records:
             with self.path.open("rb") as file:
-                sizes = [len(line) for line in itertools.islice(file, self.records)]
+                lines = itertools.islice(file, self.records)
+                sizes = [len(line) for line in lines if line.endswith(b"\n")]
         if len(sizes) < self.records:
             raise ValueError(
                 f"{self.path} must have the {self.records} lines that were written to it. "
@@ -218,6 +235,8 @@ def answer_records(
 ) -> Iterator[int]:
     """Answers an input in memory that does not grow with it.
 
+    Of an output that is finished, the input is compared with the one that it answers.
+
     Args:
         task: what answers: any that has `answer_table`.
         records: the input.
@@ -229,11 +248,16 @@ def answer_records(
         How many records are answered so far.
 
     Raises:
-        ValueError: the input is not the one that the first answers are of, or a record is not as
-            the task needs it, by its line.
+        ValueError: the input is not the one that the first answers are of, the output has lost
+            some of them, or a record is not as the task needs it, by its line.
     """
     rest = iter(records)
     checksum = _skip(rest, output, records.source)
+    if output.finished:
+        if next(rest, None) is not None:
+            raise _other_input(output, records.source, f"more than {output.records:,} records")
+        output.check_whole()
+        return
     with output.appending():
         asked = _Asked(task, options or task.answer_options(), records.source, batch_size)
         for chunk, table, answers in asked.answered(rest, output.records):
@@ -329,12 +353,18 @@ def _skip(records: Iterator[Record], output: AnswerFile, source: str) -> int:
     for record in itertools.islice(records, output.records):
         checksum = checksum_of([record], checksum)
         read += 1
-    if read < output.records or checksum != output.state["checksum"]:
-        raise ValueError(
-            f"{output.path} holds the answers to another input than {source}: choose another "
-            "file, or remove it to start over"
-        )
+    if read < output.records:
+        raise _other_input(output, source, f"{read:,} records, of {output.records:,} answers")
+    if checksum != output.state["checksum"]:
+        raise _other_input(output, source, f"others among the first {output.records:,} records")
     return checksum
+
+
+def _other_input(output: AnswerFile, source: str, received: str) -> ValueError:
+    return ValueError(
+        f"{output.path} holds the answers to another input than {source}: choose another file, or "
+        f"remove it to start over. Received: {received}"
+    )
 
 
 def _is_written(path: Path) -> bool:

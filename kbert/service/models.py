@@ -120,10 +120,12 @@ class Model:
         start = time.monotonic()
         try:
             loaded = await asyncio.get_running_loop().run_in_executor(pool, _load, folder)
-        except ValueError as error:
-            if self.failed.get(number) != str(error):
-                logging.warning("%s, version %d: %s", self.name, number, error)
-            self.failed[number] = str(error)
+        except Exception as error:
+            is_known = isinstance(error, ValueError)
+            why = str(error) if is_known else repr(error)
+            if self.failed.get(number) != why:
+                logging.warning("%s, version %d: %s", self.name, number, why, exc_info=not is_known)
+            self.failed[number] = why
             self._tries[number] = (time.monotonic() + wait, min(2 * wait, _LONGEST_WAIT))
             return False
         seconds = time.monotonic() - start
@@ -186,6 +188,8 @@ class Models:
                     await model.refresh(self._loader)
                 except OSError as error:  # what is served stays so
                     logging.warning("%s: the folder cannot be read (%s)", model.name, error)
+                except Exception:  # the other models, and later versions, are looked for still
+                    logging.exception("%s: looking for new versions failed", model.name)
 
     async def close(self) -> None:
         """Computes what was accepted, and ends the threads."""

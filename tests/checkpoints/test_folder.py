@@ -13,6 +13,7 @@ from kbert.checkpoints import (
     write_preset,
     write_safetensors,
 )
+from kbert.checkpoints.preset import check_target
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
 from tests.harness import assert_close, tiny_config, to_numpy
@@ -68,6 +69,21 @@ def test_a_model_of_another_format_is_not_overwritten(preset, hub):
     with pytest.raises(ValueError, match=r"holds a Hugging Face model.*choose another"):
         encoder.save_to_preset(hub)
     assert Encoder.from_preset(preset).config == Encoder.from_preset(hub).config
+
+
+def test_whether_a_preset_can_be_written_is_known_before(preset, hub, tmp_path):
+    check_target(tmp_path / "new", "classify")
+    check_target(preset, None)
+    with pytest.raises(ValueError, match=r"without a task, for one of the task 'classify'$"):
+        check_target(preset, "classify")
+    write_preset(preset, tiny_config(), {"a": np.zeros(1)}, task={"kind": "TextClassifier"})
+    check_target(preset, "classify")  # which was its name
+    with pytest.raises(ValueError, match=r"the task 'classify', for one of .*'pretrain'$"):
+        check_target(preset, "pretrain")
+    with pytest.raises(ValueError, match=r"holds a Hugging Face model.*choose another"):
+        check_target(hub, None)
+    with pytest.raises(NotADirectoryError, match=r"kbert\.json must be a folder"):
+        check_target(preset / "kbert.json", None)
 
 
 @pytest.mark.parametrize("fails_at", [1, 2])

@@ -110,6 +110,51 @@ def test_another_input_or_model_is_refused(source, tmp_path):
         answer(source, path)
 
 
+@pytest.mark.parametrize(
+    ("change", "received"),
+    [
+        (lambda text: text.replace("xxx\n", "xxy\n", 1), "others among the first 45 records"),
+        (lambda text: text + "x\n", "more than 45 records"),
+        (lambda text: "\nx\n", "2 records, of 45 answers"),
+    ],
+)
+def test_finished_answers_are_of_the_input_that_they_were_of(source, tmp_path, change, received):
+    path = tmp_path / "a.jsonl"
+    answer(source, path)
+    before = path.read_bytes()
+    assert answer(source, path).calls == 0
+    source.write_text(change(source.read_text()))
+    with pytest.raises(ValueError, match=f"answers to another input than .*Received: {received}"):
+        answer(source, path)
+    assert path.read_bytes() == before
+    assert AnswerFile(path, {"model": "m"}).finished
+
+
+@pytest.mark.parametrize(
+    ("kept", "received"),
+    [(-1, "the 45 lines .*Received: 44"), (200, "the 45 lines .*: 4"), (0, "the 45 lines .*: 0")],
+)
+def test_finished_answers_that_are_cut_off_are_refused(source, tmp_path, kept, received):
+    path = tmp_path / "a.jsonl"
+    answer(source, path)
+    before = path.read_bytes()[:kept]
+    path.write_bytes(before)
+    with pytest.raises(ValueError, match=received):
+        answer(source, path)
+    assert path.read_bytes() == before
+
+
+def test_answers_that_are_gone_are_computed_again(source, tmp_path):
+    path = tmp_path / "a.jsonl"
+    answer(source, path)
+    whole = path.read_bytes()
+    path.unlink()
+    with pytest.warns(UserWarning, match=r"a.jsonl is not there any more, with the 45 answers"):
+        again = answer(source, path)
+    assert again.calls == 5
+    assert path.read_bytes() == whole
+
+
 def test_another_tokenizer_is_refused_where_the_state_file_says_which(source, tmp_path):
     path, old = tmp_path / "a.jsonl", tmp_path / "old.jsonl"
     with pytest.raises(KeyboardInterrupt):
@@ -205,6 +250,19 @@ def test_vectors_are_whole_or_unreadable(source, tmp_path):
     assert np.load(broken)[[44, 45, 64]].tolist() == [[44, -44], [1, -45], [1, -64]]
 
 
+def test_finished_vectors_that_are_cut_off_or_gone(source, tmp_path):
+    path = tmp_path / "a.npy"
+    embed(source, path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(ValueError, match=r"a.npy must have the 488 bytes .*Received: 487"):
+        embed(source, path)
+    path.unlink()
+    with pytest.warns(UserWarning, match="starting over"):
+        embed(source, path)
+    assert path.read_bytes() == whole
+
+
 def test_vectors_that_none_is_of_leave_nothing(source, tmp_path):
     path = tmp_path / "a.npy"
     with pytest.raises(KeyboardInterrupt):
@@ -220,7 +278,8 @@ def test_vectors_that_none_is_of_leave_nothing(source, tmp_path):
 
 def test_no_texts_no_vectors(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    embed("-", tmp_path / "none.npy")
+    for _ in range(2):
+        embed("-", tmp_path / "none.npy")
     assert np.load(tmp_path / "none.npy").shape == (0, 2)
 
 

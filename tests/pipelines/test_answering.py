@@ -217,6 +217,23 @@ def test_another_input_or_setting_is_refused(run, tmp_path, monkeypatch):
         run("generate", output, "--method=sampling", "--top_p=0.5")
 
 
+def test_a_finished_output_is_of_its_input_alone(call, presets, monkeypatch, tmp_path, capsys):
+    output = tmp_path / "a.jsonl"
+    arguments = (f"--preset={presets['fill_mask']}", "--input=-", f"--output={output}")
+
+    def typed(*texts):
+        monkeypatch.setattr(sys, "stdin", Typed(texts, lambda: 0))
+        call(fill_mask, *arguments)
+
+    typed("a [MASK]", "[MASK] b")
+    whole = output.read_bytes()
+    typed("a [MASK]", "[MASK] b")
+    assert f"{output} holds 2 answers, finished" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=r"^kbert-fill-mask: .*another input than standard input"):
+        typed("[MASK] b", "a [MASK]")
+    assert output.read_bytes() == whole
+
+
 def test_the_same_weights_with_another_vocabulary_are_refused(run, presets, tmp_path):
     output = run("embed", tmp_path / "a.jsonl")
     shutil.copytree(presets["embed"], tmp_path / "other")

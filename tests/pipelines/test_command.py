@@ -1,14 +1,18 @@
 """What programs begin and end with: Ctrl-C at any moment, warnings without source."""
 
+import importlib
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
+from absl.testing import flagsaver
 
-from pipelines import interrupts
+from pipelines import command, interrupts
+from tests.pipelines.test_flags import PROGRAMS
 from tests.processes import LIGHT, ROOT
 
 
@@ -33,6 +37,21 @@ def test_ctrl_c_while_tensorflow_is_imported():
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=300)
     assert (process.returncode, out, errors) == (130, "", "")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_help_says_what_is_written(name, monkeypatch, capsys):
+    """absl formats it: "15 % and" came out as the program's name."""
+    program = importlib.import_module(f"pipelines.{name}")
+    monkeypatch.setattr(sys, "argv", [f"kbert-{name}"])
+    monkeypatch.setattr(sys.modules["__main__"], "__doc__", None)
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    monkeypatch.setattr(interrupts, "raise_as_usual", lambda: None)
+    monkeypatch.setattr(command.app, "run", lambda main: command.app.usage(writeto_stdout=True))
+    with flagsaver.flagsaver():
+        program.run()
+    shown = capsys.readouterr().out.splitlines()
+    assert [line for line in program.__doc__.splitlines() if line not in shown] == []
 
 
 PROGRAM = """

@@ -82,6 +82,14 @@ def test_the_model_that_is_read_is_not_written_over(call, mail_file, tmp_path, f
     assert not out.exists()
 
 
+def test_what_cannot_be_written_is_told_before(call, mail_file, preset, tmp_path):
+    flags = (f"--train={mail_file}", "--dev_share=0.25", f"--preset={preset}", *COLUMNS)
+    more = (f"--output_dir={tmp_path / 'out'}", f"--preset_dir={mail_file}")
+    with pytest.raises(SystemExit, match="must be a folder, or become one"):
+        call(finetune, "--task=classify", *flags, *more)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_finished_run_is_shown(run_dir, call, mail_file, preset, tmp_path, capsys):
     data = (f"--train={mail_file}", "--dev_share=0.25", f"--preset={preset}", *COLUMNS)
     more = (f"--output_dir={run_dir}", f"--preset_dir={tmp_path / 'preset'}")

@@ -9,7 +9,10 @@ import pytest
 
 import kbert
 from kbert.training.run.checkpoints import Checkpoints
-from pipelines.flags import parse_settings
+from kbert.training.strategies import make_strategy
+from pipelines.flags import apply_recipe, parse_settings
+from pipelines.masked_text import MaskedText
+from tests.harness import tiny_config
 from tests.killing import kill_after_checkpoint
 from tests.processes import start_program
 
@@ -156,6 +159,39 @@ def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
     assert (after[:-1] == before).all()
     pieces = [tiny_vocabulary.index(piece) for piece in ("quick", *("##f", "##o", "##x"))]
     assert after[-1] == pytest.approx(before[pieces].mean(axis=0), abs=1e-6)
+
+
+def test_the_tokenizer_is_a_setting_beside_the_data(parse, data_dir, tiny_vocabulary):
+    options = parse(*arguments(data_dir, "run"))
+    apply_recipe(options)
+    data = MaskedText.from_flags(options, make_strategy()).data()
+    assert data["tokenizer"] == kbert.WordPieceTokenizer(tiny_vocabulary).checksum
+    assert data["data"] == kbert.data.read_manifest(data_dir).checksum
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--preset_dir={data}", "folder of --data_dir would be written over: .*--preset_dir="),
+        ("--preset_dir={data}/../run", "folder of --model_dir would be written over"),
+        ("--export_dir={data}", "folder of --data_dir would be written over: .*--export_dir="),
+        ("--preset_dir={data}/manifest.json", "must be a folder, or become one"),
+        ("--export_dir={data}/manifest.json", "must be a folder, or become one"),
+        ("--preset_dir={model}", "with one of the task 'classify', for one of .*'pretrain'"),
+    ],
+)
+def test_what_cannot_be_written_or_would_be_lost_is_told_before(
+    data_dir, tmp_path, call, tiny_vocabulary, flag, message
+):
+    from pipelines import pretrain as program
+
+    data, model = shutil.copytree(data_dir, tmp_path / "shards"), tmp_path / "model"
+    config = tiny_config(vocabulary_size=len(tiny_vocabulary))
+    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+    kbert.tasks.TextClassifier(kbert.Encoder(config), tokenizer, labels=2).save_to_preset(model)
+    with pytest.raises(SystemExit, match=message):
+        call(program, *arguments(data, tmp_path / "run", flag.format(data=data, model=model)))
+    assert not (tmp_path / "run").exists()
 
 
 def test_dry_run_shows_examples_memory_and_time(data_dir, tmp_path, call, capsys):

@@ -43,6 +43,20 @@ def test_a_shorter_run_warms_up_for_a_tenth(parse):
     assert options.warmup_steps == 7
 
 
+def test_a_run_that_is_made_longer_keeps_its_warm_up(parse, tmp_path):
+    (tmp_path / "run.json").write_text('{"flags": {"warmup_steps": 100, "train_steps": 1000}}')
+
+    def warmup(*arguments):
+        options = parse(f"--model_dir={tmp_path}", "--train_steps=2000", *arguments)
+        apply_recipe(options)
+        return options.warmup_steps
+
+    assert warmup() == 200
+    assert warmup("--allow_changes=seed,train_steps") == 100
+    assert warmup("--allow_changes=train_steps", "--warmup_steps=7") == 7
+    assert warmup("--allow_changes=train_steps", f"--model_dir={tmp_path / 'new'}") == 200
+
+
 def test_a_length_takes_the_place_of_phases(parse):
     options = parse("--recipe=bert", "--sequence_length=64")
     chosen = apply_recipe(options)

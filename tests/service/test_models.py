@@ -83,6 +83,35 @@ def test_several_versions_at_once_and_one_that_is_damaged(folder, operations):
         assert service.post(PATH, BODY)[0] == 200
 
 
+def test_an_unforeseen_error_is_logged_and_later_versions_load(
+    folder, operations, monkeypatch, caplog
+):
+    load, look, failing = models._load, Model.folders, [RuntimeError("looking")]
+
+    def load_or_fail(path):
+        if path.name == "2":
+            raise TypeError("loading")
+        return load(path)
+
+    def look_or_fail(model):
+        if model.versions and failing:
+            raise failing.pop()
+        return look(model)
+
+    monkeypatch.setattr(models, "_load", load_or_fail)
+    monkeypatch.setattr(Model, "folders", look_or_fail)
+    with running(model=[f"m={folder}"], poll_seconds=0.05) as service:
+        wait_until(lambda: not failing)
+        shutil.copytree(operations, folder / "2")
+        wait_until(lambda: ("2", "END") in versions(service))
+        assert service.post(PATH, BODY)[0] == 200
+        shutil.copytree(operations, folder / "3")
+        wait_until(lambda: ("3", "AVAILABLE") in versions(service))
+    assert "RuntimeError: looking" in caplog.text  # with its traceback
+    assert "m, version 2: TypeError('loading')" in caplog.text
+    assert caplog.text.count("TypeError: loading") == 1
+
+
 def test_what_waits_for_an_old_version_is_answered(folder, operations, gate, monkeypatch):
     """And then nothing of it is left."""
     load, loaded = models._load, []

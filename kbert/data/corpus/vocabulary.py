@@ -17,6 +17,7 @@ from kbert.types import PathLike
 from kbert.version import __version__
 
 RECORD = "tokenizer.origin.json"
+_OTHER_SOURCES = "other sources or files of them that have changed since"
 _STAGING = "tokenizer.partial"
 # The files that tell a folder's kind of tokenizer. No other kind's may lie beside them.
 _MODEL_FILES = {
@@ -94,12 +95,13 @@ def train_or_reuse_tokenizer(
         return cast("tokenizers.Tokenizer", tokenizers.load_tokenizer(folder))
     if Path(used_by or folder / manifest.FILE_NAME).exists():
         made = f"{used_by} was" if used_by else f"{folder} holds shards that were"
+        other = "of other data" if differing == [_OTHER_SOURCES] else "with another vocabulary"
         raise ValueError(
-            f"{made} made with another vocabulary; choose another folder or remove that one. "
-            f"Differing: {differing}"
+            f"{made} made {other}; choose another folder. Received: {', '.join(differing)}"
         )
     if record:
-        logging.info("Retraining the tokenizer in %s. Changed: %s", folder, differing)
+        changed = ", ".join(differing)
+        logging.info("Retraining the tokenizer in %s. Received: %s", folder, changed)
     for name in record.get("files", ()):
         atomic.remove(folder / name)
     check_kind(folder, kind)
@@ -165,12 +167,12 @@ def _differences(record: dict, origin: dict, folder: Path) -> list[str]:
     if not record:
         return [f"no {RECORD}"]
     found = [
-        f"{name}: {record.get(name)!r}, now {value!r}"
+        f"{name} was {record.get(name)!r} and is {value!r}"
         for name, value in origin.items()
         if name != "sources" and record.get(name) != value
     ]
     if record.get("sources") != origin["sources"]:
-        found.append("sources, or files among them that have changed since")
+        found.append(_OTHER_SOURCES)
     for name, checksum in record["files"].items():
         path = folder / name
         if not path.is_file() or _sha256(path) != checksum:

@@ -8,6 +8,7 @@ best/                the best weights that those checkpoints refer to
 tensorboard/         curves, on request
 """
 
+import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -47,7 +48,11 @@ class RunFiles:
         self.curves = Curves(self.folder / "tensorboard") if tensorboard and is_chief else None
 
     def open(
-        self, settings: Mapping[str, Any], unchecked: Collection[str], resume: Resume
+        self,
+        settings: Mapping[str, Any],
+        unchecked: Collection[str],
+        resume: Resume,
+        end: int | None = None,
     ) -> dict[str, Any] | None:
         """Prepares the folder; returns its newest checkpoint (`Checkpoints.latest`), None if new.
 
@@ -63,9 +68,16 @@ class RunFiles:
                 unchecked=unchecked,
                 resume=resume,
                 step=latest["step"],
+                end=end,
                 writes=self.is_chief,
             )
         elif self.is_chief:
+            if latest is not None:
+                warnings.warn(
+                    f"{self.folder} has checkpoints and no run.json: whether the run had these "
+                    f"settings is not known, and step {latest['step']} is resumed with them",
+                    stacklevel=3,
+                )
             write_settings(path, settings)
         step = 0 if latest is None else latest["step"]
         if self.is_chief:

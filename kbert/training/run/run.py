@@ -159,7 +159,9 @@ def train(
                 is_chief=strategy.is_chief,
                 tensorboard=tensorboard,
             )
-            latest = files.open(settings or {}, unchecked, resume)
+            # Epochs may be fewer than there were: of a longer run too, the best weights are taken.
+            end = None if isinstance(phases, Epochs) else plan[-1].end
+            latest = files.open(settings or {}, unchecked, resume, end)
         best = None
         if metric is not None:
             folder = None if files is None else files.best

@@ -14,6 +14,7 @@ SAME, CHANGED = "same", "changed"
 # Entries of the file that are no settings. The format is not in files of the first version.
 _VERSION, _FORMAT, _CHANGES = "kbert", "format_version", "changes"
 _FORMAT_VERSION = 2
+_LATER = ("tokenizer",)  # settings that files of before 1.0.0 may lack, whatever their format
 _WEIGHTS = (".safetensors", ".h5", ".hdf5", ".index")
 
 # "same", "changed", or names of settings that may change.
@@ -32,6 +33,7 @@ def check_settings(
     unchecked: Collection[str] = (),
     resume: Resume = SAME,
     step: int = 0,
+    end: int | None = None,
     writes: bool = True,
 ) -> None:
     """Raises if a run would resume with other settings than it was started with.
@@ -45,10 +47,11 @@ def check_settings(
         resume: `"same"` accepts no change, `"changed"` any, and names those of these settings;
             what changed is written to the file, and holds from then on.
         step: Updates made so far, written with the changes.
+        end: Those of the whole run. Changes that would end it before `step` are refused.
         writes: Whether this process writes the file.
 
     Raises:
-        ValueError: The settings differ; every difference is listed.
+        ValueError: The settings differ; every difference is listed. Or they end the run too early.
 
     Example:
         >>> import tempfile
@@ -79,6 +82,12 @@ def check_settings(
             f'run, pass resume="changed" or --allow_changes={names}. '
             f"Received: {listed}"
         )
+    if found and end is not None and end < step:
+        raise ValueError(
+            f"A run may not end before the steps that are made; choose another folder, or give it "
+            f"{step} steps at least. Received: an end after step {end} of {path.parent}, whose "
+            f"last checkpoint is of step {step}"
+        )
     if found and writes:
         changes = [*before.get(_CHANGES, ()), {"step": step, **found}]
         _write(path, {**_head(), **now, _CHANGES: changes})
@@ -99,10 +108,11 @@ def differences(
     for group in ("task", "settings"):
         if isinstance(before.get(group), dict):  # a task may be a name
             before[group] = registry.current(before[group])
+    unknown = {name for name in _LATER if name not in before}
     return {
         name: f"was {a!r}, is {b!r}"
         for name, a, b in _compared(before, now, "", same_version)
-        if a != b and not _is_named(name, unchecked)
+        if a != b and name not in unknown and not _is_named(name, unchecked)
     }
 
 

@@ -106,8 +106,13 @@ def test_the_vocabulary_of_finished_shards_stays(text, folder):
     first = train_or_reuse_tokenizer(folder, text, 60)
     (folder / "manifest.json").write_text("{}")
     assert train_or_reuse_tokenizer(folder, text, 60).checksum == first.checksum
-    with pytest.raises(
-        ValueError, match=r"holds shards .*Differing: \['lowercase: None, now False"
-    ):
-        train_or_reuse_tokenizer(folder, text, 60, lowercase=False)
+    rule = "holds shards that were made with another vocabulary; choose another folder. Received: "
+    changes = "vocabulary_size was 60 and is 61, lowercase was None and is False$"
+    with pytest.raises(ValueError, match=rule + changes):
+        train_or_reuse_tokenizer(folder, text, 61, lowercase=False)
+    before = text.read_text()
+    text.write_text(f"{before}\n\nMore of it.")
+    with pytest.raises(ValueError, match=r"made of other data; choose another.*Received: other"):
+        train_or_reuse_tokenizer(folder, text, 60)
+    text.write_text(before)
     assert load_tokenizer(folder).vocabulary == first.vocabulary

@@ -288,6 +288,35 @@ def test_settings_are_kept_and_changes_are_refused(tmp_path):
 
 
 @pytest.mark.usefixtures("eagerly")
+def test_a_change_that_ends_a_run_before_its_checkpoint_is_refused(tmp_path):
+    run_toy.main(tmp_path, steps=6, settings={"train_steps": 6})
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(ValueError, match=r"6 steps at least. Received: an end after step 4 of "):
+        run_toy.main(tmp_path, steps=4, settings={"train_steps": 4}, resume=["train_steps"])
+    assert (tmp_path / "run.json").read_bytes() == before
+    assert run_toy.main(tmp_path, steps=6, settings={"train_steps": 6}).step == 6
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_checkpoints_without_settings_are_told(tmp_path):
+    run_toy.main(tmp_path, steps=4, settings={"rate": 0.1})
+    (tmp_path / "run.json").unlink()
+    with pytest.warns(UserWarning, match="has checkpoints and no run.json.* step 4 is resumed"):
+        run_toy.main(tmp_path, steps=4, settings={"rate": 0.2})
+    assert json.loads((tmp_path / "run.json").read_text())["rate"] == 0.2
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_a_tokenizer_is_compared_where_the_file_says_which(tmp_path):
+    run_toy.main(tmp_path, steps=4, settings={"data": "a"})  # as before the setting was there
+    run_toy.main(tmp_path, steps=4, settings={"data": "a", "tokenizer": "x"})
+    changed = {"data": "b", "tokenizer": "x"}
+    run_toy.main(tmp_path, steps=4, settings=changed, resume=["data"])
+    with pytest.raises(ValueError, match=r"Received: tokenizer was 'x', is 'y'$"):
+        run_toy.main(tmp_path, steps=4, settings={"data": "c", "tokenizer": "y"}, resume=["data"])
+
+
+@pytest.mark.usefixtures("eagerly")
 def test_one_process_at_a_time_writes(tmp_path):
     with (
         atomic.refusing_others(tmp_path),

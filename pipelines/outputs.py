@@ -1,0 +1,46 @@
+"""Checks of the folders that a command will write, before the work of hours that ends in them."""
+
+import itertools
+from collections.abc import Sequence
+
+from absl import flags
+
+from kbert.checkpoints.preset import check_target
+from kbert.data.corpus.mixture import parse_folders
+from kbert.files import Path, check_folder
+
+
+def keep_what_is_read(
+    options: flags.FlagValues, read: Sequence[str], written: Sequence[str]
+) -> None:
+    """Raises ValueError where a command would write over, or into, a folder that it reads.
+
+    Args:
+        options: the parsed flags.
+        read: the flags of models and data; those that the program has not are passed over.
+        written: those of folders.
+    """
+    for name, folder in itertools.product((x for x in read if x in options), written):
+        source, target = options[name].value, options[folder].value
+        if None in (source, target):
+            continue
+        found = parse_folders(source) if name == "data_dir" else source
+        sources = [found] if isinstance(found, str) else list(found)
+        if Path(target).resolve() in [Path(each).resolve() for each in sources]:
+            raise ValueError(
+                f"The folder of --{name} would be written over: give another --{folder}. "
+                f"Received: --{name}={source}, --{folder}={target}"
+            )
+
+
+def check_outputs(options: flags.FlagValues, kind: str | None) -> None:
+    """Raises an error where the final model could not be written, or over one of another task.
+
+    Args:
+        options: the parsed flags, with `preset_dir` and `export_dir`.
+        kind: of the task that is written; None for a model without one.
+    """
+    if options.preset_dir:
+        check_target(options.preset_dir, kind)
+    if options.export_dir:
+        check_folder(options.export_dir)
