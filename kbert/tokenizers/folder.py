@@ -146,7 +146,10 @@ class TokenizerFolder:
             check_forms(found, _FORMS[name], path / name)
             return found
 
-        return cls(path, *map(content, _FORMS))
+        config, special, full = map(content, _FORMS)
+        if model := full.get("model"):
+            full["model"] = {"type": _type_of(model), **model}
+        return cls(path, config, special, full)
 
     def has(self, *names: str) -> bool:
         """Whether all these files are there."""
@@ -214,6 +217,15 @@ class TokenizerFolder:
         if asked:
             shown = ", ".join(f"{name}={value!r}" for name, value in asked.items())
             raise ValueError(f"{rule}. Received: {shown} in {self.path / 'tokenizer.json'}")
+
+
+def _type_of(model: Mapping[str, Any]) -> str | None:
+    """The kind of a model in a tokenizer.json of before 2021, which did not say it."""
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    if "merges" in model:
+        return "BPE"
+    return "WordPiece" if "max_input_chars_per_word" in model else None
 
 
 def _steps(step: Mapping[str, Any], key: str) -> list[dict[str, Any]]:

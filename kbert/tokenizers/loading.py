@@ -5,17 +5,14 @@ from typing import Any
 
 from kbert.files import Path
 from kbert.hub import locate
-from kbert.json_file import read_json
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.loading import ends_words, load_byte_pair, read_model
-from kbert.tokenizers.folder import FLAG, TokenizerFolder, check_forms
+from kbert.tokenizers.folder import TokenizerFolder, check_forms
 from kbert.tokenizers.gpt.loading import load_gpt
 from kbert.tokenizers.loading_keras_hub import is_keras_hub, load_keras_hub
 from kbert.tokenizers.loading_saved_model import saved_settings, vocabulary_folder
 from kbert.tokenizers.unigram.loading import load_unigram, model_file
-from kbert.tokenizers.wordpiece.tokenizer import CONFIG_KEYS, WordPieceTokenizer
-from kbert.tokenizers.wordpiece.tokenizer_json import MAX_CHARACTERS
-from kbert.tokenizers.wordpiece.vocab_txt import read_vocabulary, special_tokens
+from kbert.tokenizers.wordpiece.loading import load_wordpiece
 from kbert.tokenizers.words.characters import CharacterTokenizer
 from kbert.tokenizers.words.tokenizer import WordTokenizer
 from kbert.tokenizers.words.vocabulary import words_file
@@ -56,7 +53,7 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
 
     Example:
         >>> import tempfile
-        >>> from kbert.tokenizers import SPECIAL_TOKENS
+        >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
         >>> folder = tempfile.mkdtemp()
         >>> WordPieceTokenizer([*SPECIAL_TOKENS, "Pen"], lowercase=False).save(folder)
         >>> load_tokenizer(folder).lowercase
@@ -79,7 +76,7 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
     if words := words_file(files):
         return WordTokenizer(words, **options)
     if files.has("vocab.txt"):
-        return _load_wordpiece(files, read_vocabulary(files.path / "vocab.txt"), options)
+        return load_wordpiece(files, **options)
     if files.has("vocab.json", "merges.txt") or (kind == "BPE" and not model_file(files.path)):
         load = load_gpt if ends_words(read_model(files)[0]) else load_byte_pair
         return load(files, **options)
@@ -88,7 +85,7 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
     if is_keras_hub(files):
         return load_keras_hub(files, **options)
     if kind == "WordPiece":
-        return _load_wordpiece(files, _wordpiece_vocabulary(files), options)
+        return load_wordpiece(files, **options)
     if kind is not None:
         raise ValueError(
             "Of tokenizer.json alone a WordPiece, a byte-level BPE or a unigram tokenizer is made. "
@@ -101,123 +98,5 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
     )
 
 
-def _load_wordpiece(
-    files: TokenizerFolder, vocabulary: list[str], options: dict[str, Any]
-) -> WordPieceTokenizer:
-    _refuse_segmenter(files)
-    settings = _wordpiece_settings(files)
-    _check_wordpiece(files)
-    settings.setdefault("lowercase", not _has_upper_case(vocabulary))
-    vocabulary, added = _with_added_tokens(files, vocabulary)
-    return WordPieceTokenizer(vocabulary, **(settings | added | options))
-
-
-def _check_wordpiece(files: TokenizerFolder) -> None:
-    """Refuses what tokenizer.json asks for besides BERT's words and their pieces."""
-    if not (model := files.full.get("model")):  # KerasHub has another file of that name
-        return
-    kinds = [step["type"] for step in files.normalizers()]
-    words = [step.get("type") for step in files.pre_tokenizers()]
-    longest = model.get("max_input_chars_per_word", MAX_CHARACTERS)
-    found = {
-        "type": (model.get("type"), model.get("type") != "WordPiece"),
-        "normalizer": (kinds, kinds not in ([], ["BertNormalizer"])),
-        "clean_text": (False, any(x.get("clean_text") is False for x in files.normalizers())),
-        "pre_tokenizer": (words, words != ["BertPreTokenizer"]),
-        "max_input_chars_per_word": (longest, longest not in (100, MAX_CHARACTERS)),
-    }
-    files.refuse(
-        "Word pieces are read with BERT's normalizer and words (BertNormalizer, BertPreTokenizer), "
-        f"for words of up to 100 or {MAX_CHARACTERS} characters",
-        {name: value for name, (value, is_other) in found.items() if is_other},
-    )
-
-
-def _with_added_tokens(
-    files: TokenizerFolder, vocabulary: list[str]
-) -> tuple[list[str], dict[str, Any]]:
-    """The vocabulary with the tokens that were added behind it, and which are found in texts."""
-    roles, ids = special_tokens(vocabulary), {token: i for i, token in enumerate(vocabulary)}
-    added = [entry for entry in files.added_tokens() if entry["content"] not in roles]
-    listed = {entry["content"] for entry in added}
-    named = sorted(files.specials_without_role() - {*roles, *listed})
-    for entry in sorted(added, key=lambda entry: entry["id"]):
-        token, number = entry["content"], ids.setdefault(entry["content"], entry["id"])
-        if entry.get("single_word"):
-            raise ValueError(
-                "Added tokens are found wherever they stand, within words too. "
-                f"Received: {token!r} with single_word in {files.path}"
-            )
-        if number > len(vocabulary):
-            raise ValueError(
-                "Added tokens follow each other behind the vocabulary, without gaps. "
-                f"Received: {token!r} with the id {number} behind {len(vocabulary)} pieces in "
-                f"{files.path}"
-            )
-        vocabulary = [*vocabulary, token] if number == len(vocabulary) else vocabulary
-    vocabulary = [*vocabulary, *(token for token in named if token not in ids)]
-    specials = files.specials_without_role()
-    late = [
-        entry["content"]
-        for entry in added
-        if entry.get("normalized", not entry.get("special", entry["content"] in specials))
-    ]
-    found = {"added_tokens": [*listed, *named], "normalized_tokens": late}
-    return vocabulary, {name: tokens for name, tokens in found.items() if tokens}
-
-
-def _refuse_segmenter(files: TokenizerFolder) -> None:
-    """Refuses RoFormer's vocabularies of Chinese words, which a program in Python cuts first."""
-    named = files.config.get("tokenizer_class")
-    if named is None and files.has("config.json"):
-        told = read_json(files.path / "config.json").get("model_type")
-        named = "RoFormerTokenizer" if told == "roformer" else None
-    if str(named).startswith("RoFormer"):
-        raise ValueError(
-            "RoFormer's vocabulary is of Chinese words that jieba cuts, which is no part of a "
-            "graph. kbert.Encoder.from_preset loads the model without its tokenizer; where the "
-            'vocabulary is of characters, "tokenizer_class": "BertTokenizer" in '
-            f"tokenizer_config.json says so. Received: {named} in {files.path}"
-        )
-
-
-def _wordpiece_vocabulary(files: TokenizerFolder) -> list[str]:
-    """The pieces in the order of their ids, from Hugging Face's tokenizer.json."""
-    model, path = files.full["model"], files.path / "tokenizer.json"
-    prefix = model.get("continuing_subword_prefix")
-    if prefix != "##":
-        raise ValueError(f'Word pieces continue words with "##". Received: {path} with {prefix!r}')
-    ids = model.get("vocab", {})
-    if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
-        raise ValueError(f"Ids of a vocabulary run from 0 without gaps. Received: {path}")
-    pieces = sorted(ids, key=ids.__getitem__)
-    if not files.full.get("post_processor"):  # nothing is put around texts: such tokens may lack
-        pieces += [token for token in special_tokens(pieces) if token not in ids]
-    return pieces
-
-
-def _wordpiece_settings(files: TokenizerFolder) -> dict[str, Any]:
-    """Arguments of the tokenizer that a folder's files name; tokenizer.json is what HF runs."""
-    config = files.config
-    found = {name: config[key] for name, key in CONFIG_KEYS.items() if key in config}
-    if "special_tokens_in_text" in config:
-        found["special_tokens_in_text"] = config["special_tokens_in_text"]
-    for normalizer in files.normalizers():
-        names = ("lowercase", "strip_accents", "handle_chinese_chars")
-        check_forms(normalizer, dict.fromkeys(names, FLAG), files.path / "tokenizer.json")
-        found["lowercase"] = normalizer.get("lowercase", True)
-        found["strip_accents"] = normalizer.get("strip_accents")
-        found["split_chinese"] = normalizer.get("handle_chinese_chars", True)
-    if files.full.get("model") and not files.normalizers():
-        found |= dict.fromkeys(("lowercase", "strip_accents", "split_chinese"), False)
-    return found
-
-
 def _is_int(value: Any) -> bool:
     return type(value) is int
-
-
-def _has_upper_case(vocabulary: list[str]) -> bool:
-    """Pieces with signs in them do not count: "[CLS]" and "<S>" stand in uncased vocabularies."""
-    words = (piece.removeprefix("##") for piece in vocabulary)
-    return any(word.isalpha() and word != word.lower() for word in words)

@@ -39,11 +39,15 @@ class TokenSegments:
     Args:
         tokens: token -> id.
         takes_space: the token that takes the white space before it, None for none.
+        spaces: a pattern of characters for each of which a space in a token stands.
     """
 
-    def __init__(self, tokens: Mapping[str, int], takes_space: str | None) -> None:
+    def __init__(
+        self, tokens: Mapping[str, int], takes_space: str | None, spaces: str = " "
+    ) -> None:
         longest_first = sorted(tokens, key=lambda token: (-len(token), token))
-        self._pattern = "|".join(map(re.escape, longest_first))
+        self._pattern = "|".join(re.escape(t).replace("\\ ", spaces) for t in longest_first)
+        self._spaces = spaces
         self._takes_space = None if takes_space is None else tokens[takes_space]
         with tf.init_scope(), tf.device("CPU"):
             found = fingerprints(tf.constant(longest_first)).numpy()
@@ -73,7 +77,8 @@ class TokenSegments:
         )
         is_token = in_text % 2 == 1
         tokens = tf.boolean_mask(flat, is_token)
-        token_ids = tf.gather(self._ids, tf.searchsorted(self._hashes, fingerprints(tokens)))
+        written = tf.strings.regex_replace(tokens, self._spaces, " ")
+        token_ids = tf.gather(self._ids, tf.searchsorted(self._hashes, fingerprints(written)))
         rest = tf.where(is_token, "", flat)
         num_bytes = tf.strings.length(flat)
         if self._takes_space is not None:

@@ -138,11 +138,11 @@ def test_broken_settings_name_the_file(tmp_path):
 def test_chinese_words_that_jieba_cuts_are_refused(tmp_path):
     save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
     (tmp_path / "config.json").write_text('{"model_type": "roformer"}')
-    with pytest.raises(ValueError, match=r"that jieba cuts.*Received: RoFormerTokenizer in"):
+    with pytest.raises(ValueError, match=r"jieba and .*Received: tokenizer_class='RoFormerTok"):
         load_tokenizer(tmp_path)
     config = tmp_path / "tokenizer_config.json"
     config.write_text('{"tokenizer_class": "RoFormerTokenizerFast"}')
-    with pytest.raises(ValueError, match="that jieba cuts"):
+    with pytest.raises(ValueError, match="such as jieba"):
         load_tokenizer(tmp_path)
     config.write_text('{"tokenizer_class": "BertTokenizer"}')
     assert load_tokenizer(tmp_path).vocabulary_size == len(VOCABULARY)
@@ -201,3 +201,74 @@ def test_a_folder_holds_the_tokenizer_that_was_saved_last(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {
         *("vocab.json", "merges.txt", "tokenizer_config.json")
     }
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_tokenizer_json_of_before_2021_does_not_say_its_type(tmp_path, beside):
+    if beside:
+        save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
+    wordpiece_json(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    del content["model"]["type"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert load_tokenizer(tmp_path).get_config() == WordPieceTokenizer(VOCABULARY).get_config()
+
+
+def test_the_other_kinds_without_a_type(tmp_path):
+    bytes_ = kbert.BytePairTokenizer([*CHARACTERS, "ab"], ["a b"], special_tokens={})
+    model = {"vocab": {p: i for i, p in enumerate(bytes_.vocabulary)}, "merges": ["a b"]}
+    content = {"pre_tokenizer": {"type": "ByteLevel"}, "model": model}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert (
+        load_tokenizer(tmp_path).encode("abc").numpy().tolist()
+        == bytes_.encode("abc").numpy().tolist()
+    )
+    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": [["a", 0.0]], "unk_id": 0}}')
+    with pytest.raises(ValueError, match="of type 'Unigram' with 0 Precompiled"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tokenizer_class": "BertweetTokenizer"}, "tokenizer_class='BertweetTokenizer'"),
+        (
+            {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"},
+            "='BertJapaneseTokenizer', word_tokenizer_type='mecab'",
+        ),
+        ({"do_basic_tokenize": False}, "Received: do_basic_tokenize=False"),
+        ({"never_split": ["[MASK]", "pen"]}, r"Received: never_split=\['pen'\]"),
+        ({"cls_token": "pen"}, r"A WordPiece's cls is \[CLS\]. Received: 'pen' in"),
+    ],
+)
+def test_words_that_are_not_bert_s_are_refused(tmp_path, settings, message):
+    save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=message):
+        load_tokenizer(tmp_path)
+
+
+def test_a_pipeline_says_how_words_are_cut_whatever_the_class(tmp_path):
+    wordpiece_json(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text('{"tokenizer_class": "OwnTokenizer", "never_split": ["pen"]}')
+    assert load_tokenizer(tmp_path).vocabulary == VOCABULARY
+    config.write_text('{"tokenizer_class": "BertJapaneseTokenizer"}')
+    with pytest.raises(ValueError, match="MeCab"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("there", "model", "message"),
+    [
+        ([*VOCABULARY[:-2], "!", "京"], {}, "'!' with the id 7 in tokenizer.json, and 8 in vocab"),
+        ([*VOCABULARY, "new"], {}, "'new' with the id 9 in tokenizer.json, and None in vocab"),
+        (VOCABULARY, {"unk_token": "pen"}, "unk_token='pen'"),
+        (VOCABULARY, {"continuing_subword_prefix": "@@"}, "continuing_subword_prefix='@@'"),
+    ],
+)
+def test_files_that_contradict_each_other_are_refused(tmp_path, there, model, message):
+    save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
+    wordpiece_json(tmp_path, there, model=model)
+    with pytest.raises(ValueError, match=message):
+        load_tokenizer(tmp_path)

@@ -167,7 +167,10 @@ _STARTS = {
     "transformer/layer_": _GARDEN_BERT,
     "transformer/self_attention/": _GARDEN_ALBERT,
 }
-_SLOTS = re.compile(r"(^|/)(adam_[mv]|lamb_[mv]|Adam(_1)?|beta[12]_power|global_step)$")
+_ENCODERS = ("bert/", "electra/", "generator/")  # scopes of the code of TensorFlow 1
+_SLOTS = re.compile(
+    r"(^|/)(adam_[mv]|lamb_[mv]|Adam(_1)?|beta[12]_power|global_step|current_loss_scale|good_steps)$"
+)
 # The pooler's keys of Google's later releases, which its code never reads, and one that says in
 # which shape the Model Garden's code keeps kernels of attention.
 _IGNORED = frozenset(
@@ -273,7 +276,15 @@ def make_checkpoint(variables: Variables, config: EncoderConfig) -> Checkpoint:
     arrays, rest = read_arrays(table, own)
     if "encoder/pooler/kernel" not in arrays:
         config = config.replace(pooler_activation=None)
-    task = infer_task(arrays, architecture.sentence_objective)
+    heads = []
+    if not variables.is_named_by_garden:
+        heads = [name for name in rest if not name.startswith(_ENCODERS)]
+    if len({"classifier/dense/kernel", "classifier/dense/bias"} & arrays.keys()) == 1:
+        heads += [name for name in ("output_weights", "output_bias") if name in own]
+    homeless = None
+    if heads:
+        homeless = f"a head that kbert has no task for ({', '.join(sorted(heads))})"
+    task = None if heads else infer_task(arrays, architecture.sentence_objective)
     labels = None
     if task is not None and task["kind"] == "classify":  # whose names no file holds
         labels = default_labels(len(arrays["classifier/dense/bias"]))
@@ -281,11 +292,15 @@ def make_checkpoint(variables: Variables, config: EncoderConfig) -> Checkpoint:
         labels = default_labels(arrays["tokens/dense/kernel"].shape[-1])
     return Checkpoint(
         config=config,
-        arrays={**arrays, **{f"encoder/{name}": array for name, array in rest.items()}},
+        arrays={
+            **arrays,
+            **{name if name in heads else f"encoder/{name}": x for name, x in rest.items()},
+        },
         task=task,
         source=str(variables.prefix),
         labels=labels,
         left=(*variables.left, *(name for name in tensors if name not in own)),
+        homeless=homeless,
     )
 
 

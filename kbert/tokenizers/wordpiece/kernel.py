@@ -16,7 +16,8 @@ MAX_WORD_BYTES = 4 * MAX_WORD_CHARACTERS
 # Words where Chinese characters are not split: white space is dropped, punctuation kept. ASCII
 # symbols count as punctuation, as in BERT.
 _PUNCTUATION = r"[!-/:-@\[-`{-~\p{P}]"
-_DELIMITER = rf"[\t\n\r\p{{Zs}}]+|{_PUNCTUATION}"
+SPACES = r"[\t\n\r\p{Zs}]"
+_DELIMITER = rf"{SPACES}+|{_PUNCTUATION}"
 # The blocks that BERT splits into characters (`_is_chinese_char` in tokenization.py).
 _CHINESE = (
     r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}"

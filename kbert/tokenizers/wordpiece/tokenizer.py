@@ -15,7 +15,7 @@ from kbert.tokenizers.offsets import given_ranges, original_ranges
 from kbert.tokenizers.token_segments import TokenSegments, check_added_tokens
 from kbert.tokenizers.wordpiece.characters import CharacterRules, character_rules
 from kbert.tokenizers.wordpiece.decoding import join_pieces
-from kbert.tokenizers.wordpiece.kernel import WordPieceKernel
+from kbert.tokenizers.wordpiece.kernel import SPACES, WordPieceKernel
 from kbert.tokenizers.wordpiece.tokenizer_json import added_entry, tokenizer_json
 from kbert.tokenizers.wordpiece.vocab_txt import (
     FAIRSEQ_TOKENS,
@@ -115,11 +115,11 @@ class WordPieceTokenizer(Tokenizer):
             return None
         late = [token for token in tokens if token in self.normalized_tokens]
         with tf.init_scope(), tf.device("CPU"):
-            normal = [
-                text.decode() for text in self._normalize(tf.constant(late, tf.string)).numpy()
-            ]
-        written = dict(zip(late, normal, strict=True))
-        return TokenSegments({written.get(t, t): self._id_of[t] for t in tokens}, None)
+            normal = self._normalize(tf.constant(late, tf.string)).numpy().tolist()
+        written = dict(zip(late, map(bytes.decode, normal), strict=True))
+        ids = {written.get(token, token): self._id_of[token] for token in tokens}
+        ids.pop("", None)  # of marks alone nothing is left to be found
+        return TokenSegments(ids, None, SPACES if late else " ") if ids else None
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments; those younger than the first corpora where they are used."""

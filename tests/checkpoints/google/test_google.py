@@ -320,6 +320,24 @@ def test_albert_in_groups_that_do_not_divide_the_layers(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "head",
+    [
+        ("project/logits/W", "crf_loss/transitions"),
+        ("task_specific/mnli/dense/kernel",),
+        ("output_weights",),  # without its bias
+    ],
+)
+def test_a_head_that_is_not_known_is_named_and_leaves_the_encoder(bert, tmp_path, head):
+    tensors = {n: x for n, x in google_tensors(bert).items() if n.startswith("bert/")}
+    tensors |= {name: np.ones((3, 32), np.float32) for name in head}
+    tensors["current_loss_scale"] = np.float32(1)
+    folder = write_release(tmp_path, tensors, "bert_config.json", BERT)
+    with pytest.raises(ValueError, match=rf"has no task for \({', '.join(sorted(head))}\)"):
+        Task.from_preset(folder)
+    assert_same_outputs(Encoder.from_preset(folder), bert.bert)
+
+
+@pytest.mark.parametrize(
     ("rules", "content"), [(bert_rules, BERT), (albert_rules, ALBERT), (electra_rules, ELECTRA)]
 )
 def test_names_go_both_ways(rules, content, electra, bert, tmp_path):

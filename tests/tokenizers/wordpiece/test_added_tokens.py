@@ -94,3 +94,10 @@ def test_settings_that_do_not_fit():
     ):
         with pytest.raises(ValueError, match=message):
             WordPieceTokenizer(VOCABULARY, **settings)
+
+
+def test_a_token_of_marks_alone_is_in_no_normalised_text():
+    marks = ["\ufe0f", "\u0301"]
+    settings = {"added_tokens": marks, "normalized_tokens": marks}
+    tokenizer = WordPieceTokenizer([*VOCABULARY, *marks], **settings)
+    assert tokenizer.encode(["a pen", "a\ufe0fa\u0301"]).to_list() == [[5, 6], [1]]

@@ -51,14 +51,14 @@ VOCABULARY = list(
         [*SPECIAL_TOKENS, *KNOWN, *("##" + c for c in KNOWN), *"the re ##re ##the don ing".split()]
     )
 )
+WRITTEN = ["<url>", "<URL>", "the", "THE", "Re do", "RE DO", "ré do", "[E1]", "[e1]"]
+WRITTEN += ["Re\tdo", "re\u00a0do", "Re\u3000do"]
 TEXTS = st.lists(
     st.one_of(
         st.text(st.sampled_from(CHARACTERS), max_size=20),
         st.text(st.sampled_from("thedoringTHE '.!\u0301\u00ad \t"), max_size=20),
         st.sampled_from(SPECIAL_TOKENS),
-        st.sampled_from(
-            ["<url>", "<URL>", "the", "THE", "Re do", "RE DO", "ré do", "[E1]", "[e1]"]
-        ),
+        st.sampled_from(WRITTEN),
     ),
     max_size=4,
 ).map("".join)

@@ -1,0 +1,190 @@
+"""Reading a WordPiece from a folder: kbert's, Hugging Face's, Google's."""
+
+from typing import Any
+
+from kbert.json_file import read_json
+from kbert.tokenizers.base import ROLES
+from kbert.tokenizers.folder import FLAG, TokenizerFolder, check_forms
+from kbert.tokenizers.wordpiece.tokenizer import CONFIG_KEYS, WordPieceTokenizer
+from kbert.tokenizers.wordpiece.tokenizer_json import MAX_CHARACTERS
+from kbert.tokenizers.wordpiece.vocab_txt import (
+    FAIRSEQ_TOKENS,
+    SPECIAL_TOKENS,
+    read_vocabulary,
+    special_tokens,
+)
+
+# Hugging Face's classes that cut words as BERT's does, and those that other programs help.
+_AS_BERT = frozenset(
+    "Bert BertLegacy ConvBert DPRContextEncoder DPRQuestionEncoder DPRReader DistilBert Electra "
+    "Ernie Funnel LayoutLM LayoutLMv2 Lxmert MPNet MegatronBert MobileBert PreTrained RetriBert "
+    "Splinter SqueezeBert TinyBert TokenizersBackend".split()
+)
+_SEGMENTERS = ("BertJapanese", "RoFormer")
+# Settings of its classes in Python -> the values that change nothing.
+_BASIC: dict[str, tuple[Any, ...]] = {
+    "do_basic_tokenize": (True, None),
+    "word_tokenizer_type": ("basic", None),
+    "subword_tokenizer_type": ("wordpiece", None),
+}
+
+
+def load_wordpiece(folder: TokenizerFolder, **options: Any) -> WordPieceTokenizer:
+    """The tokenizer of a folder with vocab.txt, or with tokenizer.json alone.
+
+    Args:
+        folder: its files.
+        options: arguments of `WordPieceTokenizer` that override the files.
+
+    Raises:
+        ValueError: a vocabulary that breaks the rules, or files that need something that
+            `WordPieceTokenizer` does not support, or that contradict each other.
+    """
+    path = folder.path / "vocab.txt"
+    vocabulary = read_vocabulary(path) if path.is_file() else _of_tokenizer_json(folder)
+    _check_words(folder)
+    settings = _settings(folder)
+    _check_roles(folder, vocabulary)
+    _check_pipeline(folder, vocabulary)
+    settings.setdefault("lowercase", not _has_upper_case(vocabulary))
+    vocabulary, added = _with_added_tokens(folder, vocabulary)
+    return WordPieceTokenizer(vocabulary, **(settings | added | options))
+
+
+def _check_roles(folder: TokenizerFolder, vocabulary: list[str]) -> None:
+    usual = dict(zip(ROLES, special_tokens(vocabulary), strict=True))
+    for role, token in folder.special_tokens().items():
+        if usual.get(role, token) != token:
+            raise ValueError(
+                f"A WordPiece's {role} is {usual[role]}. Received: {token!r} in {folder.path}"
+            )
+
+
+def _check_pipeline(folder: TokenizerFolder, vocabulary: list[str]) -> None:
+    """Refuses what tokenizer.json asks for besides BERT's words and these pieces of them."""
+    if not (model := folder.full.get("model")):  # KerasHub has another file of that name
+        return
+    kinds = [step["type"] for step in folder.normalizers()]
+    words = [step.get("type") for step in folder.pre_tokenizers()]
+    prefix = model.get("continuing_subword_prefix", "##")
+    longest = model.get("max_input_chars_per_word", MAX_CHARACTERS)
+    usual = special_tokens(vocabulary)[ROLES.index("unk")]
+    unknown = model.get("unk_token", usual)
+    found = {
+        "type": (model["type"], model["type"] != "WordPiece"),
+        "normalizer": (kinds, kinds not in ([], ["BertNormalizer"])),
+        "clean_text": (False, any(x.get("clean_text") is False for x in folder.normalizers())),
+        "pre_tokenizer": (words, words != ["BertPreTokenizer"]),
+        "continuing_subword_prefix": (prefix, prefix != "##"),
+        "unk_token": (unknown, unknown != usual),
+        "max_input_chars_per_word": (longest, longest not in (100, MAX_CHARACTERS)),
+    }
+    folder.refuse(
+        "Word pieces are read with BERT's normalizer and words (BertNormalizer, BertPreTokenizer), "
+        f"for words of up to 100 or {MAX_CHARACTERS} characters",
+        {name: value for name, (value, is_other) in found.items() if is_other},
+    )
+    added = {entry["content"] for entry in folder.added_tokens()}
+    places = {piece: number for number, piece in enumerate(vocabulary)}
+    for piece, number in model.get("vocab", {}).items():
+        if places.get(piece, number if piece in added else None) != number:
+            raise ValueError(
+                "vocab.txt and tokenizer.json of a folder hold the same pieces. Received: "
+                f"{piece!r} with the id {number} in tokenizer.json, and {places.get(piece)} in "
+                f"vocab.txt of {folder.path}"
+            )
+
+
+def _with_added_tokens(
+    folder: TokenizerFolder, vocabulary: list[str]
+) -> tuple[list[str], dict[str, Any]]:
+    """The vocabulary with the tokens that were added behind it, and which are found in texts."""
+    roles, ids = special_tokens(vocabulary), {token: i for i, token in enumerate(vocabulary)}
+    added = [entry for entry in folder.added_tokens() if entry["content"] not in roles]
+    listed = {entry["content"] for entry in added}
+    named = sorted(folder.specials_without_role() - {*roles, *listed})
+    for entry in sorted(added, key=lambda entry: entry["id"]):
+        token, number = entry["content"], ids.setdefault(entry["content"], entry["id"])
+        if entry.get("single_word"):
+            raise ValueError(
+                "Added tokens are found wherever they stand, within words too. "
+                f"Received: {token!r} with single_word in {folder.path}"
+            )
+        if number > len(vocabulary):
+            raise ValueError(
+                "Added tokens follow each other behind the vocabulary, without gaps. "
+                f"Received: {token!r} with the id {number} behind {len(vocabulary)} pieces in "
+                f"{folder.path}"
+            )
+        vocabulary = [*vocabulary, token] if number == len(vocabulary) else vocabulary
+    vocabulary = [*vocabulary, *(token for token in named if token not in ids)]
+    specials = folder.specials_without_role()
+    late = [
+        entry["content"]
+        for entry in added
+        if entry.get("normalized", not entry.get("special", entry["content"] in specials))
+    ]
+    found = {"added_tokens": [*listed, *named], "normalized_tokens": late}
+    return vocabulary, {name: tokens for name, tokens in found.items() if tokens}
+
+
+def _check_words(folder: TokenizerFolder) -> None:
+    """Refuses vocabularies of words that a program in Python cuts first, as RoFormer's by jieba."""
+    named = folder.config.get("tokenizer_class")
+    if named is None and folder.has("config.json"):
+        told = read_json(folder.path / "config.json").get("model_type")
+        named = "RoFormerTokenizer" if told == "roformer" else None
+    stem = str(named or "Bert").replace("Tokenizer", "", 1).removesuffix("Fast")
+    if folder.full.get("model") and stem not in _SEGMENTERS:
+        return  # that says how words are cut, and is checked
+    asked = {} if stem in _AS_BERT else {"tokenizer_class": named}
+    asked |= {k: folder.config[k] for k in _BASIC if folder.config.get(k) not in _BASIC[k]}
+    specials = {*folder.special_tokens().values(), *SPECIAL_TOKENS, *FAIRSEQ_TOKENS}
+    if kept := sorted({*(folder.config.get("never_split") or ())} - specials):
+        asked["never_split"] = kept
+    if asked:
+        shown = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+        raise ValueError(
+            "Word pieces are read of BERT's words; words that programs in Python cut, such as "
+            "jieba and MeCab, are no part of a graph. kbert.Encoder.from_preset loads the model "
+            'without its tokenizer; where the words are BERT\'s, "tokenizer_class": '
+            f'"BertTokenizer" in tokenizer_config.json says so. Received: {shown} in {folder.path}'
+        )
+
+
+def _of_tokenizer_json(folder: TokenizerFolder) -> list[str]:
+    """The pieces in the order of their ids, from Hugging Face's tokenizer.json."""
+    model, path = folder.full["model"], folder.path / "tokenizer.json"
+    prefix = model.get("continuing_subword_prefix")
+    if prefix != "##":
+        raise ValueError(f'Word pieces continue words with "##". Received: {path} with {prefix!r}')
+    ids = model.get("vocab", {})
+    if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
+        raise ValueError(f"Ids of a vocabulary run from 0 without gaps. Received: {path}")
+    pieces = sorted(ids, key=ids.__getitem__)
+    if not folder.full.get("post_processor"):  # nothing is put around texts: such tokens may lack
+        pieces += [token for token in special_tokens(pieces) if token not in ids]
+    return pieces
+
+
+def _settings(folder: TokenizerFolder) -> dict[str, Any]:
+    """Arguments of the tokenizer that a folder's files name; tokenizer.json is what HF runs."""
+    config = folder.config
+    found = {name: config[key] for name, key in CONFIG_KEYS.items() if key in config}
+    if "special_tokens_in_text" in config:
+        found["special_tokens_in_text"] = config["special_tokens_in_text"]
+    for normalizer in folder.normalizers():
+        names = ("lowercase", "strip_accents", "handle_chinese_chars")
+        check_forms(normalizer, dict.fromkeys(names, FLAG), folder.path / "tokenizer.json")
+        found["lowercase"] = normalizer.get("lowercase", True)
+        found["strip_accents"] = normalizer.get("strip_accents")
+        found["split_chinese"] = normalizer.get("handle_chinese_chars", True)
+    if folder.full.get("model") and not folder.normalizers():
+        found |= dict.fromkeys(("lowercase", "strip_accents", "split_chinese"), False)
+    return found
+
+
+def _has_upper_case(vocabulary: list[str]) -> bool:
+    """Pieces with signs in them do not count: "[CLS]" and "<S>" stand in uncased vocabularies."""
+    words = (piece.removeprefix("##") for piece in vocabulary)
+    return any(word.isalpha() and word != word.lower() for word in words)
