@@ -25,12 +25,14 @@ from kbert import adapters
 from kbert.data import Table
 
 TASKS = ("sst2", "rte", "cola", "stsb")
-# Name -> what is added, and the learning rate; the widths are those of MiniLM.
+# Every kernel of a block, and the pooler, which MiniLM's training on sentences has passed over.
+EVERY = "targets=query+key+value+attention_output+intermediate+output,pooler=true"
+# Name -> what is added, and the learning rate; sizes are such that up to 4 % of MiniLM are trained.
 WAYS: dict[str, tuple[str | None, float]] = {
     "all weights": (None, 5e-5),
-    "houlsby": ("houlsby:size=32", 5e-4),
+    "houlsby": ("houlsby:size=64,pooler=true", 1e-3),
     "pfeiffer": ("pfeiffer:size=48", 1e-3),
-    "lora": ("lora:rank=8,alpha=16,targets=query+key+value+attention_output", 1e-3),
+    "lora": (f"lora:rank=16,alpha=32,{EVERY}", 1e-3),
     "bitfit": ("bitfit", 2e-3),
     "prefix": ("prefix:length=20", 1e-2),
     "head": (None, 1e-3),

@@ -9,6 +9,8 @@ ROOT = Path(__file__).parents[1]
 # TensorFlow imports these where they are, for what no program here does, and they cost as much
 # time as the rest of it.
 WITHOUT = ("jax", "pandas", "sklearn")
+# A job in the background ignores SIGINT, and so would all that it starts.
+INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 LIGHT = f"import sys; sys.modules.update(dict.fromkeys({WITHOUT!r}))\n"
 
 
@@ -27,7 +29,7 @@ def run_code(code: str, *, environment=None, **changes: str) -> str:
 
 def start_program(name: str, *flags: str, light: bool = True) -> subprocess.Popen:
     """`kbert-NAME` with these flags, as its console script starts it; light: without `WITHOUT`."""
-    code = f"{LIGHT if light else ''}from pipelines.{name} import run; run()"
+    code = f"{INTERRUPTIBLE}{LIGHT if light else ''}from pipelines.{name} import run; run()"
     return subprocess.Popen(
         [sys.executable, "-c", code, *flags],
         cwd=ROOT,
