@@ -100,6 +100,7 @@ def _with_added_tokens(
 ) -> tuple[list[str], dict[str, Any]]:
     """The vocabulary with the tokens that were added behind it, and which are found in texts."""
     roles, ids = special_tokens(vocabulary), {token: i for i, token in enumerate(vocabulary)}
+    pieces = list(vocabulary)
     added = [entry for entry in folder.added_tokens() if entry["content"] not in roles]
     listed = {entry["content"] for entry in added}
     named = sorted(folder.specials_without_role() - {*roles, *listed})
@@ -110,14 +111,15 @@ def _with_added_tokens(
                 "Added tokens are found wherever they stand, within words too. "
                 f"Received: {token!r} with single_word in {folder.path}"
             )
-        if number > len(vocabulary):
+        if number > len(pieces):
             raise ValueError(
                 "Added tokens follow each other behind the vocabulary, without gaps. "
-                f"Received: {token!r} with the id {number} behind {len(vocabulary)} pieces in "
+                f"Received: {token!r} with the id {number} behind {len(pieces)} pieces in "
                 f"{folder.path}"
             )
-        vocabulary = [*vocabulary, token] if number == len(vocabulary) else vocabulary
-    vocabulary = [*vocabulary, *(token for token in named if token not in ids)]
+        if number == len(pieces):
+            pieces.append(token)
+    pieces += [token for token in named if token not in ids]
     specials = folder.specials_without_role()
     late = [
         entry["content"]
@@ -125,7 +127,7 @@ def _with_added_tokens(
         if entry.get("normalized", not entry.get("special", entry["content"] in specials))
     ]
     found = {"added_tokens": [*listed, *named], "normalized_tokens": late}
-    return vocabulary, {name: tokens for name, tokens in found.items() if tokens}
+    return pieces, {name: tokens for name, tokens in found.items() if tokens}
 
 
 def _check_words(folder: TokenizerFolder) -> None:

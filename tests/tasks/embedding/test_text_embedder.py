@@ -77,11 +77,11 @@ def test_prompts_stand_before_queries_and_documents(config, tokenizer):
     ("data", "labels", "options"),
     [
         (PAIRS, None, {}),
-        (TRIPLETS, None, {}),
         (PAIRS, SCORES, {}),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
+                (TRIPLETS, None, {}),
                 (PAIRS, None, {"objective": "symmetric_ranking", "matryoshka": (4, 16)}),
                 (TRIPLETS, None, {"objective": "triplet"}),
                 (PAIRS, SCORES, {"objective": "angle"}),

@@ -189,7 +189,7 @@ def without_third(batches) -> tf.data.Dataset:
     ("optimizer", "settings"),
     [
         (AdamW, {"micro_batches": 4}),
-        (AdamW, {"jit_compile": True}),
+        pytest.param(AdamW, {"jit_compile": True}, marks=pytest.mark.slow),
         (keras.optimizers.AdamW, {}),
     ],
 )
