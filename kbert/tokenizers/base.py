@@ -230,10 +230,17 @@ class Tokenizer(Serializable):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for name in _FILES - {*self._file_names}:
-            if not _is_keras_hub(folder / name):
+            if not self._may_stay(folder / name):
                 atomic.remove(folder / name)
         self._save_model(folder)
         super().save(folder)
+
+    def _may_stay(self, path: Path) -> bool:
+        """Whether a file beside is KerasHub's of that name, or says of this tokenizer the same."""
+        if path.name != "tokenizer.json" or not path.is_file():
+            return False
+        content, written = path.read_bytes(), getattr(self, "tokenizer_json", None)
+        return b'"model"' not in content or (written is not None and content == written())
 
     def _config_file(self) -> dict[str, Any]:
         config: dict[str, Any] = {
@@ -319,8 +326,3 @@ class Tokenizer(Serializable):
             self._check_ids(ids.flat_values.numpy())
         ids = tf.cast(ids.with_row_splits_dtype(tf.int64), tf.int32)
         return self._decode_graphs[skip_special_tokens](ids)
-
-
-def _is_keras_hub(path: Path) -> bool:
-    """Whether it is KerasHub's file, which stands beside ours in presets for both."""
-    return path.name == "tokenizer.json" and path.is_file() and b'"model"' not in path.read_bytes()

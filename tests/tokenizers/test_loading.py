@@ -193,6 +193,9 @@ def test_a_folder_holds_the_tokenizer_that_was_saved_last(tmp_path):
     cased = WordPieceTokenizer(VOCABULARY, lowercase=False)
     cased.save(tmp_path)
     assert not load_tokenizer(tmp_path).lowercase
+    (tmp_path / "tokenizer.json").write_bytes(cased.tokenizer_json())  # as model2vec's folders
+    cased.save(tmp_path)
+    assert (tmp_path / "tokenizer.json").exists()
     characters = [*CHARACTERS, "<|endoftext|>"]
     bytes_ = kbert.BytePairTokenizer(characters, [])
     bytes_.save(tmp_path)
