@@ -57,11 +57,12 @@ def test_the_loss_of_embeddings():
     assert Embeddings(weight=0.5).record == "Embeddings(weight=0.5)"
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_vectors_of_augmentation(tmp_path):
     (tmp_path / "glove.txt").write_text("film 1 0\nmovie 0 1\n")
-    found = kbert.distillation.read_vectors(tmp_path / "glove.txt", limit=1)
-    assert isinstance(found, kbert.distillation.WordVectors)
+    with pytest.warns(DeprecationWarning, match=r"is called kbert.word_vectors.WordVectors.load"):
+        found = kbert.distillation.read_vectors(tmp_path / "glove.txt", limit=1)
+    with pytest.warns(DeprecationWarning, match=r"is called kbert.word_vectors.WordVectors now"):
+        assert isinstance(found, kbert.distillation.WordVectors)
     assert found.words == ["film"]
 
 

@@ -37,7 +37,7 @@ from kbert.distillation.transfer import (
     FeatureMeans,
     FeatureVariances,
 )
-from kbert.word_vectors import WordVectors
+from kbert.word_vectors import WordVectors as _WordVectors
 
 __all__ = [
     "RECIPES",
@@ -76,9 +76,9 @@ __all__ = [
 # Names of the version before -> what they are now; they are gone with the next.
 _RENAMED: dict[str, tuple[Any, str]] = {
     "Embeddings": (EmbeddingLoss, "kbert.distillation.EmbeddingLoss"),
-    "WordVectors": (WordVectors, "kbert.word_vectors.WordVectors"),
+    "WordVectors": (_WordVectors, "kbert.word_vectors.WordVectors"),
     "read_vectors": (
-        functools.partial(WordVectors.load, limit=MAX_VECTORS),
+        functools.partial(_WordVectors.load, limit=MAX_VECTORS),
         "kbert.word_vectors.WordVectors.load",
     ),
 }
