@@ -60,19 +60,12 @@ demo: $(VENV)/.installed
 		--runtime=build/$(RUNTIME)-$(RUNTIME_VERSION).tgz
 
 # Two processes for two cores: each begins with half of the files, and who is done takes what the
-# other has not begun, so that no core waits for a long file of the other. TensorFlow gives back little
-# of the memory that graphs and compiled programs took, and in one go a process grew to 5.8 GB: so
-# they run in two halves.
-# On JAX most of the time is XLA's, for programs that run once: it does not have to make them fast,
-# and what it takes longest for runs in `make test-slow`.
+# other has not begun, so that no core waits for a long file of the other.
 SPREAD := -n 2 --dist worksteal
-HALF := $(wildcard tests/[a-o]*/)
-OTHER_HALF := $(wildcard tests/[p-z]*/ tests/test_*.py) kbert
 
+# Every part runs, also behind one that failed, and what failed is said at the end: tests/parts.py.
 test: $(VENV)/.installed-test
-	$(PYTEST) $(SPREAD) $(HALF)
-	$(PYTEST) $(SPREAD) $(OTHER_HALF)
-	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(PYTEST) $(SPREAD) -m 'not slow and not jax_slow' tests/layers tests/models tests/heads
+	$(BIN)/python -m tests.parts $(SPREAD)
 
 test-slow: $(VENV)/.installed-test
 	$(PYTEST) $(SPREAD) -m slow
@@ -108,8 +101,9 @@ $(VENV)/.installed-docs: $(VENV)/.created setup.py kbert/version.py
 	@touch $(VENV)/.installed $@
 
 coverage: $(VENV)/.installed-test
-	$(PYTEST) $(SPREAD) --cov --cov-report= $(HALF)
-	$(PYTEST) $(SPREAD) --cov --cov-append --cov-report=term $(OTHER_HALF)
+	rm -f .coverage
+	$(BIN)/python -m tests.parts --parts=tensorflow-1,tensorflow-2 $(SPREAD) --cov --cov-append --cov-report=
+	$(BIN)/python -m coverage report
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks $(BENCH_FLAGS)

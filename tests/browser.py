@@ -7,9 +7,10 @@ import json
 import shutil
 import socket
 import subprocess
-import time
 
 import pytest
+
+from tests.waiting import PATIENCE, until
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's name of a reference
 KEYS = {"left": "\ue012", "right": "\ue014", "tab": "\ue004", "enter": "\ue007", "end": "\ue010"}
@@ -39,7 +40,7 @@ class Browser:
         self._session = f"/session/{found['sessionId']}"
 
     def _send(self, method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
         content = None if body is None else json.dumps(body)
         connection.request(method, path, content, {"Content-Type": "application/json"})
         value = json.loads(connection.getresponse().read())["value"]
@@ -89,15 +90,9 @@ class Browser:
     def text(self, selector):
         return self.run("return document.querySelector(arguments[0]).innerText", selector)
 
-    def wait(self, script, *arguments, seconds=30.0):
+    def wait(self, script, *arguments):
         """The value of a function's body, once it is true."""
-        ends = time.monotonic() + seconds
-        while not (found := self.run(script, *arguments)):
-            if time.monotonic() > ends:
-                page = self.run("return document.body.innerText")
-                raise AssertionError(f"never: {script} {arguments}; the page says: {page[-1500:]}")
-            time.sleep(0.05)
-        return found
+        return until(lambda: self.run(script, *arguments), f"{script} {arguments}")
 
     def wait_for_text(self, selector, text):
         self.wait(
@@ -139,6 +134,14 @@ class Browser:
         path.write_bytes(base64.b64decode(content))
 
 
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def chromium():
     """A browser, gone behind the block."""
@@ -148,14 +151,7 @@ def chromium():
         ["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        ends = time.monotonic() + 30
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except OSError:
-                assert time.monotonic() < ends, "chromedriver does not start"
-                time.sleep(0.05)
+        until(lambda: _listens(port), "chromedriver starts")
         browser = Browser(port)
         try:
             yield browser
@@ -163,4 +159,4 @@ def chromium():
             browser.quit()
     finally:
         driver.terminate()
-        driver.wait(20)
+        driver.wait(PATIENCE)

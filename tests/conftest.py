@@ -9,6 +9,7 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import hypothesis
 import keras
 import pytest
 import tensorflow as tf
@@ -16,6 +17,12 @@ from tensorflow.python.framework import ops
 from tensorflow.python.util import tf_stack
 
 from kbert.tokenizers import WordPieceTokenizer
+
+# How long an example takes is the machine's.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 # Two CPU devices stand for two GPUs in every distribution test. It must happen before the first op.
 tf.config.set_logical_device_configuration(

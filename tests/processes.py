@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).parents[1]
 # TensorFlow imports these where they are, for what no program here does, and they cost as much
 # time as the rest of it.
@@ -27,9 +29,17 @@ def run_code(code: str, *, environment=None, **changes: str) -> str:
     return done.stdout
 
 
-def start_program(name: str, *flags: str, light: bool = True) -> subprocess.Popen:
-    """`kbert-NAME` with these flags, as its console script starts it; light: without `WITHOUT`."""
-    code = f"{INTERRUPTIBLE}{LIGHT if light else ''}from pipelines.{name} import run; run()"
+def start_program(name: str, *flags: str, light: bool = True, before: str = "") -> subprocess.Popen:
+    """`kbert-NAME` with these flags, as its console script starts it.
+
+    Args:
+        name: of the program.
+        flags: its flags.
+        light: without `WITHOUT`.
+        before: code that runs first.
+    """
+    light_code = LIGHT if light else ""
+    code = f"{INTERRUPTIBLE}{light_code}{before}from pipelines.{name} import run; run()"
     return subprocess.Popen(
         [sys.executable, "-c", code, *flags],
         cwd=ROOT,
@@ -38,3 +48,10 @@ def start_program(name: str, *flags: str, light: bool = True) -> subprocess.Pope
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def ends_well(process: subprocess.Popen) -> str:
+    """What a program prints; it must end with 0."""
+    out, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors[-3000:]
+    return out

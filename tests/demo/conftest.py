@@ -12,6 +12,7 @@ import kbert
 from kbert.demo import DemoOptions
 from kbert.demo.server import DemoServer
 from tests.harness import randomise, tiny_config
+from tests.waiting import PATIENCE
 
 LINES = ["the red fox jumps", "a big old house", "the sun and the moon", "the red fox jumps", ""]
 
@@ -45,7 +46,7 @@ class Running:
     def send(self, method, path, body=None, headers=None):
         """Status, headers, and the body's bytes."""
         address = urllib.parse.urlsplit(self.address)
-        connection = http.client.HTTPConnection(address.hostname, address.port, timeout=30)
+        connection = http.client.HTTPConnection(address.hostname, address.port, timeout=PATIENCE)
         try:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
@@ -71,7 +72,7 @@ def running(**options):
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(20)
+        thread.join(PATIENCE)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from kbert.demo.server import DemoServer
 from kbert.tasks import Task
 from kbert.visualization import read_attention
 from tests.demo.conftest import running
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.tensorflow
 JSON = {"Content-Type": "application/json"}
@@ -201,7 +202,7 @@ def test_more_than_may_wait_are_told_so(demo, monkeypatch):
 
     def slow(request):
         begun.set()
-        assert go.wait(20)
+        assert go.wait(PATIENCE)
         return {}
 
     monkeypatch.setitem(models._answers[0], "fill_mask", slow)
@@ -209,12 +210,12 @@ def test_more_than_may_wait_are_told_so(demo, monkeypatch):
     answers = []
     first = threading.Thread(target=lambda: answers.append(demo.ask("fill_mask")))
     first.start()
-    assert begun.wait(20)
+    assert begun.wait(PATIENCE)
     status, headers, body = demo.send("POST", "/api/fill_mask", '{"model": 0}', JSON)
     assert (status, headers["Retry-After"]) == (503, "1")
     assert json.loads(body) == {"error": "Too many requests wait. Try again."}
     go.set()
-    first.join(20)
+    first.join(PATIENCE)
     assert answers == [(200, {})]
 
 

@@ -17,6 +17,7 @@ from kbert.demo.assets import page_files
 from kbert.demo.site import tokenizer_data
 from kbert.tokenizers import SPECIAL_TOKENS
 from kbert.tokenizers.normalization import normalize
+from tests.waiting import PATIENCE
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -73,7 +74,7 @@ class Node:
 
     def close(self):
         self._process.stdin.close()
-        assert self._process.wait(20) == 0
+        assert self._process.wait(PATIENCE) == 0
         self._process.stdout.close()
 
 

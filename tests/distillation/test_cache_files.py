@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from kbert.distillation.cache.shard import SUFFIX
 from kbert.distillation.cache.store import Store
 from tests.distillation.cached import batches_of, make_pair
 from tests.harness import randomise
+from tests.waiting import until
 
 LAYOUTS = {
     "states": Layout((TEXTS, TOKENS, 3), "float16"),
@@ -106,8 +106,7 @@ def test_a_process_that_is_killed_leaves_whole_shards(tmp_path, small_shards):
     if not child:
         make_store(tmp_path / "cache", range(1_000_000))
         os._exit(1)
-    while not (tmp_path / "cache").exists() or len(shards_of(tmp_path / "cache")) < 3:
-        time.sleep(0.001)
+    until(lambda: (tmp_path / "cache").exists() and len(shards_of(tmp_path / "cache")) >= 3)
     os.kill(child, signal.SIGKILL)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     store = Store(tmp_path / "cache", TEACHER, "float16")

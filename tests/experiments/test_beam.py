@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from kbert.experiments import (
     beam,
     model_checksum,
 )
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 TWO_WORKERS = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
@@ -171,8 +171,7 @@ def test_two_workers_and_a_kill_in_the_middle_leave_the_same_bytes(task, trained
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     started = subprocess.Popen(command, env=environment, cwd=ROOT, start_new_session=True)
-    while not list((out / "work").glob("*-*.json")) and started.poll() is None:
-        time.sleep(0.02)
+    until(lambda: list((out / "work").glob("*-*.json")) or started.poll() is not None)
     os.killpg(started.pid, signal.SIGKILL)
     assert started.wait() == -signal.SIGKILL
     assert os.listdir(out) == ["work"]

@@ -20,6 +20,7 @@ from kbert.models.weights import get_arrays
 from kbert.tasks import Pretraining
 from kbert.tokenizers import WordPieceTokenizer
 from tests.harness import randomise, tiny_config, tiny_inputs, to_numpy
+from tests.waiting import PATIENCE
 
 ROOT = Path(kbert.__path__[0]).parent
 
@@ -120,7 +121,7 @@ def test_two_processes_at_once_under_the_hub_s_own_variables(hub, tmp_path):
     processes = [start(), start()]
     folders = set()
     for process in processes:
-        said, complaints = process.communicate(timeout=120)
+        said, complaints = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, complaints
         folders.add(said.strip())
     (folder,) = folders

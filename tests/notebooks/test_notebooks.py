@@ -63,7 +63,7 @@ def test_notebook_runs_and_holds_its_claim(path, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_notebook_runs_in_a_kernel(path, folder):
-    stored.execute(read(path), folder=folder, timeout=1200)
+    stored.execute(read(path), folder=folder)
 
 
 @pytest.mark.slow

@@ -4,9 +4,7 @@ import contextlib
 import io
 import json
 import shutil
-import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +17,10 @@ from kbert.decoding import Beam, Sampling
 from kbert.experiments import answer_file
 from kbert.tasks import Pretraining, TextEmbedder
 from pipelines import answering, embed, fill_mask, generate, predict, translate
-from tests.processes import start_program
+from tests.killing import ends_killed, signalled
+from tests.processes import ends_well, start_program
 from tests.tasks.generation import writing
+from tests.waiting import PATIENCE
 
 TEXTS = ["a b c", "", "h g f e d", "b", "a a a b", "c", "d e"]
 MASKED = ["a [MASK] c", "", "[MASK] g f e [MASK]", "b", "a a [MASK] b", "[MASK]", "d [MASK]"]
@@ -396,19 +396,15 @@ def test_killed_and_started_again_to_the_same_bytes(presets, tmp_path, name):
     large = tmp_path / "large.txt"
     large.write_text("".join(f"a b c {'d ' * (n % 9)}\n" for n in range(9000)))
 
-    def start(output):
-        return start_program("embed", f"--preset={presets['embed']}", f"--input={large}", output)
+    def start(output, before=""):
+        flags = (f"--preset={presets['embed']}", f"--input={large}", f"--output={output}")
+        return start_program("embed", *flags, before=before)
 
     whole, broken = tmp_path / f"whole{name[1:]}", tmp_path / f"broken{name[1:]}"
-    process = start(f"--output={whole}")
-    assert process.wait(timeout=300) == 0, process.stderr.read()
-    process = start(f"--output={broken}")
-    while process.poll() is None and not (broken.exists() and broken.stat().st_size > 1000):
-        time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    ends_well(start(whole))
+    ends_killed(start(broken, before=signalled("kbert.resumable:GrowingFiles.append", calls=2)))
     assert 0 < broken.stat().st_size < whole.stat().st_size
-    assert start(f"--output={broken}").wait(timeout=300) == 0
+    ends_well(start(broken))
     assert broken.read_bytes() == whole.read_bytes()
 
 
@@ -420,5 +416,5 @@ def test_who_reads_a_pipe_may_stop(presets, tmp_path):
     process = start_program("embed", *flags)
     assert json.loads(process.stdout.readline())["text"] == "a b c"
     process.stdout.close()
-    assert process.wait(timeout=300) == 0
+    assert process.wait(PATIENCE) == 0
     assert "Broken pipe" not in process.stderr.read()

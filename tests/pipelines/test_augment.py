@@ -2,10 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import keras
@@ -15,6 +11,8 @@ import kbert
 from kbert.distillation.augmentation import folder as folder_module
 from kbert.distillation.augmentation import read_augmented
 from pipelines import augment
+from tests.killing import ends_killed, signalled
+from tests.processes import ends_well, start_program
 
 ROOT = Path(kbert.__path__[0]).parent
 COLUMNS = ("--task=classify", "--text_column=body", "--label_column=kind")
@@ -107,22 +105,18 @@ def test_killed_and_started_again_to_the_same_bytes(masked_lm, tmp_path):
     texts = [f"the red fox and the {word} jumps" for word in ("dog", "cat", "king")] * 300
     (tmp_path / "t.csv").write_text("text,label\n" + "".join(f"{text},a\n" for text in texts))
 
-    def start(output):
+    def start(output, before=""):
         flags = (f"--preset={masked_lm}", f"--train={tmp_path / 't.csv'}", "--task=classify")
         flags += (f"--output_dir={output}", "--shards=60")
-        command = [sys.executable, "-m", "pipelines.augment", *flags]
-        return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+        return start_program("augment", *flags, before=before)
 
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert start(whole).wait(timeout=300) == 0
-    process = start(broken)
-    while process.poll() is None and len(list(broken.glob("*.jsonl"))) < 3:
-        time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -9
-    assert len(list(broken.glob("*.jsonl"))) < 60
+    ends_well(start(whole))
+    written = signalled("kbert.distillation.augmentation.folder:_write_shard", calls=3)
+    ends_killed(start(broken, before=written))
+    assert len(list(broken.glob("*.jsonl"))) == 3
     assert not json.loads((broken / folder_module.MANIFEST).read_text())["finished"]
-    assert start(broken).wait(timeout=300) == 0
+    ends_well(start(broken))
     names = sorted(os.listdir(whole))
     assert sorted(os.listdir(broken)) == names
     assert len(names) == 61

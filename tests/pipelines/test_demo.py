@@ -9,6 +9,7 @@ import pytest
 import kbert
 from pipelines import demo
 from tests.processes import start_program
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.tensorflow
 
@@ -22,11 +23,11 @@ def test_it_prints_its_address_and_serves_until_it_is_stopped(preset, tmp_path):
     )
     try:
         address = program.stdout.readline().strip()
-        with urllib.request.urlopen(f"{address}/api/about", timeout=30) as answer:
+        with urllib.request.urlopen(f"{address}/api/about", timeout=PATIENCE) as answer:
             (model,) = json.load(answer)["models"]
         assert model["abilities"] == ["fill_mask", "next_sentence", "attention"]
         program.send_signal(signal.SIGINT)
-        _, errors = program.communicate(timeout=30)
+        _, errors = program.communicate(timeout=PATIENCE)
         assert program.returncode == 130
         assert "Traceback" not in errors  # TensorFlow has notices of its own
     finally:

@@ -13,10 +13,10 @@ from kbert.checkpoints import read_checkpoint, read_safetensors
 from kbert.experiments import Settings
 from pipelines import distill
 from pipelines.distill_flags import TASK_FLAGS, TERMS, TEXT_FLAGS
-from tests.killing import copied_at, kill_after_checkpoint
+from tests.killing import copied_at, ends_before, signalled
 from tests.pipelines.conftest import COLUMNS
-from tests.pipelines.test_pretrain import finished, write_corpus
-from tests.processes import start_program
+from tests.pipelines.test_pretrain import write_corpus
+from tests.processes import ends_well, start_program
 
 SIZES = {
     "hidden_size": 16,
@@ -396,14 +396,15 @@ def test_every_flag_is_of_text_of_tasks_or_of_both():
 
 @pytest.mark.slow
 def test_help_teaches_and_a_kill_costs_nothing(data_dir, teacher, tmp_path):
-    def start(folder, *more):
+    def start(folder, *more, before=""):
         own = ("--recipe=distilbert", f"--teacher={teacher}", f"--data_dir={data_dir}", *TEXT)
-        return start_program("distill", *own, f"--model_dir={folder}", *more)
+        return start_program("distill", *own, f"--model_dir={folder}", *more, before=before)
 
     longer = ("--train_steps=60", "--checkpoint_every=1")
-    finished(start(tmp_path / "whole", *longer))
-    kill_after_checkpoint(start(tmp_path / "broken", *longer), tmp_path / "broken", last_step=60)
-    finished(start(tmp_path / "broken", *longer))
+    ends_well(start(tmp_path / "whole", *longer))
+    broken = start(tmp_path / "broken", *longer, before=signalled())
+    ends_before(broken, tmp_path / "broken", last_step=60)
+    ends_well(start(tmp_path / "broken", *longer))
     logs = [tmp_path / name / "steps.jsonl" for name in ("whole", "broken")]
     assert logs[0].read_bytes() == logs[1].read_bytes()
     settings = json.loads((tmp_path / "whole" / "run.json").read_text())["flags"]

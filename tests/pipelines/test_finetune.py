@@ -3,18 +3,17 @@
 import json
 import re
 import signal
-import time
 
 import pytest
 from absl import flags
 
 import kbert
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
-from kbert.training import Checkpoints
 from pipelines import finetune
+from tests.killing import signalled
 from tests.models.generators.tiny import tiny_decoder
 from tests.pipelines.conftest import COLUMNS, QUICK
-from tests.processes import start_program
+from tests.processes import ends_well, start_program
 
 
 @pytest.fixture
@@ -180,29 +179,21 @@ def test_help_teaches_by_example():
 
 @pytest.mark.slow
 def test_killed_and_started_again_to_the_same_model(mail_file, preset, tmp_path):
-    def start(folder, *more):
+    def start(folder, *more, before=""):
         data = (f"--train={mail_file}", "--dev_share=0.25", f"--preset={preset}", *COLUMNS)
-        command = ["--task=classify", *data, "--batch_size=2", "--epochs=2", "--checkpoint_every=1"]
-        return start_program("finetune", *command, f"--output_dir={folder}", *more, light=False)
+        own = ("--batch_size=2", "--epochs=2", "--checkpoint_every=1", f"--output_dir={folder}")
+        own = ("--task=classify", *data, *own, *more)
+        return start_program("finetune", *own, light=False, before=before)
 
-    def finished(process):
-        out, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors[-3000:]
-        return out
-
-    finished(start(tmp_path / "whole"))
+    ends_well(start(tmp_path / "whole"))
     for number in (signal.SIGKILL, signal.SIGTERM):
         folder = tmp_path / number.name
-        broken = start(folder)
-        checkpoints = Checkpoints(folder / "training" / "checkpoints")
-        while not checkpoints.steps() and broken.poll() is None:
-            time.sleep(0.01)
-        broken.send_signal(number)
+        broken = start(folder, before=signalled(number=number))
         broken.communicate()
         assert broken.returncode == (143 if number == signal.SIGTERM else -9)
         assert not (folder / "results.json").exists()
         export = tmp_path / f"export-{number.name}"
-        out = finished(start(folder, f"--export_dir={export}"))
+        out = ends_well(start(folder, f"--export_dir={export}"))
         assert f"SavedModel written to {export}/1" in out
         for name in ("preset/model.safetensors", "training/steps.jsonl", "dev_answers.jsonl"):
             assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -11,8 +11,8 @@ from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.phases import parse_phases
 from pipelines import language_model, masked_text
 from pipelines.language_model import LanguageModel
-from tests.killing import copied_at, kill_after_checkpoint
-from tests.processes import start_program
+from tests.killing import copied_at, ends_before, signalled
+from tests.processes import ends_well, start_program
 
 WORDS = ["</S>", "<S>", "<UNK>", *"the red fox dog runs sleeps far and".split()]
 
@@ -116,22 +116,16 @@ def test_dry_run_shows_words_memory_and_time(data_dir, tiny, tmp_path, call, cap
 def test_killed_and_started_again_to_a_preset_and_an_export(data_dir, tiny, tmp_path):
     """kill -9 at any moment, and another optimizer."""
 
-    def start(folder, *flags):
+    def start(folder, *flags, before=""):
         own = ("--train_steps=12", "--optimizer=adamw", "--learning_rate=1e-3", *flags)
-        return start_program(
-            "pretrain", *arguments(data_dir, tiny, folder, "--evaluate_every=6", *own)
-        )
+        own = arguments(data_dir, tiny, folder, "--evaluate_every=6", *own)
+        return start_program("pretrain", *own, before=before)
 
-    def finish(process):
-        out, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors[-3000:]
-        return out
-
-    assert "optimizer=adamw (adagrad)" in finish(start(tmp_path / "whole"))
-    broken = start(tmp_path / "broken")
-    kill_after_checkpoint(broken, tmp_path / "broken", last_step=12)
+    assert "optimizer=adamw (adagrad)" in ends_well(start(tmp_path / "whole"))
+    broken = start(tmp_path / "broken", before=signalled())
+    ends_before(broken, tmp_path / "broken", last_step=12)
     finals = (f"--preset_dir={tmp_path / 'preset'}", f"--export_dir={tmp_path / 'export'}")
-    finish(start(tmp_path / "broken", *finals))
+    ends_well(start(tmp_path / "broken", *finals))
     for name in ("steps.jsonl", "evaluations.jsonl"):
         whole, again = (tmp_path / run / name for run in ("whole", "broken"))
         assert whole.read_text() == again.read_text()

@@ -1,11 +1,6 @@
 """`kbert-predict` as it is typed."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +8,8 @@ import pytest
 import kbert
 from kbert.experiments import answer_file
 from pipelines import predict
+from tests.killing import ends_killed, signalled
+from tests.processes import ends_well, start_program
 
 ROOT = Path(kbert.__path__[0]).parent
 TEXTS = ["the red fox king .", "", "the tree book moon ."]
@@ -99,18 +96,13 @@ def test_killed_and_started_again_to_the_same_answers(run_dir, tmp_path):
     large = tmp_path / "large.txt"
     large.write_text("".join(f"the fox number {n} .\n" for n in range(8000)))
 
-    def start(output):
+    def start(output, before=""):
         flags = (f"--preset={run_dir / 'preset'}", f"--input={large}", f"--output={output}")
-        command = [sys.executable, "-m", "pipelines.predict", *flags]
-        return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        return start_program("predict", *flags, before=before)
 
     whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
-    assert start(whole).wait(timeout=300) == 0
-    process = start(broken)
-    while process.poll() is None and not (broken.exists() and broken.stat().st_size):
-        time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -9
-    assert len(broken.read_bytes()) < len(whole.read_bytes())
-    assert start(broken).wait(timeout=300) == 0
+    ends_well(start(whole))
+    ends_killed(start(broken, before=signalled("kbert.resumable:GrowingFiles.append")))
+    assert 0 < len(broken.read_bytes()) < len(whole.read_bytes())
+    ends_well(start(broken))
     assert broken.read_bytes() == whole.read_bytes()

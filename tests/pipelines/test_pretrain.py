@@ -2,7 +2,6 @@ import json
 import shutil
 import signal
 import subprocess
-import time
 
 import numpy as np
 import pytest
@@ -13,8 +12,9 @@ from kbert.training.strategies import make_strategy
 from pipelines.flags import apply_recipe, parse_settings
 from pipelines.masked_text import MaskedText
 from tests.harness import tiny_config
-from tests.killing import kill_after_checkpoint
-from tests.processes import start_program
+from tests.killing import ends_before, signalled
+from tests.processes import ends_well, start_program
+from tests.waiting import PATIENCE
 
 TINY = ["hidden_size=16", "num_layers=1", "num_heads=2", "intermediate_size=32"]
 
@@ -48,14 +48,8 @@ def arguments(data_dir, model_dir, *flags) -> list[str]:
     ]
 
 
-def pretrain(*flags) -> subprocess.Popen:
-    return start_program("pretrain", *arguments(*flags))
-
-
-def finished(process: subprocess.Popen) -> str:
-    out, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors[-3000:]
-    return out
+def pretrain(*flags, before="") -> subprocess.Popen:
+    return start_program("pretrain", *arguments(*flags), before=before)
 
 
 @pytest.mark.slow
@@ -67,11 +61,9 @@ def test_a_terminated_run_resumes_and_a_finished_one_takes_no_other_settings(
 
     folder, one_phase = tmp_path / "run", "--phases=16:1"
     checkpoints = Checkpoints(folder / "checkpoints")
-    stopped = pretrain(data_dir, folder, one_phase, "--checkpoint_every=2")
-    while not checkpoints.steps() and stopped.poll() is None:
-        time.sleep(0.01)
-    stopped.send_signal(signal.SIGTERM)
-    out, errors = stopped.communicate(timeout=300)
+    terminated = signalled(number=signal.SIGTERM)
+    stopped = pretrain(data_dir, folder, one_phase, "--checkpoint_every=2", before=terminated)
+    out, errors = stopped.communicate(timeout=PATIENCE)
     assert stopped.returncode == 128 + signal.SIGTERM, errors[-3000:]
     step = checkpoints.latest()["step"]
     assert f"stopped by SIGTERM: checkpoint of step {step} written" in out
@@ -129,14 +121,14 @@ def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
 ):
     """The whole life of a model: killed, resumed, written, adapted to a grown vocabulary."""
     flags = ("--checkpoint_every=2", "--evaluate_every=6", "--evaluation_steps=2")
-    out = finished(pretrain(data_dir, tmp_path / "whole", *flags))
+    out = ends_well(pretrain(data_dir, tmp_path / "whole", *flags))
     assert "parameters; train: " in out
     assert "step 12/12 · loss" in out
 
-    broken = pretrain(data_dir, tmp_path / "broken", *flags)
-    kill_after_checkpoint(broken, tmp_path / "broken", last_step=12)
+    broken = pretrain(data_dir, tmp_path / "broken", *flags, before=signalled())
+    ends_before(broken, tmp_path / "broken", last_step=12)
     preset = tmp_path / "preset"
-    finished(pretrain(data_dir, tmp_path / "broken", *flags, f"--preset_dir={preset}"))
+    ends_well(pretrain(data_dir, tmp_path / "broken", *flags, f"--preset_dir={preset}"))
     for name in ("steps.jsonl", "evaluations.jsonl"):
         whole, again = (tmp_path / run / name for run in ("whole", "broken"))
         assert whole.read_text() == again.read_text()
@@ -145,7 +137,7 @@ def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
     assert settings["flags"]["phases"] == "16:0.5,24:0.5"
 
     once_more = tmp_path / "once_more"  # of a run that is at its end
-    finished(pretrain(data_dir, tmp_path / "broken", *flags, f"--preset_dir={once_more}"))
+    ends_well(pretrain(data_dir, tmp_path / "broken", *flags, f"--preset_dir={once_more}"))
     weights = [folder / "model.safetensors" for folder in (preset, once_more)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
@@ -153,7 +145,7 @@ def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
     # A rate that moves no weight: 0 is refused.
     flags = (f"--init_preset={preset}", "--learning_rate=1e-30", "--set=dropout=0.2")
     flags += (f"--preset_dir={tmp_path / 'adapted'}",)
-    finished(pretrain(grown, tmp_path / "adapting", *flags))
+    ends_well(pretrain(grown, tmp_path / "adapting", *flags))
     before = kbert.Encoder.from_preset(preset).token_embedding.numpy()
     after = kbert.Encoder.from_preset(tmp_path / "adapted").token_embedding.numpy()
     assert (after[:-1] == before).all()
@@ -209,7 +201,7 @@ def test_dry_run_shows_examples_memory_and_time(data_dir, tmp_path, call, capsys
 def test_mistakes_are_told_in_one_line(data_dir, tmp_path):
     """In a process of its own: the message stands last, behind what the imports say."""
     process = pretrain(data_dir, tmp_path, "--set=hidden_width=8")
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "Traceback" not in errors
     message = errors.splitlines()[-1]

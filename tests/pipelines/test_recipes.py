@@ -9,9 +9,9 @@ from absl import flags
 import kbert
 from pipelines.flags import apply_recipe, departures
 from pipelines.masked_text import task_builder
-from tests.killing import kill_after_checkpoint
-from tests.pipelines.test_pretrain import arguments, finished, pretrain, write_corpus
-from tests.processes import start_program
+from tests.killing import ends_before, signalled
+from tests.pipelines.test_pretrain import arguments, pretrain, write_corpus
+from tests.processes import ends_well, start_program
 
 
 @pytest.fixture(scope="module")
@@ -135,16 +135,16 @@ def test_electra_is_killed_resumes_and_is_written(data_dir, tmp_path, name):
     narrow = ("--set=embedding_size=8", "--generator_share=0.5")
     electra = (f"--recipe={name}", *(narrow if name == "electra" else ()))
     electra += ("--checkpoint_every=2", "--evaluate_every=6", "--evaluation_steps=2")
-    out = finished(pretrain(data_dir, tmp_path / "whole", *electra))
+    out = ends_well(pretrain(data_dir, tmp_path / "whole", *electra))
     assert f"recipe {name}: " in out
     assert f"batch_size=8 ({128 if name == 'electra' else 8192})" in out
     assert "rtd_loss" in out
 
-    broken = pretrain(data_dir, tmp_path / "broken", *electra)
-    kill_after_checkpoint(broken, tmp_path / "broken", last_step=12)
+    broken = pretrain(data_dir, tmp_path / "broken", *electra, before=signalled())
+    ends_before(broken, tmp_path / "broken", last_step=12)
     preset, exported = tmp_path / "preset", tmp_path / "export"
     finals = (f"--preset_dir={preset}", f"--export_dir={exported}")
-    finished(pretrain(data_dir, tmp_path / "broken", *electra, *finals))
+    ends_well(pretrain(data_dir, tmp_path / "broken", *electra, *finals))
     for file in ("steps.jsonl", "evaluations.jsonl"):
         whole, again = (tmp_path / run / file for run in ("whole", "broken"))
         assert whole.read_text() == again.read_text()
@@ -171,7 +171,7 @@ def test_electra_is_killed_resumes_and_is_written(data_dir, tmp_path, name):
     "name", ["roberta", "albert", "spanbert", "modernbert", "xlnet", "gpt-bert"]
 )
 def test_every_recipe_trains(data_dir, tmp_path, name):
-    out = finished(pretrain(data_dir, tmp_path / "run", f"--recipe={name}"))
+    out = ends_well(pretrain(data_dir, tmp_path / "run", f"--recipe={name}"))
     assert "step 12/12 · loss" in out
     assert f"recipe {name}: " in out
     log = (tmp_path / "run" / "steps.jsonl").read_text().splitlines()
@@ -187,11 +187,10 @@ def test_a_killed_run_goes_on_to_the_same_weights(data_dir, tmp_path, name):
     flags = (f"--recipe={name}", "--checkpoint_every=2", "--set=embedding_size=null")
     for run in ("whole", "broken"):
         preset = (*flags, f"--preset_dir={tmp_path / run}-preset")
-        process = pretrain(data_dir, tmp_path / run, *preset)
         if run == "broken":
-            kill_after_checkpoint(process, tmp_path / run, last_step=12)
-            process = pretrain(data_dir, tmp_path / run, *preset)
-        finished(process)
+            process = pretrain(data_dir, tmp_path / run, *preset, before=signalled())
+            ends_before(process, tmp_path / run, last_step=12)
+        ends_well(pretrain(data_dir, tmp_path / run, *preset))
     whole, broken = ((tmp_path / run / "steps.jsonl").read_text() for run in ("whole", "broken"))
     assert whole == broken
     one, other = (
@@ -307,11 +306,10 @@ def test_ernie_is_killed_between_stages_and_resumes(chinese, tmp_path, call):
     flags = "--checkpoint_every=2"
     for run in ("whole", "again"):
         command = ernie(chinese, tmp_path / run, flags)
-        process = start_program("pretrain", *command)
         if run == "again":
-            kill_after_checkpoint(process, tmp_path / run, last_step=12)
-            process = start_program("pretrain", *command)
-        finished(process)
+            process = start_program("pretrain", *command, before=signalled())
+            ends_before(process, tmp_path / run, last_step=12)
+        ends_well(start_program("pretrain", *command))
     whole, again = ((tmp_path / run / "steps.jsonl").read_text() for run in ("whole", "again"))
     assert len(whole.splitlines()) == 12
     assert whole == again

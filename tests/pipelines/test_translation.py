@@ -10,8 +10,8 @@ from kbert.training.strategies import Strategy
 from pipelines.flags import apply_recipe
 from pipelines.translation import Translation, open_pairs, read_seq2seq, run_tokenizer
 from pipelines.translation_flags import DEV_PAIRS, PAIRS
-from tests.killing import copied_at, kill_after_checkpoint
-from tests.processes import start_program
+from tests.killing import copied_at, ends_before, signalled
+from tests.processes import ends_well, start_program
 
 WORDS = {"the": "die", "red": "rote", "sun": "sonne", "cat": "katze", "sees": "sieht", "a": "eine"}
 
@@ -160,22 +160,17 @@ def test_dry_run_shows_pairs_memory_and_time(texts, tiny, tmp_path, call, capsys
 def test_killed_and_started_again(texts, tiny, tmp_path):
     """kill -9 at any moment: of columns, with micro-batches, beams and other tokens."""
 
-    def start(folder, *flags):
+    def start(folder, *flags, before=""):
         own = (f"--pairs={texts}/train.tsv", f"--dev_pairs={texts}/dev.tsv", f"--model={tiny}")
         own += ("--recipe=transformer", "--vocabulary_size=60", "--tokenizer=wordpiece")
         own += ("--batch_tokens=96", "--train_steps=12", "--evaluate_every=6", "--micro_batches=2")
         own += ("--checkpoint_every=2", "--average_checkpoints=3", "--beam_width=2", *flags)
-        return start_program("pretrain", f"--model_dir={folder}", *own)
+        return start_program("pretrain", f"--model_dir={folder}", *own, before=before)
 
-    def finish(process):
-        out, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors[-3000:]
-        return out
-
-    assert "steps 8, 10, 12" in finish(start(tmp_path / "whole"))
-    broken = start(tmp_path / "broken")
-    kill_after_checkpoint(broken, tmp_path / "broken", last_step=12)
-    finish(start(tmp_path / "broken", f"--preset_dir={tmp_path / 'preset'}"))
+    assert "steps 8, 10, 12" in ends_well(start(tmp_path / "whole"))
+    broken = start(tmp_path / "broken", before=signalled())
+    ends_before(broken, tmp_path / "broken", last_step=12)
+    ends_well(start(tmp_path / "broken", f"--preset_dir={tmp_path / 'preset'}"))
     for name in ("steps.jsonl", "evaluations.jsonl", "average.json"):
         whole, again = (tmp_path / run / name for run in ("whole", "broken"))
         assert whole.read_text() == again.read_text()

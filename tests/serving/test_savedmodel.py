@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from kbert.serving import Signature, export_saved_model, refuse_differences
 from tests.serving import session
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.tensorflow
 SETTINGS = ["batching_parameters.txt", "models.config"]
@@ -51,7 +52,7 @@ def test_versions_count_up_and_other_names_are_left_alone(tmp_path, layer):
 
 
 def test_two_writers_get_two_versions(tmp_path, layer, monkeypatch):
-    meet = threading.Barrier(2, timeout=60)
+    meet = threading.Barrier(2, timeout=PATIENCE)
     rename = os.rename
 
     def together(source, target):

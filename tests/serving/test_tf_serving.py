@@ -10,6 +10,7 @@ from tensorflow.core.framework import tensor_pb2
 
 from kbert.serving import Signature, export_saved_model, text_tokens, tf_serving
 from tests.serving import session
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.tensorflow
 
@@ -126,7 +127,7 @@ def batched(function, *requests):
     )(lambda text: tuple(function(text).values()))
     run = tf.function(together, input_signature=TEXT, autograph=False)
     run.get_concrete_function()
-    begin = threading.Barrier(len(requests), timeout=60)
+    begin = threading.Barrier(len(requests), timeout=PATIENCE)
 
     def ask(request):
         begin.wait()

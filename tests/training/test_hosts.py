@@ -1,3 +1,4 @@
+import itertools
 import signal
 import threading
 import time
@@ -6,6 +7,7 @@ import pytest
 
 from kbert.training import hosts as module
 from kbert.training.hosts import Hosts
+from tests.waiting import PATIENCE
 
 
 class Shared:
@@ -46,7 +48,7 @@ def train(host, barrier, steps, delay=0.0, at=lambda host, step: None):
     """Steps that all hosts must make together; returns the step and the signal of the end."""
     with host.listening():
         for step in range(1, steps + 1):
-            barrier.wait(timeout=10)  # the sum of the gradients
+            barrier.wait(PATIENCE)  # the sum of the gradients
             at(host, step)
             time.sleep(delay)
             number = host.stops_after(step)
@@ -66,9 +68,15 @@ def run_all(hosts, steps, delays=None, **options):
         threads.append(threading.Thread(target=target))
         threads[-1].start()
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     return found
+
+
+def steps_without_end(host):
+    for step in itertools.count(2):
+        host.stops_after(step)
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("delays", [[0.001] * 3, [0.03, 0.0, 0.005]])
@@ -114,13 +122,8 @@ def test_a_host_that_does_not_answer_is_an_error(group, monkeypatch):
     host, _ = group(2)
     host.stop(signal.SIGTERM)
 
-    def steps():
-        for step in range(1, 1000):
-            host.stops_after(step)
-            time.sleep(0.01)
-
     with host.listening(), pytest.raises(RuntimeError, match="no answer of another host"):
-        steps()
+        steps_without_end(host)
 
 
 @pytest.mark.parametrize("in_step", [False, True])
@@ -136,9 +139,8 @@ def test_a_store_that_is_gone_is_said_in_the_step_and_not_at_the_end(group, monk
         monkeypatch.setattr(host._store, "get", gone)
         monkeypatch.setattr(host._store, "set", gone)
         if in_step:
-            time.sleep(0.2)
             with pytest.raises(ConnectionError, match="the chief is gone"):
-                host.stops_after(2)
+                steps_without_end(host)
 
 
 def test_the_chief_s_values_count(group):

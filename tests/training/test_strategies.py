@@ -4,7 +4,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from kbert.tasks import TextClassifier
 from kbert.tokenizers import WordPieceTokenizer
 from kbert.training.strategies import Strategy, make_strategy
 from tests.harness import tiny_config
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,15 +66,16 @@ def test_tpus_that_are_not_there():
 
 
 WORKER = """
-import json, sys, time
+import json, os, sys
 from kbert.training.strategies import make_strategy
 strategy = make_strategy("multi_worker")  # before anything else touches a device
 import keras, numpy as np
-from kbert.training import train
+from kbert.training import Checkpoints, train
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.run.phases import parse_phases
 from kbert.training.optimization.schedules import WarmupDecay
 from tests.training import toy_task
+from tests.waiting import until
 
 keras.utils.set_random_seed(0)
 with strategy.scope():
@@ -89,14 +90,18 @@ def mine(steps, **settings):
         lambda batch: {name: x[first : first + rows] for name, x in batch.items()})
     return data
 
-class Slow(keras.callbacks.Callback):
+class Signalled(keras.callbacks.Callback):
+    '''One host gets a signal in the middle, behind the first checkpoint.'''
     def on_train_batch_end(self, batch, logs=None):
-        time.sleep(float(sys.argv[3]))
+        victim, number = map(int, sys.argv[3:5])
+        if (strategy.host_index, batch) == (victim, 12):
+            until(lambda: Checkpoints(sys.argv[1] + "/checkpoints").steps())
+            os.kill(os.getpid(), number)
 
 history = train(
     task, lambda phase, start: mine(40, start=int(start[2]) // 16), sys.argv[1],
     parse_phases("6:1", int(sys.argv[2]), 16), strategy=strategy, checkpoint_every=5,
-    make_evaluation_dataset=lambda phase: mine(3, seed=5), callbacks=[Slow()])
+    make_evaluation_dataset=lambda phase: mine(3, seed=5), callbacks=[Signalled()])
 print(json.dumps({"chief": strategy.is_chief, "hosts": strategy.num_hosts,
                   "stopped_by": history.stopped_by, "step": history.step,
                   "weights": [float(np.abs(v.numpy()).sum()) for v in task.trainable_variables],
@@ -167,9 +172,9 @@ def run_workers(
     on_slurm: bool = False,
 ) -> list[dict]:
     """Their last lines, once all have ended well."""
-    processes = start_workers(count, backend, "-c", code, folder, steps, 0.0, on_slurm=on_slurm)
+    processes = start_workers(count, backend, "-c", code, folder, steps, -1, 0, on_slurm=on_slurm)
     try:
-        outputs = [process.communicate(timeout=240) for process in processes]
+        outputs = [process.communicate(timeout=PATIENCE) for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -201,23 +206,11 @@ def test_slurm_s_variables_are_enough(tmp_path, backend):
     assert found[0]["weights"] == found[1]["weights"]
 
 
-def until_saved(folder, processes) -> None:
-    """Waits for the first checkpoint."""
-    for _ in range(1200):
-        assert all(process.poll() is None for process in processes)
-        if any(folder.glob("checkpoints/step-*.json")):
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"no checkpoint in {folder}")
-
-
 def signal_one(folder, backend, victim, number) -> list[tuple[int, str, str]]:
-    """Two hosts, of which one gets a signal in the middle: how both end, within a minute."""
-    processes = start_workers(2, backend, "-c", WORKER, folder, 40, 0.3)
+    """Two hosts, of which one gets a signal in the middle: how both end."""
+    processes = start_workers(2, backend, "-c", WORKER, folder, 40, victim, int(number))
     try:
-        until_saved(folder, processes)
-        processes[victim].send_signal(number)
-        outputs = [process.communicate(timeout=60) for process in processes]
+        outputs = [process.communicate(timeout=PATIENCE) for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -295,7 +288,7 @@ def test_fine_tuning_on_two_hosts_is_that_of_one(tmp_path, backend):
         processes = start_workers(
             count, backend, *arguments, f"--output_dir={folder}", f"--strategy={strategy}"
         )
-        outputs = [process.communicate(timeout=240) for process in processes]
+        outputs = [process.communicate(timeout=PATIENCE) for process in processes]
         assert [p.returncode for p in processes] == [0] * count, outputs
         steps = [json.loads(x) for x in (folder / "training/steps.jsonl").read_text().splitlines()]
         result = json.loads((folder / "results.json").read_text())

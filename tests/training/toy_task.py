@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from typing import ClassVar
 
 import keras
@@ -12,6 +11,7 @@ from keras import ops
 
 from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.step.mixin import TrainStep
+from tests.waiting import until
 
 VOCABULARY, WIDTH, LENGTH = 32, 8, 6
 
@@ -95,8 +95,8 @@ def with_signal(
 
     def send(index):
         if index == element:
-            while number == signal.SIGKILL and after and not Checkpoints(after).steps():
-                time.sleep(0.01)
+            if number == signal.SIGKILL and after:
+                until(lambda: Checkpoints(after).steps())
             os.kill(os.getpid(), number)
         return index
 

@@ -206,7 +206,9 @@ CONTENTS = {"v.bin": binary(), "f.bin": fasttext()[0], "v.txt": b"3 2\na 1 2\nb 
 
 @pytest.mark.parametrize("name", CONTENTS)
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
 def test_any_damage_is_an_error_or_a_file(tmp_path, name, data):

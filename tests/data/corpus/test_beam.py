@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from kbert.data import prepare_corpus
 from kbert.data.corpus import beam
 from kbert.text.source import Source
 from tests.data.corpus.test_prepare import make_texts
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 TWO_WORKERS = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
@@ -121,8 +121,9 @@ def test_two_workers_and_a_kill_in_the_middle_leave_the_same_bytes(tokenizer, te
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     started = subprocess.Popen(command, env=environment, cwd=ROOT, start_new_session=True)
-    while not (tmp_path / "there" / "work" / "counts.json").exists() and started.poll() is None:
-        time.sleep(0.02)
+    until(
+        lambda: (tmp_path / "there" / "work" / "counts.json").exists() or started.poll() is not None
+    )
     os.killpg(started.pid, signal.SIGKILL)
     started.wait()
     assert not (tmp_path / "there" / "manifest.json").exists()

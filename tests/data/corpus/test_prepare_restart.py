@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 import kbert
 from kbert.data import prepare_corpus
 from tests.processes import LIGHT
+from tests.waiting import PATIENCE, until
 
 ROOT = Path(kbert.__path__[0]).parent
 
@@ -110,15 +110,15 @@ def test_killed_and_started_again(tmp_path, corpus, tiny_vocabulary, how):
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=400,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["exits"][-1] == 0, result
-    assert result["exits"].count(-9) >= 5, result
-    # Killed in both halves of the work: before there were shards, and when there were.
-    assert "work" in result["names"]
     if how == "moments":
+        assert result["exits"].count(-9) >= 5, result
+        # Killed in both halves of the work: before there were shards, and when there were.
+        assert "work" in result["names"]
         assert any(name.startswith("train") for name in result["names"])
     assert contents(tmp_path / "out") == contents(tmp_path / "out-whole")
 
@@ -145,13 +145,6 @@ def children(process_id: int) -> list[int]:
     return found
 
 
-def wait_until(condition, seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def running(tmp_path, tiny_vocabulary):
     """A preparation with two workers that has finished some chunks, and has many to go."""
@@ -167,7 +160,7 @@ def running(tmp_path, tiny_vocabulary):
         text=True,
     )
     try:
-        wait_until(lambda: list(tmp_path.glob("out/work/*.spill")))
+        until(lambda: list(tmp_path.glob("out/work/*.spill")))
         yield parent
     finally:
         parent.kill()
@@ -187,7 +180,7 @@ def test_workers_end_with_a_killed_parent(tmp_path, running, tiny_vocabulary):
     assert len(workers) >= 2
     running.kill()
     running.wait()
-    wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+    until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
     finish_and_compare(tmp_path, tiny_vocabulary)
 
 
@@ -196,7 +189,7 @@ def test_a_killed_worker_is_a_clear_error(tmp_path, running, tiny_vocabulary):
     for child in children(running.pid):
         if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
             os.kill(child, signal.SIGKILL)
-    _, said = running.communicate(timeout=120)
+    _, said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 1
     assert "A worker process was killed" in said
     assert "Finished work is kept" in said

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import keras
@@ -24,6 +23,7 @@ from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 from tests.training import toy_task
 from tests.training.run import run_toy
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 HOST = re.escape(socket.gethostname())
@@ -349,8 +349,7 @@ def test_training_continues_while_a_checkpoint_is_written(tmp_path, monkeypatch)
     write = Checkpoints.write
 
     def slow(self, arrays, step, info):
-        while int(task.optimizer.iterations) < min(step + 2, 9):
-            time.sleep(0.01)
+        until(lambda: int(task.optimizer.iterations) >= min(step + 2, 9))
         write(self, arrays, step, info)
 
     class Weights(keras.callbacks.Callback):
