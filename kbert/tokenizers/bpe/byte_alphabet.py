@@ -10,6 +10,9 @@ _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 # The character of each byte.
 CHARACTERS = [chr(b if b in _PRINTABLE else 0x100 + _OTHERS.index(b)) for b in range(256)]
 _BYTES = {character: byte for byte, character in enumerate(CHARACTERS)}
+# Of the bytes that UTF-8 uses: it never has C0, C1 and F5 to FF, and vocabularies trained without a
+# given alphabet, such as GPT-NeoX's, lack them.
+IN_UTF8 = [CHARACTERS[b] for b in range(256) if b not in (0xC0, 0xC1, *range(0xF5, 0x100))]
 
 
 def is_spelled(piece: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from kbert import atomic
 from kbert.files import Path
 from kbert.json_file import read_json
-from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, is_spelled
+from kbert.tokenizers.bpe.byte_alphabet import IN_UTF8, is_spelled
 from kbert.tokenizers.lines import read_lines
 
 _VERSION = "#version: 0.2"  # first line of a merges.txt
@@ -68,10 +68,10 @@ def check_model(
 ) -> None:
     """Raises where vocabulary, merges and special tokens do not fit each other."""
     known = set(vocabulary)
-    missing = [character for character in CHARACTERS if character not in known]
+    missing = [character for character in IN_UTF8 if character not in known]
     if missing:
         raise ValueError(
-            "A byte-level vocabulary must hold all 256 bytes. Received: "
+            "A byte-level vocabulary must hold all 243 bytes that UTF-8 uses. Received: "
             f"{len(known)} pieces without {' '.join(missing[:8])}{' …' if missing[8:] else ''}"
         )
     for first, second in merges:

@@ -23,7 +23,7 @@ class BytePairKernel:
     outside: so a SavedModel has nothing to track.
 
     Args:
-        id_of: piece -> id, all 256 bytes among them.
+        id_of: piece -> id, all bytes that UTF-8 uses among them.
         merges: pairs, the first to be merged first.
         words: the kind of the words, see `pre_split`.
         whole: pieces that no merges need make: a word that is one of them is not merged.

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kbert.json_file import read_json
-from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
+from kbert.tokenizers.bpe.byte_alphabet import IN_UTF8
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer, known_tokens
 from kbert.tokenizers.bpe.tokenizer_json import words_of
 from kbert.tokenizers.folder import TokenizerFolder
@@ -79,7 +79,7 @@ def ends_words(vocabulary: Iterable[str]) -> bool:
         (True, False)
     """
     pieces = set(vocabulary)
-    return any(piece.endswith("</w>") for piece in pieces) and not {*CHARACTERS} <= pieces
+    return any(piece.endswith("</w>") for piece in pieces) and not {*IN_UTF8} <= pieces
 
 
 def _check_pipeline(folder: TokenizerFolder) -> None:

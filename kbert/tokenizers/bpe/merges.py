@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, piece_bytes
+from kbert.tokenizers.bpe.byte_alphabet import IN_UTF8, piece_bytes
 
 Pair = tuple[str, str]
 
@@ -63,11 +63,11 @@ def live_merges(merges: Iterable[Pair]) -> tuple[list[str], list[Pair]]:
 
     Example:
         >>> made, merges = live_merges([("a", "b"), ("ab", "c"), ("x", "yz")])
-        >>> made[256:], merges
+        >>> made[243:], merges
         (['ab', 'abc'], [('a', 'b'), ('ab', 'c')])
     """
     merges = list(merges)
-    made = [*CHARACTERS, *live_pieces(merges)]
+    made = [*IN_UTF8, *live_pieces(merges)]
     ranks, known = _ranks(merges), set(made)
     happen = (pair for pair in ranks if known.issuperset([*pair, "".join(pair)]))
     return made, sorted(happen, key=ranks.__getitem__)
@@ -120,7 +120,7 @@ def sentencepiece_model(
     Returns:
         The serialised model; its pieces, but for the first, which is for what is unknown to it.
     """
-    scores = dict.fromkeys(CHARACTERS, 0) | {p: -rank for p, rank in live_pieces(merges).items()}
+    scores = dict.fromkeys(IN_UTF8, 0) | {p: -rank for p, rank in live_pieces(merges).items()}
     written = {piece_bytes(piece).decode("latin-1"): score for piece, score in scores.items()}
     return bpe_model(written, _from_bytes() if from_bytes else _NO_CHANGES), list(scores)
 

@@ -11,6 +11,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from kbert.tokenizers import BytePairTokenizer, load_tokenizer, train_byte_pair
+from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 
 TEXT = (
     "The flightless bird isn't at home; they're 1234 of 56. Ein größeres Café für Señor Łódź. "
@@ -55,6 +56,9 @@ def added(content: str, **flags) -> AddedToken:
 def pipeline(tokens: list[AddedToken]) -> Tokenizer:
     """A Tokenizer of `tokenizers` as ModernBERT's tokenizer.json has it, trained on a line."""
     vocabulary, merges = train_byte_pair([TEXT] * 3, 400, special_tokens=[])
+    # GPT-NeoX's vocabulary lacks the bytes that UTF-8 never has, and so does ModernBERT's.
+    never = {CHARACTERS[byte] for byte in (0xC0, 0xC1, *range(0xF5, 0x100))}
+    vocabulary = [piece for piece in vocabulary if piece not in never]
     ids = {piece: number for number, piece in enumerate(["|||IP_ADDRESS|||", *vocabulary])}
     theirs = Tokenizer(models.BPE(ids, [tuple(merge.split(" ")) for merge in merges]))
     theirs.normalizer = normalizers.NFC()
