@@ -1,6 +1,7 @@
 """Results of runs: of one, and of a series."""
 
 import dataclasses
+import math
 import statistics
 from typing import Any
 
@@ -21,6 +22,7 @@ class Result:
         test: metrics on the test data, where there is some that is labelled.
         best_value: `metric`, when the best checkpoint was chosen.
         best_step: updates before it.
+        best_loss: the loss there; None in results of versions before.
         steps: updates made.
         seconds: of training, evaluations among it; of a run that was stopped, since its last start.
         confusion: `matrix` and `names` on the development data, of tasks with classes.
@@ -41,11 +43,16 @@ class Result:
     threshold: str | None
     peak_memory: int
     settings: dict[str, Any]
+    best_loss: float | None = None
 
     @property
-    def score(self) -> float:
-        """The metric that decides, on the development data; the larger the better."""
-        return -self.best_value if self.metric.endswith("loss") else self.dev[self.metric]
+    def score(self) -> tuple[float, float]:
+        """What decides, the larger the better: the metric on the development data, then the loss.
+
+        As of two evaluations of one run (`kbert.training.run.best`).
+        """
+        value = -self.best_value if self.metric.endswith("loss") else self.dev[self.metric]
+        return value, -math.inf if self.best_loss is None else -self.best_loss
 
     @property
     def preset(self) -> Path:
@@ -95,7 +102,7 @@ class Series:
 
     @property
     def best(self) -> Result:
-        """The run with the best development metric; of equals the first."""
+        """The run with the best development metric, or of equals the smallest loss."""
         return max(self.results, key=lambda result: result.score)
 
     @property
@@ -136,7 +143,7 @@ class Series:
                 values = {p + n: x[of] for p, group in groups.items() for n, x in group.items()}
                 rows.append({"seed": row, **values})
         else:
-            order = sorted(range(len(rows)), key=lambda i: -self.results[i].score)
+            order = sorted(range(len(rows)), key=lambda i: self.results[i].score, reverse=True)
             rows = [rows[i] for i in order]
         return _table(rows)
 

@@ -172,6 +172,7 @@ def _run(
         test=test,
         best_value=history.best_value,
         best_step=history.best_step,
+        best_loss=history.best_loss,
         steps=history.step,
         seconds=seconds,
         confusion=dev.confusion,

@@ -24,8 +24,9 @@ MODES = ("max", "min")
 class BestWeights:
     """Keeps the weights of the best evaluation so far, in memory and, once written, in a folder.
 
-    The first of two equal values is the best. NaN, as of a correlation with a constant, is worse
-    than every number.
+    Of two equal values, the rule where one class is rare, that with the smaller loss is the best,
+    and of equal losses the first. NaN, as of a correlation with a constant, is worse than every
+    number.
 
     Args:
         metric: Name of the value that evaluations are compared by.
@@ -36,15 +37,16 @@ class BestWeights:
     Attributes:
         step: Updates made before the best evaluation; `None` where there was none yet.
         value: The metric then.
+        loss: The loss then; NaN where the evaluation has none.
         waited: Evaluations since.
         keeps_weights: Whether weights are kept.
 
     Example:
         >>> best = BestWeights("f1", "max", keep=False)
-        >>> for step, f1 in [(10, 0.5), (20, 0.7), (30, 0.6)]:
-        ...     best.update(None, step, {"f1": f1})
+        >>> for step, f1, loss in [(10, 0.5, 0.9), (20, 0.7, 0.8), (30, 0.7, 0.6), (40, 0.6, 0.5)]:
+        ...     best.update(None, step, {"loss": loss, "f1": f1})
         >>> best.step, best.value, best.waited
-        (20, 0.7, 1)
+        (30, 0.7, 1)
     """
 
     def __init__(self, metric: str, mode: str, *, keep: bool, folder: Path | None = None) -> None:
@@ -53,7 +55,7 @@ class BestWeights:
         self.metric = metric
         self.mode = mode
         self.step: int | None = None
-        self.value = math.nan
+        self.value = self.loss = math.nan
         self.waited = 0
         self.keeps_weights = keep
         self._arrays: dict[str, np.ndarray] | MaybeNone = None
@@ -77,13 +79,13 @@ class BestWeights:
                 f"`metric` must be one of the values of the evaluation, {', '.join(values)}. "
                 f"Received: {self.metric!r}"
             )
-        value = float(values[self.metric])
-        if not self._is_better(value):
+        value, loss = float(values[self.metric]), float(values.get("loss", math.nan))
+        if self.step is not None and self._rank(value, loss) <= self._rank(self.value, self.loss):
             self.waited += 1
             return
-        self.step, self.value, self.waited = step, value, 0
+        self.step, self.value, self.loss, self.waited = step, value, loss, 0
         if self.keeps_weights:
-            self._arrays = read_variables(_weights(task))
+            self._arrays = read_variables(weights_of(task))
             self._unsaved = (self._arrays, step, {"metric": self.metric, "value": value})
 
     def unsaved(self) -> Callable[[], None]:
@@ -114,22 +116,27 @@ class BestWeights:
             files = cast(Checkpoints, self._files)
             files.info(self.step)
             self._arrays = files.read(self.step)
-        set_variables(_weights(task), self._arrays, "the best weights of the run")
+        set_variables(weights_of(task), self._arrays, "the best weights of the run")
 
     @property
     def state(self) -> dict[str, Any]:
         """What `load` needs, as JSON can hold it."""
-        return {"step": self.step, "value": self.value, "waited": self.waited}
+        kept = {"step": self.step, "value": self.value, "waited": self.waited}
+        return {**kept, "loss": self.loss}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restores the state that an earlier process saved."""
         self.step, self.value, self.waited = state["step"], state["value"], state["waited"]
+        # A version that kept no loss kept the first of equal values: none is smaller than this.
+        self.loss = state.get("loss", -math.inf)
 
-    def _is_better(self, value: float) -> bool:
-        if math.isnan(value) or math.isnan(self.value):
-            return self.step is None or not math.isnan(value)
-        return value > self.value if self.mode == "max" else value < self.value
+    def _rank(self, value: float, loss: float) -> tuple[float, float]:
+        """What is larger for better weights."""
+        numbers = (value if self.mode == "max" else -value, -loss)
+        value, loss = (-math.inf if math.isnan(x) else x for x in numbers)
+        return value, loss
 
 
-def _weights(task: TrainStep) -> dict[str, keras.Variable]:
+def weights_of(task: TrainStep) -> dict[str, keras.Variable]:
+    """Name -> variable, of what the model knows alone."""
     return {n: v for n, v in named_state(task).items() if n.startswith("weights/")}

@@ -1,5 +1,6 @@
 """The history of a run: its values, and how it ended."""
 
+import math
 import signal
 
 import keras
@@ -24,6 +25,9 @@ class History(keras.callbacks.History):
         evaluations: The same of every evaluation.
         best_step: Updates before the best evaluation; `None` of a run without a metric.
         best_value: The metric then.
+        best_loss: The loss then; `None` where evaluations have none.
+        weights_by: `"a callback"` where one set the weights at the end of the run, as Keras'
+            `EarlyStopping` does with `restore_best_weights`: the task has those.
         stopped_by: Number of the signal that ended it early, if one did; the same call resumes.
         ended_by: `"patience"` or `"a callback"` where that ended it before its last step.
     """
@@ -36,6 +40,8 @@ class History(keras.callbacks.History):
         self.evaluations: list[dict] = []
         self.best_step: int | None = None
         self.best_value: float | None = None
+        self.best_loss: float | None = None
+        self.weights_by: str | None = None
         self.stopped_by: int | None = None
         self.ended_by: str | None = None
         self._sentence = ""
@@ -65,8 +71,11 @@ class History(keras.callbacks.History):
         if best is None or best.step is None:
             return
         self.best_step, self.best_value = best.step, best.value
+        self.best_loss = best.loss if math.isfinite(best.loss) else None
         self._sentence += f"; best {best.metric} {best.value:.4g} after step {best.step:,}{place}"
-        if best.keeps_weights and self.stopped_by is None:
+        if self.weights_by is not None:
+            self._sentence += f"; the task has the weights that {self.weights_by} set"
+        elif best.keeps_weights and self.stopped_by is None:
             self._sentence += ", whose weights the task has"
 
     def __str__(self) -> str:

@@ -4,6 +4,7 @@ import copy
 import functools
 import signal
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy as np
 
 from kbert.training.hosts import Hosts
 from kbert.training.run.background import Background
-from kbert.training.run.best import BestWeights
-from kbert.training.run.checkpoints import Checkpoints, copy_state
+from kbert.training.run.best import BestWeights, weights_of
+from kbert.training.run.checkpoints import Checkpoints, copy_state, read_variables
 from kbert.training.run.files import RunFiles
 from kbert.training.run.history import CALLBACK, PATIENCE, History
 from kbert.training.run.log import ProgressLine
@@ -30,7 +31,8 @@ class Monitor(keras.callbacks.CallbackList):
     """The callbacks of one run, which may take several calls of `fit`; `train` makes it.
 
     At the end of a step or an epoch the run evaluates before the caller's callbacks are called, so
-    that they see the values on held-out data, and saves after them: what they change is saved too.
+    that they see the values on held-out data, and saves after them: what they change is saved too,
+    also what they change at the end of training.
 
     Args:
         task: The compiled task.
@@ -53,6 +55,7 @@ class Monitor(keras.callbacks.CallbackList):
         step: Updates made.
         stopped_by: Number of the signal that ended the run, once a checkpoint is written.
         ended_by: Why the run is at its end before its last step.
+        weights_by: "a callback" where one chose the weights that the task has at the end.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Monitor(keras.callbacks.CallbackList):
         self.step = 0
         self.stopped_by: int | None = None
         self.ended_by: str | None = None
+        self.weights_by: str | None = None
         self._plan = plan
         self._epochs = history
         self._files = files
@@ -106,7 +110,7 @@ class Monitor(keras.callbacks.CallbackList):
         self._saved_best: int | None = None  # the best step of the checkpoint before
         self._sums: list | None = None  # of an epoch that began in an earlier process
         self._saved_at = time.monotonic()
-        self._has_begun = False
+        self._has_begun = self._has_finished = False
         self._last_logs: Logs = None
 
     @property
@@ -119,6 +123,7 @@ class Monitor(keras.callbacks.CallbackList):
         """Restores what a checkpoint says of the run."""
         progress = latest["progress"]  # one of the version before lacks most of it
         self.step, self.ended_by = latest["step"], progress.get("ended_by")
+        self.weights_by = progress.get("weights_by")
         self._sums = progress.get("sums")
         self._epochs.epoch = progress.get("epochs", [])
         self._epochs.history = progress.get("history", {})
@@ -138,12 +143,33 @@ class Monitor(keras.callbacks.CallbackList):
     ) -> None:
         """Sets what the next `fit` trains on."""
         self._stage, self._first_epoch, self._measure = stage, first_epoch, evaluate
+        self.weights_by = None  # of a run that was shorter
         self._values.fetched_at = None  # the first step traces and compiles: no measure of speed
 
     def finish(self) -> None:
         """Tells the callbacks that the run is over, once."""
-        if self._has_begun:
-            super().on_train_end(self._last_logs)
+        if not self._has_begun or self._has_finished:
+            return
+        self._has_finished = True
+        before = self._fingerprints()
+        super().on_train_end(self._last_logs)
+        # By itself, as a best epoch may be the last, whose weights are there already.
+        restores = any(
+            getattr(callback, "restore_best_weights", False)
+            and getattr(callback, "best_weights", None) is not None
+            for callback in self.callbacks
+        )
+        if self.is_over and (restores or before != self._fingerprints()):
+            self.weights_by = CALLBACK
+
+    def _fingerprints(self) -> dict[str, int]:
+        """Checksums of the weights, where a callback might change them at the end of training."""
+        base = keras.callbacks.Callback.on_train_end
+        if all(type(callback).on_train_end is base for callback in self.callbacks):
+            return {}
+        self._sync()
+        weights = read_variables(weights_of(self.model))
+        return {name: zlib.crc32(array.tobytes()) for name, array in weights.items()}
 
     # What Keras calls.
 
@@ -180,9 +206,12 @@ class Monitor(keras.callbacks.CallbackList):
         if is_last or self.model.stop_training or self._is_time(self._evaluate_every):
             values = {f"val_{name}": value for name, value in self._evaluate().items()}
         self._fetch()
-        super().on_epoch_end(epoch, {**(logs or {}), **values})
+        self._last_logs = {**(logs or {}), **values}
+        super().on_epoch_end(epoch, self._last_logs)
         if self.model.stop_training and not self.is_over:
             self.ended_by = CALLBACK
+        if self.is_over:
+            self.finish()
         self._save_or_stop(is_last or self.ended_by is not None or self._is_time_to_save())
         if self.is_over:
             self.model.stop_training = True
@@ -298,6 +327,7 @@ class Monitor(keras.callbacks.CallbackList):
         if self._strategy.is_chief:
             progress = {
                 "ended_by": self.ended_by,
+                **({} if self.weights_by is None else {"weights_by": self.weights_by}),
                 "best": self._best and self._best.state,
                 "epochs": self._epochs.epoch,
                 "history": self._epochs.history,

@@ -87,7 +87,9 @@ def train(
         metric: Name of the value that says which weights are best; `None` keeps none.
         mode: `"max"` or `"min"`: which value is better.
         patience: Evaluations in a row without a better value that end the run; `None` for no end.
-        keep_best: Whether the best weights are kept and set at the end, rather than the last.
+        keep_best: Whether the best weights are kept and set at the end, rather than the last. Of
+            equal values the smaller loss is best. Weights that a callback sets at the end of
+            training stay: those of Keras' `EarlyStopping(restore_best_weights=True)`, or others.
         checkpoint_every: Steps between checkpoints.
         checkpoint_minutes: Minutes between checkpoints.
         keep_checkpoints: How many of the newest are kept. One that a signal caused does not count
@@ -140,6 +142,7 @@ def train(
     """
     plan = (phases,) if isinstance(phases, Epochs) else tuple(phases)
     is_evaluated = evaluate is not None or make_evaluation_dataset is not None
+    _check_average(task)
     _check(is_evaluated, metric, patience, evaluate_every, checkpoint_every, verbose, plan)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_scope(task) if strategy is None else strategy.scope())
@@ -194,6 +197,7 @@ def train(
             stack.enter_context(stopping(monitor.stop))
         if latest is not None:
             monitor.load(latest)
+            _warn_of_lost_state(callbacks, monitor)
 
         def held_out(stage: Phase | Epochs) -> Evaluate | None:
             if evaluate is not None:
@@ -222,10 +226,11 @@ def train(
         background.wait()
         history.step = monitor.step
         history.stopped_by, history.ended_by = monitor.stopped_by, monitor.ended_by
+        history.weights_by = monitor.weights_by
         if files is not None and strategy.is_chief:
             history.steps, history.evaluations = files.steps.read(), files.evaluations.read()
         history.close(best, trained=monitor.step > first_step, place=_place(plan, best))
-        if best is not None and not history.interrupted:
+        if best is not None and not history.interrupted and monitor.weights_by is None:
             best.restore(task)
         if verbose != LINE and verbose:
             print(history)
@@ -315,6 +320,29 @@ def _evaluate(
         warnings.filterwarnings("ignore", message="Your input ran out of data")
         values = task.evaluate(dataset, verbose=0, return_dict=True)
     return {name: float(value) for name, value in values.items()}
+
+
+def _warn_of_lost_state(
+    callbacks: Sequence[keras.callbacks.Callback], monitor: Monitor
+) -> None:
+    names = [type(x).__name__ for x in callbacks if getattr(x, "restore_best_weights", False)]
+    if names and not monitor.is_over:
+        warnings.warn(
+            f"{', '.join(names)} knows the epochs since step {monitor.step}, where the run "
+            "resumes, and restores the best weights of those alone. What `metric` and `patience` "
+            "of `fit` choose is of the whole run",
+            stacklevel=3,
+        )
+
+
+def _check_average(task: TrainStep) -> None:
+    if getattr(task.optimizer, "use_ema", False):
+        raise ValueError(
+            "Keras' `use_ema` makes the average the weights at the end of every `fit`, of which a "
+            "run takes several, and evaluates other weights than it keeps: compile with "
+            "kbert.training.AdamW(rate, ema=0.99), and call use_moving_average(task) when the run "
+            f"is over. Received: {type(task.optimizer).__name__} with use_ema=True"
+        )
 
 
 def _last_line(error: Exception) -> str:

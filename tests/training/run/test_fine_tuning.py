@@ -340,3 +340,84 @@ def test_nan_is_never_better():
     for step, value in enumerate([float("nan"), 0.1, float("nan"), 0.2]):
         best.update(None, step, {"f1": value})
     assert (best.step, best.value, best.waited) == (3, 0.2, 0)
+
+
+@pytest.mark.parametrize(("loss_of_the_last", "wanted"), [(0.6, 12), (0.7, 6), (0.9, 6)])
+def test_of_equal_values_the_smaller_loss_is_best(tmp_path, loss_of_the_last, wanted):
+    left = iter([(0.5, 0.7), (0.5, loss_of_the_last), (0.4, 0.1)])
+    task, seen = eager_task(), {}
+
+    def evaluate():
+        seen[int(task.optimizer.iterations)] = weights(task)
+        score, loss = next(left)
+        return {"loss": loss, "score": score}
+
+    asked = {"metric": "score", "mode": "max", "evaluate_every": None}
+    history = main(tmp_path, task=task, evaluate=evaluate, **asked)
+    assert history.best_step == wanted
+    assert weights(task) == seen[wanted]
+    again = main(tmp_path, task=eager_task(), evaluate=scripted(), **asked)
+    assert (again.best_step, again.best_loss) == (wanted, history.best_loss)
+
+
+def test_equal_values_are_compared_with_a_loss_of_before_a_restart():
+    best = BestWeights("f1", "max", keep=False)
+    best.update(None, 1, {"f1": 0.5, "loss": 0.7})
+    for kept, wanted in ((True, 2), (False, 1)):  # a version before kept no loss: its first stays
+        again = BestWeights("f1", "max", keep=False)
+        again.load({k: v for k, v in best.state.items() if kept or k != "loss"})
+        again.update(None, 2, {"f1": 0.5, "loss": 0.6})
+        assert again.step == wanted
+
+
+class Average(keras.callbacks.Callback):
+    """Sets at the end of training what it was after the first epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if not epoch:
+            self.kept = self.model.get_weights()
+
+    def on_train_end(self, logs=None):
+        self.model.set_weights(self.kept)
+
+
+@pytest.mark.parametrize("kind", ["early", "early at the last", "own"])
+def test_weights_that_a_callback_sets_at_the_end_stay(tmp_path, kind, capsys):
+    """Also where they are those of the last epoch, and for who loads the finished run."""
+    seen, task = {}, eager_task()
+    falls = [0.3, 0.2, 0.1] if kind == "early at the last" else [0.1, 0.2, 0.3]
+    left = iter(zip([0.1, 0.9, 0.5], falls, strict=True))
+
+    def evaluate():
+        seen[int(task.optimizer.iterations)] = weights(task)
+        score, loss = next(left)
+        return {"loss": loss, "score": score}
+
+    early = keras.callbacks.EarlyStopping("val_loss", restore_best_weights=True, patience=9)
+    asked = {"metric": "score", "mode": "max", "evaluate_every": None, "verbose": 2}
+    callbacks = [Average() if kind == "own" else early]
+    history = main(tmp_path, task=task, evaluate=evaluate, callbacks=callbacks, **asked)
+    wanted = seen[18 if kind == "early at the last" else 6]
+    assert weights(task) == wanted
+    assert (history.best_step, history.weights_by) == (12, "a callback")
+    assert "the task has the weights that a callback set" in str(history)
+    again = eager_task()
+    history = main(tmp_path, task=again, evaluate=scripted(), callbacks=callbacks, **asked)
+    assert weights(again) == wanted
+    assert history.weights_by == "a callback"
+
+
+def test_a_callback_that_restores_knows_the_epochs_since_a_restart(tmp_path):
+    asked = {"metric": "score", "mode": "max"}
+    main(tmp_path, task=eager_task(), evaluate=scripted(0.5, 0.4, 0.3), **asked, send=[15, 10])
+    early = keras.callbacks.EarlyStopping("val_score", mode="max", restore_best_weights=True)
+    with pytest.warns(UserWarning, match="^EarlyStopping knows the epochs since step 10, where"):
+        evaluate = scripted(0.2, 0.9, 0.1, 0.1)
+        main(tmp_path, task=eager_task(), evaluate=evaluate, callbacks=[early], **asked)
+
+
+def test_an_average_of_keras_own_is_refused():
+    task = eager_task()
+    task.compile(keras.optimizers.Adam(use_ema=True))
+    with pytest.raises(ValueError, match=r"Received: Adam with use_ema=True$"):
+        main(None, task=task)
