@@ -22,8 +22,8 @@ class Rule:
         name: here.
         sources: there; several are joined along the last axis (query, key and value).
         transpose: whether matrices lie the other way round there, as in PyTorch's `Linear`.
-        aliases: copies of the source under other names (tied weights): may be there, must be
-            equal, and are not written.
+        aliases: copies of the source under other names (tied weights): may be there, also in its
+            stead, must be equal, and are not written.
         shapes: of each source, here and there, where heads have an axis of their own there; where
             they are transposed too, "here" is as they lie there.
         widths: of several sources, the last axis of each here; None = all the same.
@@ -103,16 +103,18 @@ def read_arrays(
     rest = dict(arrays)
     here = {}
     for rule in rules:
+        copies = [name for name in (rule.sources[0], *rule.aliases) if name in arrays]
+        if rule.aliases and copies:  # of tied weights a file may have any copy alone
+            rule = dataclasses.replace(rule, sources=(copies[0], *rule.sources[1:]))
         if not all(source in arrays for source in rule.sources):
             continue
         here[rule.name] = rule.read(arrays)
         for source in rule.sources:
             del rest[source]
-        for alias in rule.aliases:
-            copy = rest.pop(alias, None)
-            if copy is not None and not np.array_equal(copy, arrays[rule.sources[0]]):
+        for alias in copies[1:]:
+            if not np.array_equal(rest.pop(alias), arrays[copies[0]]):
                 raise ValueError(
-                    f"{alias!r} must be equal to {rule.sources[0]!r}: kbert ties these weights. "
+                    f"{alias!r} must be equal to {copies[0]!r}: kbert ties these weights. "
                     "Received: different values"
                 )
     return here, rest

@@ -12,6 +12,8 @@ from kbert.checkpoints.keys import check_keys, known_activation, make_config
 from kbert.configs.base import Config
 from kbert.tokenizers.protocol import TokenizerLike
 
+_SHOWN = 5  # names in a message
+
 
 def read_config(architecture: Architecture, content: Mapping[str, Any], source: str) -> Config:
     """A `config.json` -> a config. Every key is used or known to say nothing.
@@ -85,8 +87,11 @@ def write_config(
 def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[str, ...]:
     """The names of classes, in the order of the logits.
 
+    `id2label` decides, as in transformers; where it is missing, `label2id` does. A `label2id` that
+    says otherwise is named in a warning: programs that encode labels by it were trained so.
+
     Args:
-        content: the JSON object; its `id2label` may be missing.
+        content: the JSON object; both keys may be missing.
         count: how many classes the head has.
         source: where it is from, for messages.
 
@@ -96,17 +101,33 @@ def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[st
     Example:
         >>> read_labels({"id2label": {"1": "good", "0": "bad"}}, 2, "memory")
         ('bad', 'good')
+        >>> read_labels({"label2id": {"good": 1, "bad": 0}}, 2, "memory")
+        ('bad', 'good')
     """
-    names = content.get("id2label")
+    names, ids = content.get("id2label"), content.get("label2id")
+    ids = ids if isinstance(ids, dict) else {}
+    classes = [str(i) for i in range(count)]
+    by_id = {str(i): name for name, i in ids.items()}
+    if names is None and len(by_id) == len(ids) and {*by_id} == {*classes}:
+        return tuple(by_id[i] for i in classes)
     if names is None and content.get("num_labels", count) == count:
-        return default_labels(count)
-    by_id = {str(key): name for key, name in names.items()} if isinstance(names, dict) else {}
-    if set(by_id) != {str(i) for i in range(count)}:
-        raise ValueError(
-            f"`id2label` must name the classes 0 to {count - 1} of the head in the weights. "
-            f"Received: {names!r} in {source}"
+        labels = default_labels(count)
+    else:
+        by_id = {str(i): str(x) for i, x in names.items()} if isinstance(names, dict) else {}
+        if {*by_id} != {*classes}:
+            raise ValueError(
+                f"`id2label` must name the classes 0 to {count - 1} of the head in the weights. "
+                f"Received: {names!r:.200} in {source}"
+            )
+        labels = tuple(by_id[i] for i in classes)
+    at = dict(zip(labels, classes, strict=True))
+    if any(at.get(name, str(i)) != str(i) for name, i in ids.items()) or (ids and not {*at} & {*ids}):
+        logging.warning(
+            "%s: the classes are %s, by `id2label` as in transformers; `label2id` says otherwise: "
+            "%.200r",
+            *(source, ", ".join(labels[:_SHOWN]), ids),
         )
-    return tuple(str(by_id[str(i)]) for i in range(count))
+    return labels
 
 
 def read_problem_type(content: Mapping[str, Any], source: str) -> str | None:

@@ -108,7 +108,7 @@ def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Che
     torch.compile and DataParallel put before names.
 
     Args:
-        content: of `config.json`; without a `model_type`, as in old files, it is BERT's.
+        content: of `config.json`; without a `model_type`, as in old files, see `identify`.
         arrays: name there -> array.
         source: where they are from, for messages.
 
@@ -120,10 +120,10 @@ def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Che
         ValueError: an architecture, a key or a value that kbert does not know, or tied weights
             that differ.
     """
-    architecture = identify(content, source)
+    arrays = {modern_name(k): array for k, array in _unwrapped(arrays).items()}
+    architecture = identify(content, source, arrays)
     content = architecture.modernised(content)
     config: Any = read_config(architecture, content, source)
-    arrays = {modern_name(k): array for k, array in _unwrapped(arrays).items()}
     there = _with_prefix(architecture, arrays)
     head = architecture.classifier(content, there)
     here, rest = read_arrays(architecture.rules(config, head), architecture.fold(there, content))

@@ -1,7 +1,10 @@
 """Hugging Face's architectures, a table each, and the choice between them."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
+
+from absl import logging
 
 from kbert.checkpoints.huggingface.architectures.albert import Albert
 from kbert.checkpoints.huggingface.architectures.base import Architecture
@@ -44,29 +47,77 @@ ARCHITECTURES: dict[str, Architecture] = {
     )
 }
 
+_SHARED_PREFIXES = {"model", "transformer"}  # by architectures that differ
+_CLASS_ENDINGS = r"Model|For\w+|LMHeadModel|DoubleHeadsModel"
+
 __all__ = ["ARCHITECTURES", "Architecture", "find", "identify", "infer", "usual_pooler"]
 
 
-def identify(content: Mapping[str, Any], source: str) -> Architecture:
-    """The architecture that a config is of; without a `model_type`, as in old files, BERT.
+def identify(
+    content: Mapping[str, Any], source: str, names: Collection[str] = ()
+) -> Architecture:
+    """The architecture that a config is of.
+
+    Configs of 2019 have no `model_type`. Then the classes under `architectures` decide, else the
+    prefix of the weights' names; a config of neither is BERT's, as Google's own are.
 
     Args:
         content: of `config.json`.
-        source: where it is from, for the message.
+        source: where it is from, for the messages.
+        names: of the weights.
 
     Raises:
-        ValueError: kbert does not read that architecture.
+        ValueError: kbert does not read that architecture, or nothing tells BERT from RoBERTa.
 
     Example:
         >>> identify({"model_type": "bert", "alibi_starting_size": 512}, "memory").title
         'MosaicBERT'
+        >>> identify({"architectures": ["RobertaForMaskedLM"]}, "memory").title
+        'RoBERTa'
     """
-    model_type = content.get("model_type", "bert")
+    by_class = _of_class(content)
+    model_type = content.get("model_type")
+    if model_type is None:
+        model_type = by_class or _of_prefix(names)
+    elif by_class not in (None, model_type):
+        logging.warning(
+            "%s: `architectures` has %s, and `model_type` is %r: read as the latter, as "
+            "transformers does",
+            *(source, content["architectures"][0], model_type),
+        )
+    if model_type is None and content.get("type_vocab_size") == 1:
+        raise ValueError(
+            "A config.json with one segment and without `model_type` and `architectures` may be "
+            "BERT's or RoBERTa's, which count positions differently: add `model_type` to it. "
+            f"Received: {source}"
+        )
+    model_type = "bert" if model_type is None else model_type
     for architecture in ARCHITECTURES.values():
         marked = any(key in content for key in architecture.marks)
         if marked and model_type == architecture.model_type:
             return architecture
     return find(model_type, source)
+
+
+def _of_class(content: Mapping[str, Any]) -> str | None:
+    """The `model_type` of the class that `architectures` names first, where it is a known one."""
+    classes = content.get("architectures")
+    first = classes[0] if isinstance(classes, list) and classes else None
+    if not isinstance(first, str):
+        return None
+    for architecture in ARCHITECTURES.values():
+        if re.fullmatch(rf"(TF|Flax)?{architecture.class_prefix}({_CLASS_ENDINGS})", first):
+            return architecture.model_type
+    return None
+
+
+def _of_prefix(names: Collection[str]) -> str | None:
+    """The `model_type` whose prefix the weights' names have, the first of several."""
+    prefixes = {name.partition(".")[0] for name in names} - _SHARED_PREFIXES
+    for architecture in ARCHITECTURES.values():
+        if architecture.prefix in prefixes:
+            return architecture.model_type
+    return None
 
 
 def find(model_type: str, source: str) -> Architecture:

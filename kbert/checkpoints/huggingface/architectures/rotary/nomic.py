@@ -160,8 +160,8 @@ class NomicBert(Architecture):
         # Of before: a head without biases, whose table is a copy.
         kernel = folded.get(f"{_HEAD}transform.dense.weight")
         if kernel is not None:
-            vocabulary = folded.get("nomic_bert.embeddings.word_embeddings.weight", kernel)
-            zeros = {"transform.dense.bias": kernel, "bias": vocabulary}
-            for name, like in zeros.items():
-                folded.setdefault(f"{_HEAD}{name}", np.zeros(len(like), like.dtype))
+            folded.setdefault(f"{_HEAD}transform.dense.bias", np.zeros(len(kernel), kernel.dtype))
+            if f"{_HEAD}decoder.bias" not in folded:
+                size = content["vocab_size"]
+                folded.setdefault(f"{_HEAD}bias", np.zeros(size, kernel.dtype))
         return folded
