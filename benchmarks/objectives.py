@@ -220,17 +220,21 @@ def sentence(lab: Laboratory) -> None:
         "next sentence": lab.masked_lm("nsp", segments="pairs"),
         "sentence order": lab.masked_lm("sop", segments="halves"),
     }
-    own = {"next sentence": "nsp_accuracy", "sentence order": "sop_accuracy"}
+    own = {"next sentence": "nsp", "sentence order": "sop"}
     columns = ("common_mlm_loss", "common_mlm_accuracy", "probe_pairs", "probe_halves", "reviews")
     rows = [
         (
             title,
-            mean(results, own[title]) if title in own else "",
+            *(
+                mean(results, f"{own[title]}_{value}") if title in own else ""
+                for value in ("accuracy", "majority")
+            ),
             *(mean(results, column) for column in columns),
         )
         for title, results in found.items()
     ]
-    header = ("objective", "its own accuracy", "held-out masked-LM loss", "accuracy")
+    own_columns = ("its own accuracy", "the more frequent answer")
+    header = ("objective", *own_columns, "held-out masked-LM loss", "accuracy")
     print_table((*header, "probe: next sentence", "probe: order", "SST-2"), rows)
 
 

@@ -382,6 +382,7 @@ def quickstart(options: flags.FlagValues) -> None:
         "  most frequent token instead": (before, 3),
         "  times better": (measured["mlm_accuracy"] / before, 1),
         "held-out next-sentence accuracy": (measured["nsp_accuracy"], 3),
+        "  the more frequent answer instead": (measured["nsp_majority"], 3),
         "largest memory of this process (GB)": (peak, 2),
     }
     times = {**stages.seconds, "all": sum(stages.seconds.values())}

@@ -16,6 +16,12 @@ def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence
         teacher: the one that it learns from.
         terms: the terms of the loss.
     """
+    for role, task in (("student", student), ("teacher", teacher)):
+        if not isinstance(task, EncoderTask):
+            raise TypeError(
+                f"A {role} is one task on an encoder: of a MultiTask one of its tasks, "
+                f"multi.tasks[name]. Received: {task!r:.200}"
+            )
     if not terms:
         raise ValueError("A distiller needs a loss term. Received: none")
     if student is teacher:

@@ -54,6 +54,7 @@ class Distiller(TrainStep, keras.Model):
         name: of the model.
 
     Raises:
+        TypeError: the student or the teacher is no task, but several, or a model.
         ValueError: the two cannot be compared: other vocabularies, other labels, no such head, a
             layer map out of range, numbers of heads that differ; or their outputs are not cached.
 
@@ -82,9 +83,9 @@ class Distiller(TrainStep, keras.Model):
         cache_dtype: str = "float16",
         name: str = "distiller",
     ) -> None:
+        check_comparable(student, teacher, terms := tuple(terms))
         super().__init__(name=name, dtype=student.dtype_policy)
-        self.terms = tuple(terms)
-        check_comparable(student, teacher, self.terms)
+        self.terms = terms
         self._reads_heads = any(term.reads_heads for term in self.terms)
         self._returned: dict[str, bool] = {}
         for term in self.terms:

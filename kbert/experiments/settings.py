@@ -36,8 +36,8 @@ class Settings(FitSettings):
     strategy: str = option(
         "one_device",
         help="mirrored: all GPUs of this machine; multi_worker: several hosts, each started with "
-        "the same command (docs/cluster.md).",
-        choices=("one_device", "mirrored", "multi_worker"),
+        "the same command (docs/cluster.md). tpu: set KERAS_BACKEND=jax.",
+        choices=("one_device", "mirrored", "multi_worker", "tpu"),
         changes_numbers=False,
     )
     adapter: str | None = option(

@@ -20,7 +20,7 @@ from kbert.extraction.plan import Layout, Window, plan_windows
 from kbert.extraction.pooling import MERGES, check_pooling, merge_pieces
 from kbert.models import Static
 from kbert.models.pooling import pool_tokens
-from kbert.tasks.input_form import input_form
+from kbert.tasks.input_form import check_encoder, input_form
 from kbert.tokenizers.base import Tokenizer
 
 _MULTIPLE = 8  # the width of a batch is one of it
@@ -54,6 +54,7 @@ class Extractor:
                 "Features need a kbert.Encoder and its tokenizer; Encoder.from_preset and "
                 f"load_tokenizer read those of a preset. Received: {encoder!r} and {tokenizer!r}"
             )
+        check_encoder(encoder, "kbert.features")
         config = encoder.config
         if isinstance(encoder, Static):  # rows without [CLS], and tokens that no mean counts
             raise ValueError(

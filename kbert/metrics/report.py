@@ -13,9 +13,13 @@ from kbert.metrics.text_table import text_table
 from kbert.types import Values
 
 
+# Of more a matrix is no longer read in a terminal; `Report.confusion` holds it.
+MOST_CLASSES = 20
+
+
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a classifier gets right, by class; `str()` of it is a table.
+    """What a classifier gets right, by class; `str()` shows the scores and the confusion matrix.
 
     Attributes:
         names: the classes, K.
@@ -49,7 +53,12 @@ class Report:
         total = int(self.support.sum())
         rows.append(["mean of classes", *(float(c.mean()) for c in columns[:3]), total])
         rows.append(["accuracy", None, None, self.accuracy, total])
-        return text_table(["class", "precision", "recall", "f1", "rows"], rows)
+        scores = text_table(["class", "precision", "recall", "f1", "rows"], rows)
+        if len(self.names) > MOST_CLASSES:
+            return f"{scores}\n\nthe confusion matrix of {len(self.names)} classes: .confusion"
+        counts = zip(self.names, self.confusion.tolist(), strict=True)
+        header = ["label \\ prediction", *self.names]
+        return f"{scores}\n\n{text_table(header, [[name, *row] for name, row in counts])}"
 
 
 def classification_report(labels: Values, predictions: Values, names: Sequence[str]) -> Report:
@@ -70,6 +79,10 @@ def classification_report(labels: Values, predictions: Values, names: Sequence[s
         spam                0.6667  1.0000  0.8000     2
         mean of classes     0.8333  0.7500  0.7333     4
         accuracy                 -       -  0.7500     4
+        <BLANKLINE>
+        label \\ prediction  ham  spam
+        ham                   1     1
+        spam                  0     2
     """
     names = tuple(names)
     if not names or len(set(names)) < len(names):

@@ -10,7 +10,7 @@ from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.configs.transformer import GLOBAL
 from kbert.models.elmo.description import ElmoDescription, describe_elmo
-from kbert.models.family import Row, family_row
+from kbert.models.family import Row, family_row, published_rows
 from kbert.models.generators.description import GeneratorDescription
 from kbert.models.memory import TrainingMemory, estimate_memory
 from kbert.models.parts import part_of
@@ -64,7 +64,7 @@ class Description:
     """A model in numbers; `print` shows it as a table.
 
     Attributes:
-        name: as passed, or None for a custom config.
+        name: as passed; of a config, that of the published models that have it, or None.
         config: the encoder's config.
         parameters: of the encoder as published, its pooler included where it is released with one.
         pooler_parameters: the pooler's share of them.
@@ -195,7 +195,9 @@ def describe(
         63082496
     """
     if isinstance(name_or_config, Config):
-        name, row = None, Row(name_or_config, tokenizer=None)
+        rows = published_rows(name_or_config)
+        name = " or ".join(rows) or None
+        row = next(iter(rows.values()), Row(name_or_config, tokenizer=None))
     else:
         name, row = name_or_config, family_row(name_or_config)
     config, tokenizer = row.config, row.tokenizer

@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 from typing import Any
 
+from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
@@ -599,6 +600,16 @@ def family_row(name: str) -> Row:
         hint = f"Close: {', '.join(close)}." if close else f"Known: {', '.join(names)}."
         raise ValueError(f"No model of the family has this name. {hint} Received: {name!r}")
     return _BY_REPOSITORY[repository]
+
+
+def published_rows(config: Config) -> dict[str, Row]:
+    """Name -> row of the published models that have exactly this config; some share theirs.
+
+    Example:
+        >>> list(published_rows(family("bert-large-cased")))
+        ['bert-large-cased', 'bert-large-cased-whole-word-masking']
+    """
+    return {name: row for table in TABLES for name, row in table.items() if row.config == config}
 
 
 def family(name: str) -> EncoderConfig | ElmoConfig | DecoderConfig | Seq2SeqConfig:

@@ -17,7 +17,7 @@ from kbert.checkpoints import Checkpoint
 from kbert.layers.gather import gather_positions
 from kbert.models import Decoder, DecoderEncoder, Encoder, adapters
 from kbert.serving import Signature, text_tokens
-from kbert.tasks.input_form import InputForm, input_form
+from kbert.tasks.input_form import InputForm, check_encoder, input_form
 from kbert.tasks.loading import has_input_tokens, load_encoder
 from kbert.tasks.task import Task
 from kbert.tokenizers.protocol import TokenizerLike
@@ -60,6 +60,7 @@ class EncoderTask(Task):
         name: of the task.
 
     Raises:
+        TypeError: what is given as the encoder is none.
         ValueError: encoder, tokenizer and task do not fit together.
     """
 
@@ -77,6 +78,7 @@ class EncoderTask(Task):
     adapter: str | None = None
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, *, name: str) -> None:
+        check_encoder(encoder, f"A {type(self).__name__}")
         super().__init__(encoder, tokenizer, name=name)
         self._check_tokens(encoder, tokenizer)
         self.form = self.own_form or input_form(encoder, tokenizer)

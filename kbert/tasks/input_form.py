@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.data.tables.inputs import TokenId, build_inputs
 from kbert.models import Decoder, DecoderEncoder
 from kbert.models.generators.decoder_encoder import INPUT_TOKENS
@@ -71,6 +72,24 @@ class InputForm:
 
 
 TEXTS_ALONE = InputForm(cls_id=None, sep_id=None, last_id=None, pad_id=0, separators=0, names={})
+
+
+def check_encoder(encoder: Any, user: str) -> None:
+    """Raises TypeError unless it is a model that reads rows and gives a vector for each token.
+
+    Args:
+        encoder: what is called an encoder.
+        user: what reads it.
+    """
+    config = getattr(encoder, "config", None)
+    if isinstance(encoder, keras.Model) and not isinstance(config, Seq2SeqConfig | None):
+        return
+    hint = ", such as the `encoder` of this one" if isinstance(encoder, keras.Model) else ""
+    hint = hint if hasattr(encoder, "encoder") else ""
+    raise TypeError(
+        f"{user} reads an encoder, as kbert.Encoder.from_preset gives it{hint}. "
+        f"Received: {encoder!r:.200}"
+    )
 
 
 def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:

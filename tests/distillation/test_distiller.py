@@ -1,6 +1,7 @@
 """Training by a teacher: who moves and who does not, on one device and two, ended and resumed."""
 
 import contextlib
+import functools
 
 import keras
 import numpy as np
@@ -355,3 +356,18 @@ def test_what_cannot_be_compared(tokenizer, teacher):
     ambiguous, batch = Distiller(narrow, teacher, two), toys.make_batch("classes", teacher)
     with pytest.raises(ValueError, match=r"from one term. .*give 'hidden_states', the second Hidd"):
         ambiguous.loss_terms(batch, training=False)
+
+
+def test_a_teacher_is_one_task(tokenizer):
+    make = functools.partial(toys.make_task, "classes", tokenizer)
+    student, teacher = make(), make()
+    encoder = teacher.encoder
+    multi = kbert.tasks.MultiTask({"one": teacher})
+    for role, pair in (
+        ("teacher", (student, [teacher, make()])),
+        ("teacher", (student, multi)),
+        ("teacher", (student, encoder)),
+        ("student", (multi, teacher)),
+    ):
+        with pytest.raises(TypeError, match=rf"^A {role} is one task .*multi.tasks\[name\]. Rec"):
+            Distiller(*pair, [SoftTargets()])

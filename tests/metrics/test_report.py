@@ -32,8 +32,20 @@ def test_equal_to_scikit_learn():
 
 def test_every_class_has_its_line():
     lines = str(classification_report([0, 1], [0, 0], NAMES)).splitlines()
-    assert [line.split()[0] for line in lines] == ["class", *NAMES, "mean", "accuracy"]
+    assert [line.split()[0] for line in lines[:7]] == ["class", *NAMES, "mean", "accuracy"]
     assert lines[1].split() == ["entailment", "0.5000", "1.0000", "0.6667", "1"]
+
+
+def test_the_confusion_matrix_is_printed():
+    """A row for each label, a column for each prediction; of many classes it is said where."""
+    printed = str(classification_report([0, 0, 1], [0, 1, 1], ["no", "yes, perhaps"]))
+    assert printed.split("\n\n")[1].splitlines() == [
+        "label \\ prediction  no  yes, perhaps",
+        "no                   1             1",
+        "yes, perhaps         0             1",
+    ]
+    many = str(classification_report([0], [0], [f"c{i}" for i in range(21)]))
+    assert many.endswith("\n\nthe confusion matrix of 21 classes: .confusion")
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,21 @@ def test_albert_holds_one_group_of_weights_for_its_twelve_layers():
     assert len(out["hidden_states"]) == 13
 
 
+@pytest.mark.parametrize(
+    "name", ["albert-base-v2", "roberta-base", "elmo-small", "gpt2", "transformer-base"]
+)
+def test_the_config_of_a_published_model_is_known(name):
+    """By its values: what is printed, and what is counted, is as of the name."""
+    assert describe(family(name)) == describe(name)
+    assert str(describe(family(name))) == str(describe(name))
+
+
+def test_models_that_share_a_config_are_named_together():
+    name = "google/electra-small-discriminator or google/electra-small-generator"
+    assert describe(family("google/electra-small-generator")).name == name
+    assert describe(family("roberta-base").replace(num_layers=7)).name is None
+
+
 def test_a_config_of_one_s_own():
     found = describe(tiny_config())
     assert (found.name, found.tokenizer, found.parameters) == (None, None, 5808)

@@ -367,7 +367,8 @@ def test_how_long_must_be_said(call, data_dir, teacher):
         ("distilbert", ("--set=hidden_size=8",), 'init="random"'),
         ("distilbert", ("--labels=ham,spam,eggs",), "must have the teacher's classes.*'eggs' in"),
         ("tinybert-task", ("--layers=last", "--num_layers=3"), "at least as deep as the student"),
-        ("distilbert", ("--strategy=tpu",), "must be one of one_device, mirrored, multi_worker"),
+        ("distilbert", ("--strategy=model_parallel",), "one_device, mirrored, multi_worker, tpu"),
+        ("distilbert", ("--strategy=tpu",), "This TensorFlow finds no TPU"),
     ],
 )
 def test_mistakes_on_a_task(on_mail, teacher, tmp_path, recipe, more, message):

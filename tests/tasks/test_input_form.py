@@ -1,5 +1,6 @@
 """What stands around texts: by the tokenizer's tokens, or by a decoder's own."""
 
+import keras
 import pytest
 
 import kbert
@@ -41,3 +42,20 @@ def test_what_does_not_fit(config):
         input_form(kbert.Encoder(config), kbert.BytePairTokenizer(CHARACTERS, []))
     with pytest.raises(ValueError, match=r"DecoderEncoder.extend\(decoder\) .*Received: a Decoder"):
         input_form(tiny_decoder(), None)
+
+
+def test_what_is_no_encoder_is_refused_by_its_type(tiny_vocabulary):
+    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+    sizes = {"vocabulary_size": len(tiny_vocabulary), "hidden_size": 8, "num_heads": 2}
+    config = kbert.EncoderConfig(**sizes, num_layers=1, intermediate_size=16)
+    task = kbert.tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["no", "yes"])
+    translator = kbert.Seq2Seq(kbert.family("transformer-tiny").replace(vocabulary_size=60))
+    plain = keras.Sequential([keras.layers.Dense(1)])
+    for model in (translator, task, plain, tokenizer):
+        hint = ", such as the `encoder` of this one" if hasattr(model, "encoder") else ""
+        message = rf"reads an encoder, as kbert.Encoder.from_preset gives it{hint}\. Received: <"
+        with pytest.raises(TypeError, match=f"^A TextClassifier {message}"):
+            kbert.tasks.TextClassifier(model, tokenizer, ["no", "yes"])
+        if model is not tokenizer:
+            with pytest.raises(TypeError, match=f"^kbert.features {message}"):
+                kbert.features(model, tokenizer, ["fox"])

@@ -28,8 +28,10 @@ def pretraining_dataset(
 
     How text is laid out in rows is said by `segments`:
 
-    - "pairs": BERT's two segments, where half of the time B is from another document;
-    - "halves": ALBERT's two consecutive segments, swapped half of the time;
+    - "pairs": BERT's two segments, where half of the time B is from another document; always, as
+      in BERT's code, where one sentence is left, so with short documents it is more than half;
+    - "halves": ALBERT's two consecutive segments, swapped half of the time; where one sentence is
+      left, B is from another document here too;
     - "consecutive": ELECTRA's one or two segments in their order, without a label;
     - "single": one run of text of one document, of full length where the document continues;
     - "doc_sentences": RoBERTa's whole sentences of one document, as many as fit;

@@ -264,11 +264,11 @@ class MultiTask(TrainStep, keras.Model):
         batch_size: int = inference.BATCH_SIZE,
         verbose: str | int = "auto",
     ) -> dict[str, float]:
-        """The metrics of each task whose data is there, and their `mean`, of one metric a task.
+        """The metrics of each task whose data is there, their `mean` and the sum of their losses.
 
-        That is the task's `metric`, or, where it is the loss, which has other units, the first of
-        its `score_names`: of a regressor Pearson's correlation. A task that names none does not
-        count, and where none counts there is no mean.
+        The mean is of one metric a task: its `metric`, or, where it is the loss, which has other
+        units, the first of its `score_names`: of a regressor Pearson's correlation. A task that
+        names none does not count, and where none counts there is no mean.
 
         Args:
             data: as for `fit`.
@@ -277,13 +277,15 @@ class MultiTask(TrainStep, keras.Model):
         """
         self._check_names(data, all_of_them=False)
         found: dict[str, float] = {}
-        chosen = []
+        chosen, loss = [], 0.0
         for name, labelled in data.items():
             task, table = self.tasks[name], _table(labelled)
             values = task.evaluate(table, batch_size=batch_size, verbose=verbose)
             found |= {f"{name}_{key}": value for key, value in values.items()}
+            loss += values["loss"]
             names = (task.score_names(table) or []) if task.metric == "loss" else [task.metric]
             chosen += [values[key] for key in names[:1]]
+        found["loss"] = loss
         return {**found, "mean": sum(chosen) / len(chosen)} if chosen else found
 
     def batches(

@@ -41,6 +41,9 @@ class Pretraining(EncoderTask):
       https://arxiv.org/abs/1810.04805);
     - `sop_loss`, `sop_accuracy` with sentence order (ALBERT, section 3.1,
       https://arxiv.org/abs/1909.11942);
+    - of either, `nsp_negatives`, the share of pairs with a random (or swapped) second segment,
+      which is above a half where documents are of one sentence, and `nsp_majority`, the accuracy
+      of always giving the more frequent answer;
     - `sbo_loss`, `sbo_accuracy` with the span boundary objective (SpanBERT, section 3.2,
       https://arxiv.org/abs/1907.10529): masked tokens once more, from the ends of their span.
 
@@ -84,7 +87,8 @@ class Pretraining(EncoderTask):
         "span_boundary",
     )
     shown_metrics: tuple[str, ...] = (
-        *("mlm_loss", "mlm_accuracy", "nsp_accuracy", "sop_accuracy", "sbo_accuracy"),
+        *("mlm_loss", "mlm_accuracy", "nsp_accuracy", "nsp_majority"),
+        *("sop_accuracy", "sop_majority", "sbo_accuracy"),
     )
     unknown_elsewhere = ("span_boundary",)
     # How many places before a masked token it is predicted.
@@ -132,8 +136,16 @@ class Pretraining(EncoderTask):
 
     @property
     def derived_metrics(self) -> Mapping[str, Any]:  # type: ignore[override]  # by its heads
-        """Perplexity, where there are masks."""
-        return {} if self.masked_lm is None else {"perplexity": ("mlm_loss", ops.exp)}
+        """Perplexity, where there are masks, and what a sentence objective is compared with."""
+        found = {} if self.masked_lm is None else {"perplexity": ("mlm_loss", ops.exp)}
+        if self.sentence is not None:
+            name = self._sentence_name
+            found[f"{name}_majority"] = (f"{name}_negatives", lambda x: ops.maximum(x, 1 - x))
+        return found
+
+    @property
+    def _sentence_name(self) -> str:
+        return "sop" if self.sentence_order else "nsp"
 
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:
@@ -203,14 +215,20 @@ class Pretraining(EncoderTask):
         if self.masked_lm is not None:
             answers["mlm"] = (logits["masked_lm"], batch["mask_ids"], batch["mask_weights"])
         if self.sentence is not None:
-            name, labels = ("sop", SOP_LABELS) if self.sentence_order else ("nsp", NSP_LABELS)
-            answers[name] = (logits["sentence"], batch[labels], self._sentence_weights(batch))
+            labels = batch[SOP_LABELS if self.sentence_order else NSP_LABELS]
+            sentence = (logits["sentence"], labels, self._sentence_weights(batch))
+            answers[self._sentence_name] = sentence
         if self.span_boundary_head is not None:
             place = place_in_span(batch["mask_positions"], batch["span_starts"])
             weights = batch["mask_weights"] * ops.cast(place < MAX_TARGETS, "float32")
             answers["sbo"] = (logits["span_boundary"], batch["mask_ids"], weights)
         losses = {f"{name}_loss": cross_entropy(*answer) for name, answer in answers.items()}
         metrics = {f"{name}_accuracy": accuracy(*answer) for name, answer in answers.items()}
+        if self.sentence is not None:
+            _, labels, weights = sentence
+            negatives, weights = (ops.cast(x, "float32") for x in (labels != AS_WRITTEN, weights))
+            share = (ops.sum(negatives * weights), ops.sum(weights))
+            metrics[f"{self._sentence_name}_negatives"] = share
         return losses, metrics
 
     def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from absl import logging
 
 from kbert.training.hosts import Hosts
 from kbert.training.run.background import Background
@@ -185,8 +186,15 @@ class Monitor(keras.callbacks.CallbackList):
         per_epoch = self._stage.steps_per_epoch
         self._epoch_start = self._stage.first_step + (epoch - self._first_epoch) * per_epoch
         if self._sums is not None:  # it began in an earlier process: keep its sums
-            self._set_sums(np.asarray(self._sums, "float32"))
-            self._sums = None
+            sums, self._sums = np.asarray(self._sums, "float32"), None
+            ratios, *_ = self.model.metrics
+            if sums.shape == tuple(ratios.sums.shape):
+                self._set_sums(sums)
+            else:
+                logging.warning(
+                    "The run was begun by a version that counted other values: those of this epoch "
+                    "are since the restart"
+                )
         super().on_epoch_begin(epoch, logs)
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:

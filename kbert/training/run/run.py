@@ -322,9 +322,7 @@ def _evaluate(
     return {name: float(value) for name, value in values.items()}
 
 
-def _warn_of_lost_state(
-    callbacks: Sequence[keras.callbacks.Callback], monitor: Monitor
-) -> None:
+def _warn_of_lost_state(callbacks: Sequence[keras.callbacks.Callback], monitor: Monitor) -> None:
     names = [type(x).__name__ for x in callbacks if getattr(x, "restore_best_weights", False)]
     if names and not monitor.is_over:
         warnings.warn(

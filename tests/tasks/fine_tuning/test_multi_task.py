@@ -120,6 +120,8 @@ def test_the_mean_is_of_metrics(config, tokenizer, monkeypatch):
     monkeypatch.setattr(TextRegressor, "score_names", lambda self, table: None)
     assert multi.evaluate(held_out, verbose=0)["mean"] == pytest.approx(np.mean(metrics[::2]))
     assert "mean" not in multi.evaluate({"number": held_out["number"]}, verbose=0)
+    values = multi.evaluate(held_out, verbose=0)  # of equal means the smaller loss is best
+    assert values["loss"] == pytest.approx(sum(values[f"{name}_loss"] for name in held_out))
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ def test_loss_terms_by_hand(task, tokenizer):
     assert float(losses["nsp_loss"][1]) == float(metrics["nsp_accuracy"][1]) == 4
     hits = np.argmax(logits["sentence"], -1) == labels
     assert float(metrics["nsp_accuracy"][0]) == hits[:4].sum()
+    assert [float(x) for x in metrics["nsp_negatives"]] == [labels[:4].sum(), 4]
 
 
 def test_loss_terms_add_up_over_rows(task, tokenizer):
@@ -234,6 +235,39 @@ def test_trains_on_the_pretraining_dataset(config, tokenizer, tmp_path):
     history = task.fit(dataset, steps_per_epoch=2, verbose=0).history
     assert np.isfinite(history["loss"]).all()
     assert set(history) >= {"mlm_loss", "mlm_accuracy", "perplexity", "nsp_loss", "nsp_accuracy"}
+
+
+@pytest.mark.parametrize("segments", ["pairs", "halves"])
+def test_documents_of_one_sentence_say_what_an_accuracy_is_worth(
+    config, tokenizer, tmp_path, segments
+):
+    """Their second segment is always from another document: with one answer all are right."""
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n\n".join(f"the {a} {b}." for a, b in [*toy.RULES.items()] * 9))
+    dataset = kbert.data.pretraining_dataset(
+        str(corpus),
+        tokenizer,
+        sequence_length=32,
+        batch_size=4,
+        segments=segments,
+        cache_dir=tmp_path / "cache",
+    )
+    task = kbert.tasks.Pretraining(
+        kbert.Encoder(config), tokenizer, sentence_order=segments == "halves"
+    )
+    history = task.fit(dataset, steps_per_epoch=2, verbose=0).history
+    name = "nsp" if segments == "pairs" else "sop"
+    assert history[f"{name}_negatives"] == history[f"{name}_majority"] == [1.0]
+    assert f"{name}_majority" in task.shown_metrics
+
+
+def test_the_more_frequent_answer_may_be_the_one_as_written(task, tokenizer):
+    batch = first(toy.batches(tokenizer, batch_size=8))
+    batch["next_sentence_labels"][:] = [1, 0, 0, 0, 0, 0, 0, 0]
+    task.compile("sgd")
+    data = tf.data.Dataset.from_tensors(batch)
+    values = task.evaluate(data, verbose=0, return_dict=True)
+    assert (values["nsp_negatives"], values["nsp_majority"]) == (0.125, 0.875)
 
 
 @pytest.mark.slow
