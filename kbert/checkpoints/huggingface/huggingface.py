@@ -1,5 +1,6 @@
 """Models of Hugging Face's library, in both directions: `config.json` and the weights' names."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +38,8 @@ from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays, PathLike
 
 CONFIG_FILE = "config.json"
+# Kinds of tasks whose rows transformers cuts at the tokenizer's `model_max_length`.
+_ON_ROWS = ("classify", "regress", "tag", "answer", "choose")
 
 
 def is_folder(folder: Path) -> bool:
@@ -51,7 +54,12 @@ def read_folder(folder: Path) -> Checkpoint:
     if static_embedding.is_folder(folder):
         return static_embedding.read_folder(folder)
     content = read_json(folder / CONFIG_FILE)
+    if (activation := sentence_transformers.activation(folder)) is not None:
+        content["sentence_transformers"] = {"activation_fn": activation}  # as version 4 has it
     checkpoint = import_model(content, read_weights(folder), str(folder))
+    if (checkpoint.task or {}).get("kind") in _ON_ROWS:
+        limit = sentence_transformers.longest_row(folder, checkpoint.config.max_positions)
+        checkpoint = dataclasses.replace(checkpoint, task={**checkpoint.task, **limit})
     if sentence_transformers.is_folder(folder):
         return sentence_transformers.extended(checkpoint, folder)
     return checkpoint

@@ -1,8 +1,10 @@
 """Folders of sentence-transformers: a model of Hugging Face's, and modules that make one vector.
 
+A reranker's folder (since version 5.4) has one module, the model with its head.
+
 modules.json            which modules there are, in order, and in which folders
 sentence_bert_config.json   the longest row
-config_sentence_transformers.json   prompts
+config_sentence_transformers.json   prompts, and a reranker's activation
 1_Pooling/config.json   how tokens' vectors become one
 2_Dense/…               config.json and the weights of a dense layer, perhaps
 """
@@ -24,6 +26,7 @@ from kbert.json_file import parse_json, read_json
 from kbert.types import Arrays
 
 KIND = "embed"  # of the task
+RERANKERS = ("regress", "classify")  # kinds of tasks
 MODULES_FILE = "modules.json"
 _LENGTHS_FILE, _PROMPTS_FILE = "sentence_bert_config.json", "config_sentence_transformers.json"
 _CONFIG_FILE = "config.json"
@@ -62,9 +65,17 @@ def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
         ValueError: a module or a setting that kbert does not have.
     """
     settings = row_settings(folder, checkpoint.config.max_positions)
+    modules = read_modules(folder)
+    if modules == [("Transformer", folder)] and (checkpoint.task or {}).get("kind") in RERANKERS:
+        if prompts := [name for name in settings if name.endswith("_prompt")]:
+            logging.warning(
+                "%s: not used, as kbert puts no prompts before the texts of a pair: %s",
+                *(folder / _PROMPTS_FILE, ", ".join(prompts)),
+            )
+        return checkpoint
     task: dict[str, Any] = {"kind": KIND, "normalize": False, **settings}
     arrays = dict(checkpoint.arrays)
-    for name, place in read_modules(folder):
+    for name, place in modules:
         if name == "Transformer" and not place.parts[len(folder.parts) :]:
             continue
         if name == "Pooling" and "token_pooling" not in task:
@@ -94,7 +105,8 @@ def split(arrays: Arrays) -> tuple[Arrays, Arrays]:
 
 def remove_modules(folder: Path) -> None:
     """Makes a folder one of a model alone, before another is written to it."""
-    atomic.remove(folder / MODULES_FILE)
+    for name in (MODULES_FILE, _LENGTHS_FILE, _PROMPTS_FILE):
+        atomic.remove(folder / name)
 
 
 def write_modules(folder: Path, arrays: Arrays, task: Mapping[str, Any], width: int) -> None:
@@ -174,23 +186,46 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
     ]
 
 
+def activation(folder: Path) -> str | None:
+    """The class that a reranker applies to its logits, where the folder's own file says it."""
+    path = folder / _PROMPTS_FILE
+    return read_json(path).get("activation_fn") if path.is_file() else None
+
+
 def row_settings(folder: Path, max_positions: int) -> dict[str, Any]:
     """The longest row and the prompts, as settings of a `TextEmbedder`."""
-    settings: dict[str, Any] = {}
-    tokenizer = _of_tokenizer(folder)
     path = folder / _LENGTHS_FILE
     content = read_json(path) if path.is_file() else {}
-    longest = content.get("max_seq_length")
-    if longest is None:  # then, and since version 6 always, it is the tokenizer's
-        longest = tokenizer.get("model_max_length")
-    if longest is not None and longest < max_positions:  # 1e30 there is no limit
-        settings["max_length"] = longest
-    if content.get("do_lower_case") and not tokenizer.get("do_lower_case"):
+    settings = longest_row(folder, max_positions, content.get("max_seq_length"))
+    if content.get("do_lower_case") and not _of_tokenizer(folder).get("do_lower_case"):
         raise ValueError(
             "Texts in lower case are the tokenizer's to make. "
             f"Received: do_lower_case in {path}, and not in tokenizer_config.json"
         )
     return settings | prompt_settings(folder)
+
+
+def longest_row(folder: Path, max_positions: int, longest: Any = None) -> dict[str, Any]:
+    """The longest row as a task's setting, where it is shorter than the model's positions.
+
+    Args:
+        folder: of the model.
+        max_positions: of the model.
+        longest: what another file says; None = what the tokenizer's says (`max_len` until version
+            2 of transformers), which since version 6 of sentence-transformers is always so.
+
+    Raises:
+        ValueError: the length is no number.
+    """
+    if longest is None:
+        content = _of_tokenizer(folder)
+        longest = content.get("model_max_length", content.get("max_len"))
+    if not isinstance(longest, int | float | None) or isinstance(longest, bool):
+        raise ValueError(
+            f"The longest row is a number of tokens. Received: {longest!r} for {folder}"
+        )
+    # 1e30 is no limit there.
+    return {} if longest is None or longest >= max_positions else {"max_length": int(longest)}
 
 
 def prompt_settings(folder: Path) -> dict[str, Any]:

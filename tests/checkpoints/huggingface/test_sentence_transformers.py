@@ -10,7 +10,7 @@ import pytest
 
 import kbert
 from kbert.checkpoints import read_checkpoint
-from kbert.tasks import Task, TextClassifier, TextEmbedder
+from kbert.tasks import Task, TextClassifier, TextEmbedder, TextRegressor
 
 TEXTS = ["the fox jumps", "a lazy dog", "over the quick brown fox the dog jumps"]
 SETTINGS = [
@@ -192,3 +192,61 @@ def test_minilm_gives_the_same_vectors():
     texts = [*TEXTS, "Ein Mann isst Brötchen.", "", "word " * 400]
     theirs = package.SentenceTransformer(str(folder), device="cpu").encode(texts)
     np.testing.assert_allclose(TextEmbedder.from_preset(folder).predict(texts), theirs, atol=1e-5)
+
+
+RERANKER = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.Transformer"}]
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_a_reranker_has_one_module(tokenizer, tmp_path, labels, caplog):
+    """As version 5.4 and later write them; its own file has the activation."""
+    encoder = make(tokenizer).encoder
+    kind = TextRegressor if labels == 1 else TextClassifier
+    task = kind(encoder, tokenizer, **({} if labels == 1 else {"labels": ["a", "b", "c"]}))
+    task.save_to_preset(tmp_path, "huggingface")
+    pairs = [("the fox", "a dog"), ("the quick brown fox " * 9, "the lazy dog")]
+    task.max_length = 12
+    expected = task.predict(pairs)
+    edit(tmp_path / "tokenizer_config.json", model_max_length=12)
+    (tmp_path / "modules.json").write_text(json.dumps(RERANKER))
+    settings = {"activation_fn": "torch.nn.modules.activation.Sigmoid", "prompts": {"query": "q: "}}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    (tmp_path / "sentence_bert_config.json").write_text(
+        '{"transformer_task": "sequence-classification", "module_output_name": "scores"}'
+    )
+    caplog.clear()
+    loaded = Task.from_preset(tmp_path)
+    assert (type(loaded), loaded.max_length) == (kind, 12)
+    assert "not used, as kbert puts no prompts before the texts of a pair" in caplog.text
+    assert ("sentence-transformers gives sigmoid of them" in caplog.text) is (labels == 1)
+    found = loaded.predict(pairs)
+    if labels == 1:
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    else:
+        assert [x["label"] for x in found] == [x["label"] for x in expected]
+    kbert.Encoder.from_preset(tmp_path)
+    with pytest.raises(ValueError, match=f"as, TextEmbedder. Received: a {kind.__name__}"):
+        TextEmbedder.from_preset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"model_max_length": 12}, 12),
+        ({"max_len": 12}, 12),  # transformers 2
+        ({"model_max_length": 40}, None),
+        ({"model_max_length": int(1e30)}, None),
+        ({}, None),
+    ],
+)
+def test_rows_of_a_classifier_are_cut_where_the_tokenizer_says(
+    tokenizer, tmp_path, content, expected
+):
+    task = TextClassifier(make(tokenizer).encoder, tokenizer, labels=["a", "b"])
+    task.save_to_preset(tmp_path, "huggingface")
+    edit(tmp_path / "tokenizer_config.json", **content)
+    assert TextClassifier.from_preset(tmp_path).max_length == expected
+    assert TextClassifier.from_preset(tmp_path, max_length=8).max_length == 8
+    edit(tmp_path / "tokenizer_config.json", model_max_length="long")
+    with pytest.raises(ValueError, match="row is a number of tokens. Received: 'long' for"):
+        TextClassifier.from_preset(tmp_path)
