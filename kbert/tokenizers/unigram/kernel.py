@@ -1,12 +1,13 @@
 """SentencePiece's unigram splitting in the graph, with byte ranges.
 
 Ids come from tensorflow-text's FastSentencepieceTokenizer, which holds no resource. It gives no
-ranges; these come from a second model with the same normalisation that splits into characters and
-gives the range of each. Pieces are runs of characters, and how many a piece has is known, but for
-unknown ones: each is a longest run of characters that the model does not know.
+ranges and no bytes of unknown characters; these come from a second model with the same
+normalisation that splits into characters and gives the range of each. Pieces are runs of
+characters, and how many a piece has is known, but for unknown ones: each is a longest run of
+characters that the model does not know.
 
 Shapes: B texts, P pieces of all texts together, C characters of all normalised texts together,
-V pieces that the kernel knows.
+S signs of these: a known character, or a byte of an unknown one; V pieces that the kernel knows.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,13 +16,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text as tf_text
 from tensorflow_text.core.pybinds import pywrap_model_converter
 from tensorflow_text.python.ops.fast_sentencepiece_tokenizer import (
     gen_fast_sentencepiece_tokenizer as fast_ops,
 )
+from tensorflow_text.python.ops.sentencepiece_tokenizer import gen_sentencepiece_tokenizer
 
-from kbert.tokenizers.unigram.model import SPACE, UNKNOWN, character_model, encoder_model
+from kbert.tokenizers.unigram.model import (
+    SPACE,
+    UNKNOWN,
+    byte_ids,
+    character_model,
+    encoder_model,
+)
 
 # Ids of the character model: the unknown piece, 256 bytes, characters.
 _FIRST_BYTE, _FIRST_CHARACTER = 1, 257
@@ -36,6 +43,8 @@ class Characters(NamedTuple):
         ends: (C,) the byte after its last. Several that were one character all have its range.
         is_space: (C,) it is a space.
         is_unknown: (C,) it is not a piece.
+        signs: (S,) ids of the character model.
+        first_signs: (C + 1,) where the signs of each begin; the last entry is S.
     """
 
     rows: tf.Tensor
@@ -43,10 +52,14 @@ class Characters(NamedTuple):
     ends: tf.Tensor
     is_space: tf.Tensor
     is_unknown: tf.Tensor
+    signs: tf.Tensor
+    first_signs: tf.Tensor
 
 
 class UnigramKernel:
     """Splits prepared texts into pieces.
+
+    A model with byte_fallback has a piece for each byte of a character that it does not know.
 
     Args:
         proto: the model.
@@ -72,10 +85,14 @@ class UnigramKernel:
             self.begins_word = tf.constant([piece.startswith(SPACE) for piece in pieces])
             self._lengths = tf.constant([len(piece) for piece in pieces], tf.int32)
             self._parts: Any = self._make_parts(pieces) if split_commas else None
+            fallback = byte_ids(proto)
+            self._byte_ids = tf.constant(fallback, tf.int32) if fallback else None
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """(B,) prepared texts -> (B, None) int32 ids of the model."""
         ids = self._whole(texts)
+        if self._byte_ids is not None:
+            return self._with_bytes(texts, ids)
         if self._parts is None:
             return ids
 
@@ -83,12 +100,7 @@ class UnigramKernel:
             parts = ids.with_values(tf.gather(self._parts[0], ids.values)).merge_dims(1, 2)
             return parts.values, parts.row_splits
 
-        values, row_splits = tf.cond(
-            tf.reduce_any(tf.gather(self._is_split, ids.values)),
-            split,
-            lambda: (ids.values, ids.row_splits),
-        )
-        return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
+        return _if_any(tf.gather(self._is_split, ids.values), split, ids)
 
     def with_ranges(
         self,
@@ -107,35 +119,27 @@ class UnigramKernel:
         """
         characters = self._characters(texts)
         ids = self._whole(texts)
-        is_unknown = ids.values == self._unk_id
-        lengths = tf.where(
-            is_unknown,
-            _unknown_lengths(characters, is_unknown),
-            tf.gather(self._lengths, ids.values),
-        )  # (P,) in characters
-        _check_lengths(ids, lengths, characters.rows)
+        lengths = self._lengths_of(ids, characters)
         if self._parts is not None:
+            is_unknown = ids.values == self._unk_id
             part_ids, part_lengths = (tf.gather(table, ids.values) for table in self._parts)
             counts = part_ids.row_lengths()
             lengths = tf.where(
                 tf.repeat(is_unknown, counts), tf.repeat(lengths, counts), part_lengths.values
             )
             ids = ids.with_values(part_ids).merge_dims(1, 2)
-        starts, ends = _ranges(ids, lengths, characters, to_original)
+        last = tf.cumsum(lengths)
+        first = last - lengths
+        if self._byte_ids is not None:
+            ids, first, last = self._spelled(ids, first, last, characters)
+        starts, ends = _ranges(ids, first, last, characters, to_original)
         return ids, ids.with_values(starts), ids.with_values(ends)
 
-    @property
-    def resources(self) -> list[Any]:
-        """What a SavedModel with ranges must track."""
-        return [self._character_tokenizer[0]]
-
     @cached_property
-    def _character_tokenizer(self) -> tuple[tf_text.SentencepieceTokenizer, int]:
-        """What splits into characters, and the id of its space. Created on first use."""
+    def _character_model(self) -> tuple[bytes, int]:
+        """What splits into characters, and the id of its space. Made on first use."""
         model, known = character_model(self._proto, self._stand_ins)
-        with tf.init_scope(), tf.device("CPU"):
-            tokenizer = tf_text.SentencepieceTokenizer(model)
-        return tokenizer, _FIRST_CHARACTER + known.index(SPACE)
+        return model, _FIRST_CHARACTER + known.index(SPACE)
 
     def _whole(self, texts: tf.Tensor) -> tf.RaggedTensor:
         values, splits = fast_ops.tf_text_fast_sentencepiece_tokenize(
@@ -143,20 +147,95 @@ class UnigramKernel:
         )
         return tf.RaggedTensor.from_row_splits(values, tf.cast(splits, tf.int64), validate=False)
 
+    def _with_bytes(self, texts: tf.Tensor, ids: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Ids of texts, those of bytes for what is unknown in them."""
+        is_unknown = ids.values == self._unk_id
+
+        def spelled() -> tuple[tf.Tensor, tf.Tensor]:
+            changed = tf.reduce_any(ids.with_values(is_unknown), 1)  # (B,)
+            rows = tf.ragged.boolean_mask(ids, changed)
+            characters = self._characters(tf.boolean_mask(texts, changed))
+            lengths = self._lengths_of(rows, characters)
+            last = tf.cumsum(lengths)
+            rows, *_ = self._spelled(rows, last - lengths, last, characters)
+            number = tf.cumsum(tf.cast(changed, tf.int64)) - 1
+            place = tf.where(changed, ids.nrows() + number, tf.range(ids.nrows()))
+            found = tf.gather(tf.concat([ids, rows], 0), place)
+            return found.values, found.row_splits
+
+        return _if_any(is_unknown, spelled, ids)
+
+    def _lengths_of(self, ids: tf.RaggedTensor, characters: Characters) -> tf.Tensor:
+        """(P,) how many characters each piece has."""
+        is_unknown = ids.values == self._unk_id
+        lengths = tf.where(
+            is_unknown,
+            _unknown_lengths(characters, is_unknown),
+            tf.gather(self._lengths, ids.values),
+        )
+        _check_lengths(ids, lengths, characters.rows)
+        return lengths
+
+    def _spelled(
+        self, ids: tf.RaggedTensor, first: tf.Tensor, last: tf.Tensor, characters: Characters
+    ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """Pieces and their characters, with a piece for each byte of what is unknown.
+
+        Args:
+            ids: (B, None) pieces, each run of unknown characters one.
+            first: (P,) the first character of each.
+            last: (P,) the character after its last.
+            characters: of the same texts.
+        """
+        is_unknown = ids.values == self._unk_id
+        begins = tf.gather(characters.first_signs, first)
+        sizes = tf.gather(characters.first_signs, last) - begins
+        counts = tf.where(is_unknown, sizes, 1)  # (P,)
+        before = tf.concat([[0], tf.cumsum(counts)], 0)  # (P + 1,)
+        within = tf.range(before[-1]) - tf.repeat(before[:-1], counts)
+        is_byte, sign, first, last = (
+            tf.repeat(column, counts) for column in (is_unknown, begins, first, last)
+        )
+        sign = tf.where(is_byte, sign + within, 0)
+        byte = tf.gather(tf.pad(characters.signs, [[0, 1]]), sign) - _FIRST_BYTE
+        character = tf.searchsorted(characters.first_signs, sign, side="right") - 1
+        values = tf.where(
+            is_byte,
+            tf.gather(self._byte_ids, tf.clip_by_value(byte, 0, 255)),
+            tf.repeat(ids.values, counts),
+        )
+        row_splits = tf.cast(tf.gather(before, ids.row_splits), tf.int64)
+        return (
+            tf.RaggedTensor.from_row_splits(values, row_splits, validate=False),
+            tf.where(is_byte, character, first),
+            tf.where(is_byte, character + 1, last),
+        )
+
     def _characters(self, texts: tf.Tensor) -> Characters:
-        tokenizer, space_id = self._character_tokenizer
-        ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
-        values, rows = ids.values, ids.value_rowids()
+        model, space_id = self._character_model
+        handle = gen_sentencepiece_tokenizer.sentencepiece_op(model=model)
+        signs, row_splits, starts, ends = (
+            gen_sentencepiece_tokenizer.sentencepiece_tokenize_with_offsets_op(
+                handle, texts, nbest_size=0, alpha=1.0, add_bos=False, add_eos=False, reverse=False
+            )
+        )
+        ids = tf.RaggedTensor.from_row_splits(signs, row_splits, validate=False)
+        rows = ids.value_rowids()
         starts, ends = tf.cast(starts, tf.int32), tf.cast(ends, tf.int32)
         # Characters that were one, and the bytes of a character, begin at one place; the last of
         # them is the one whose range is not empty.
-        group = tf.cumsum(tf.cast(_is_new(rows) | _is_new(starts.values), tf.int32))
-        ends = tf.gather(tf.math.segment_max(ends.values, group), group)
-        byte = values - _FIRST_BYTE
-        is_byte = (values >= _FIRST_BYTE) & (values < _FIRST_CHARACTER)
+        group = tf.cumsum(tf.cast(_is_new(rows) | _is_new(starts), tf.int32))
+        ends = tf.gather(tf.math.segment_max(ends, group), group)
+        byte = signs - _FIRST_BYTE
+        is_byte = (signs >= _FIRST_BYTE) & (signs < _FIRST_CHARACTER)
         leads = ~(is_byte & (byte >= 0x80) & (byte < 0xC0))
-        columns = (rows, starts.values, ends, values == space_id, is_byte)
-        return Characters(*(tf.boolean_mask(column, leads) for column in columns))
+        columns = (rows, starts, ends, signs == space_id, is_byte)
+        first_signs = tf.cast(tf.where(leads)[:, 0], tf.int32)
+        return Characters(
+            *(tf.boolean_mask(column, leads) for column in columns),
+            signs=signs,
+            first_signs=tf.concat([first_signs, tf.size(signs)[None]], 0),
+        )
 
     def _make_parts(self, pieces: list[str]) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """(V, None) ids that each piece is split into, and their lengths in characters."""
@@ -178,6 +257,16 @@ class UnigramKernel:
         return tuple(
             tf.ragged.constant(rows, tf.int32, row_splits_dtype=tf.int64) for rows in (ids, lengths)
         )
+
+
+def _if_any(
+    flags: tf.Tensor, change: Callable[[], tuple[tf.Tensor, tf.Tensor]], ids: tf.RaggedTensor
+) -> tf.RaggedTensor:
+    """Ids, or the values and row splits that `change` gives where any flag is true."""
+    values, row_splits = tf.cond(
+        tf.reduce_any(flags), change, lambda: (ids.values, ids.row_splits)
+    )
+    return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
 
 
 def _is_new(column: tf.Tensor) -> tf.Tensor:
@@ -210,9 +299,13 @@ def _check_lengths(ids: tf.RaggedTensor, lengths: tf.Tensor, rows: tf.Tensor) ->
 
 
 def _ranges(
-    ids: tf.RaggedTensor, lengths: tf.Tensor, characters: Characters, to_original: Callable
+    ids: tf.RaggedTensor,
+    first: tf.Tensor,
+    last: tf.Tensor,
+    characters: Characters,
+    to_original: Callable,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """(P,) starts and ends of pieces that have `lengths` characters each."""
+    """(P,) starts and ends of pieces, of which `first` and `last` count the characters."""
     visible = ~characters.is_space
     rows = tf.boolean_mask(characters.rows, visible)
     first_bytes = tf.RaggedTensor.from_value_rowids(
@@ -224,8 +317,7 @@ def _ranges(
     rows, first_bytes, last_bytes = (tf.pad(x, [[0, 1]]) for x in (rows, first_bytes, last_bytes))
 
     before = tf.pad(tf.cumsum(tf.cast(visible, tf.int32)), [[1, 0]])  # (C + 1,) visible ones
-    last = tf.cumsum(lengths)
-    first, last = tf.gather(before, last - lengths), tf.gather(before, last)  # (P,)
+    first, last = tf.gather(before, first), tf.gather(before, last)  # (P,)
     own_row = ids.value_rowids()
     follows = (tf.gather(rows, first) == own_row) & (first < tf.size(rows) - 1)
     previous = tf.maximum(first - 1, 0)

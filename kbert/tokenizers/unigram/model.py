@@ -72,11 +72,16 @@ def _check(proto: Any, source: str) -> None:
             "kind bpe in its own way); train one with train_unigram, or with byte-level BPE by "
             f"train_byte_pair. Received: {source}, of kind {kind}"
         )
-    for name in ("byte_fallback", "treat_whitespace_as_suffix"):
-        if getattr(trainer, name):
-            raise ValueError(
-                f"tensorflow-text's fast kernel knows no {name}. Received: {source}, with it"
-            )
+    if trainer.treat_whitespace_as_suffix:
+        raise ValueError(
+            "tensorflow-text's fast kernel knows no treat_whitespace_as_suffix. "
+            f"Received: {source}, with it"
+        )
+    if trainer.byte_fallback and (missing := _BYTES.difference(_pieces_of_bytes(proto))):
+        raise ValueError(
+            "A SentencePiece model with byte_fallback has a piece for each of the 256 bytes. "
+            f"Received: {source} without {', '.join(sorted(missing)[:8])}"
+        )
     for number, piece in enumerate(proto.pieces):
         if not isinstance(piece.piece, str):  # what protobuf gives of invalid UTF-8
             raise ValueError(
@@ -93,6 +98,31 @@ def _check(proto: Any, source: str) -> None:
             f"Received: {source} with {len(counts)} different pieces, {unknown} for the unknown, "
             f"{repeated[:5]} twice"
         )
+
+
+def _pieces_of_bytes(proto: Any) -> dict[str, int]:
+    """The pieces that stand for bytes -> their ids."""
+    return {piece.piece: i for i, piece in enumerate(proto.pieces) if piece.type == BYTE}
+
+
+def byte_ids(proto: Any) -> list[int]:
+    """The ids of the 256 bytes of a model with byte_fallback; of another none."""
+    if not proto.trainer_spec.byte_fallback:
+        return []
+    ids = _pieces_of_bytes(proto)
+    return [ids[byte_piece(byte)] for byte in range(256)]
+
+
+def byte_piece(byte: int) -> str:
+    """SentencePiece's name for a byte.
+
+    >>> byte_piece(10)
+    '<0x0A>'
+    """
+    return f"<0x{byte:02X}>"
+
+
+_BYTES = frozenset(map(byte_piece, range(256)))
 
 
 def _check_charsmap(content: bytes, source: str) -> None:
@@ -165,7 +195,7 @@ def character_model(proto: Any, extra: Sequence[str]) -> tuple[bytes, list[str]]
     model.trainer_spec.byte_fallback = True
     model.pieces.add(piece="<unk>", score=0.0, type=UNKNOWN)
     for byte in range(256):
-        model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=BYTE)
+        model.pieces.add(piece=byte_piece(byte), score=0.0, type=BYTE)
     for character in known:
         model.pieces.add(piece=character, score=0.0, type=NORMAL)
     return model.SerializeToString(), known

@@ -25,6 +25,7 @@ from kbert.tokenizers.unigram.model import (
     PREPARED,
     SPACE,
     UNKNOWN,
+    byte_piece,
     read_model,
 )
 from kbert.tokenizers.unigram.normalization import TextPreparation
@@ -48,6 +49,8 @@ _SAVED_AS = {
     "fairseq": ("XLMRobertaTokenizer", "sentencepiece.bpe.model"),
     "deberta": ("DebertaV2Tokenizer", "spm.model"),
 }
+# Of a character's bytes all but the first.
+_LATER_BYTES = frozenset(map(byte_piece, range(0x80, 0xC0)))
 _DECIDING = ("lowercase", "keep_accents", "preparation", "layout")
 _PUNCTUATION = set('!"#$%&()*+,-./:;?@[\\]^_`{|}~')  # no apostrophe, and none of "<=>"
 _ENGLISH_SIGNS = _PUNCTUATION | set(string.ascii_lowercase)
@@ -63,8 +66,9 @@ class UnigramTokenizer(Tokenizer):
     and the digits before a comma in `encode_pieces` (zihangdai/xlnet, prepro_utils.py; taken over
     by google-research/albert, tokenization.py, without its rule for quotes), for XLM-R and
     DeBERTa none.
-    It works the same eagerly, inside `tf.data` and inside a SavedModel; a SavedModel with offsets
-    has `resources` to track, one with ids alone has not.
+    It works the same eagerly, inside `tf.data` and inside a SavedModel, and holds no resource that
+    an export would have to track. A model with byte_fallback (DeBERTa-v3's) has no unknown text: a
+    character that it lacks becomes its bytes, which all have the range of the character.
 
     Args:
         model: a `.model` file, or its bytes.
@@ -141,6 +145,11 @@ class UnigramTokenizer(Tokenizer):
                 "The preparation leaves it to the model to squeeze spaces. Received: a model "
                 "without remove_extra_whitespaces; pass preparation=False"
             )
+        if self.preparation and self.byte_fallback:
+            raise ValueError(
+                "The preparation goes with models without byte_fallback, as ALBERT's and XLNet's. "
+                "Received: a model with it; pass preparation=False"
+            )
         pieces = [piece.piece for piece in self._proto.pieces]
         unknown = next(i for i, piece in enumerate(self._proto.pieces) if piece.type == UNKNOWN)
         vocabulary, model_ids = _lay_out(pieces, layout)
@@ -176,9 +185,9 @@ class UnigramTokenizer(Tokenizer):
             self._ids = tf.constant(model_ids, tf.int32)
 
     @property
-    def resources(self) -> list[Any]:
-        """What a SavedModel with offsets must track; ids alone need nothing."""
-        return self._kernel.resources
+    def byte_fallback(self) -> bool:
+        """Whether the model has pieces for the bytes of characters that it does not know."""
+        return bool(self._proto.trainer_spec.byte_fallback)
 
     @cached_property
     def checksum(self) -> str:
@@ -241,16 +250,20 @@ class UnigramTokenizer(Tokenizer):
     def _decode_rows(self, ids: tf.RaggedTensor) -> tf.Tensor:
         surfaces = ids.with_values(tf.gather(self._surfaces, ids.values))
         texts = tf.strings.reduce_join(surfaces, axis=-1)
+        if self.byte_fallback:  # bytes may be no UTF-8
+            texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         texts = tf.strings.regex_replace(texts, f"{SPACE}+", " ")
         return tf.strings.regex_replace(texts, "^ | $", "")
 
     @cached_property
-    def _surfaces(self) -> list[str]:
+    def _surfaces(self) -> list[bytes]:
         """Each piece as it is joined into a text; the unknown one as SentencePiece shows it."""
-        surfaces = list(self.vocabulary)
+        surfaces = [piece.encode() for piece in self.vocabulary]
         for token in self.special_tokens.values():
-            surfaces[self._id_of[token]] = SPACE + token + SPACE
-        surfaces[self.unk_id] = self._proto.trainer_spec.unk_surface
+            surfaces[self._id_of[token]] = f"{SPACE}{token}{SPACE}".encode()
+        surfaces[self.unk_id] = self._proto.trainer_spec.unk_surface.encode()
+        for byte in range(256) if self.byte_fallback else ():
+            surfaces[self._id_of[byte_piece(byte)]] = bytes([byte])
         return surfaces
 
 
@@ -283,5 +296,7 @@ def _first(names: tuple[str, ...], vocabulary: list[str]) -> str | None:
 
 def _is_continuation(piece: str) -> bool:
     """What is not a start by `_is_start_piece_sp` in google-research/albert."""
+    if piece in _LATER_BYTES:
+        return True
     plain = all(sign.lower() in _ENGLISH_SIGNS for sign in piece)
     return plain and not piece.startswith((SPACE, "<")) and piece not in _PUNCTUATION

@@ -58,11 +58,11 @@ def test_other_kinds_are_refused():
 
 
 def test_what_the_kernel_cannot_do_is_refused(cased_model):
-    def fall_back(proto):
-        proto.trainer_spec.byte_fallback = True
+    def as_suffix(proto):
+        proto.trainer_spec.treat_whitespace_as_suffix = True
 
-    with pytest.raises(ValueError, match="knows no byte_fallback"):
-        read_model(changed(cased_model, fall_back))
+    with pytest.raises(ValueError, match="knows no treat_whitespace_as_suffix"):
+        read_model(changed(cased_model, as_suffix))
 
     def twice(proto):
         proto.pieces.add(piece="▁the", score=-1.0)
