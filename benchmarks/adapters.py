@@ -19,6 +19,7 @@ from typing import Any
 
 import kbert
 from benchmarks import _experiments as experiments
+from benchmarks._data import GLUE, add_data
 from benchmarks._experiments import mean, print_table
 from benchmarks._fine_tuning_runs import RUNS, make_job
 from kbert import adapters
@@ -72,7 +73,7 @@ def train(name: str, way: str, flags: Any, seed: int) -> dict[str, float]:
 
 def main() -> None:
     parser = experiments.parser("adapters", __doc__)
-    parser.add_argument("--data", required=True, help="folder with glue/")
+    add_data(parser, GLUE)
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--rows", type=int, help="of each training set (default: all)")
     parser.add_argument("--epochs", type=int, default=3)

@@ -29,6 +29,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 
 import kbert
+from benchmarks._data import add_data
 from benchmarks._fine_tuning_runs import weights_folder
 from kbert import experiments
 from kbert.distillation import (
@@ -78,7 +79,7 @@ ON_TEXT = {
 def main() -> None:
     flags = argparse.ArgumentParser(prog="python -m benchmarks.distillation", description=__doc__)
     flags.add_argument("names", nargs="*", metavar="name", help="task, text, sizes (default: all)")
-    flags.add_argument("--data", type=Path, required=True, help="folder of SST-2")
+    add_data(flags, ("train.tsv", "dev.tsv", "test.tsv"))
     flags.add_argument("--text", help="text files for general distillation")
     flags.add_argument("--seeds", type=int, default=3)
     flags.add_argument("--steps", type=int, default=TEXT_STEPS, help="on text")

@@ -18,6 +18,7 @@ import numpy as np
 
 import kbert
 from benchmarks import _experiments as experiments
+from benchmarks._data import add_data
 from kbert.data.readers import read_conll
 
 PINNED = 100.0  # a weight of the mix before its softmax, beside zeros
@@ -58,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", required=True, help="folder of the three *.conll")
+    add_data(parser, ("train.conll", "dev.conll", "test.conll"))
     parser.add_argument("--elmo", required=True, help="folder of an Elmo")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=6)

@@ -25,6 +25,7 @@ from typing import Any
 
 import kbert
 from benchmarks import _experiments as experiments
+from benchmarks._data import SQUAD, STSB, add_data
 from benchmarks._experiments import mean, print_table
 from benchmarks._fine_tuning_runs import make_job
 from kbert.data import Table
@@ -252,7 +253,7 @@ RUNS = {"sts": sts, "simcse": simcse, "tsdae": tsdae, "retrieval": retrieval}
 
 def main() -> None:
     parser = experiments.parser("embeddings", __doc__, steps=2000)
-    parser.add_argument("--data", required=True, help="folder with glue/, squad/ and corpus/")
+    add_data(parser, (*STSB, *SQUAD, "corpus/wikitext-2/train.txt.gz"))
     parser.add_argument("--peer", action="store_true", help="sentence-transformers beside kbert")
     parser.add_argument("--start", choices=STARTS, default="scratch", help="of simcse and tsdae")
     parser.add_argument("--paragraph_tokens", type=int, default=192, help="of SQuAD's texts")

@@ -36,6 +36,7 @@ import numpy as np
 
 import kbert
 from benchmarks import _experiments as experiments
+from benchmarks._data import SQUAD, SST2, STSB, add_data
 from benchmarks._experiments import mean, print_table
 from benchmarks._export_contender import LENGTH
 from benchmarks._fine_tuning_runs import RUNS, make_job, weights_folder
@@ -256,7 +257,7 @@ PARTS = {"speed": speed, "quality": quality}
 
 def main() -> None:
     parser = experiments.parser("exports", __doc__)
-    parser.add_argument("--data", help="folder with glue/ and squad/")
+    add_data(parser, (*SST2, *STSB, *SQUAD), required=False)
     parser.add_argument("--size", nargs="+", default=list(SIZES), choices=SIZES)
     parser.add_argument(
         "--formats", nargs="+", default=[*FORMATS, "torch"], choices=[*FORMATS, "torch"]

@@ -31,6 +31,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks._data import GLUE, OTHERS, SQUAD, add_data
 from benchmarks._fine_tuning_runs import DEFAULTS, RUNS, UNPAIRED, Job, make_job, score
 
 KBERT, PEERS, FEATURES = (f"benchmarks._fine_tuning_{x}" for x in ("kbert", "peers", "features"))
@@ -60,7 +61,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     lines = __doc__.splitlines()
     flags = argparse.ArgumentParser(prog="python -m benchmarks.fine_tuning", description=lines[0])
-    flags.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    add_data(flags, (*GLUE, *SQUAD, *OTHERS))
     flags.add_argument("--only", help=f"some of {', '.join(STUDIES)}, with commas (default: all)")
     flags.add_argument("--seeds", type=int, default=3, help="runs of each fine-tuning")
     flags.add_argument(

@@ -17,6 +17,7 @@ from typing import Any
 
 import kbert
 from benchmarks import _experiments as experiments
+from benchmarks._data import GLUE, add_data
 from benchmarks._experiments import mean, print_table
 from benchmarks._fine_tuning_runs import make_job, weights_folder
 from kbert import adapters
@@ -63,7 +64,7 @@ def train(way: str, flags: Any, seed: int) -> dict[str, float]:
 
 def main() -> None:
     parser = experiments.parser("multi_task", __doc__)
-    parser.add_argument("--data", required=True, help="folder with glue/")
+    add_data(parser, GLUE)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--rows", type=int, help="of SNLI (default: all)")
     flags = parser.parse_args()

@@ -37,6 +37,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks._data import SST2, add_data
 from benchmarks._experiments import parser, print_table
 
 OURS = "kbert-serve"
@@ -371,7 +372,7 @@ PARTS = {"speed": speed, "soak": soak}
 
 def main() -> None:
     arguments = parser("service", __doc__)
-    arguments.add_argument("--data", help="folder with glue/")
+    add_data(arguments, SST2, required=False)
     arguments.add_argument("--connections", type=int, nargs="+", default=[1, 8, 32, 128])
     arguments.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     arguments.add_argument("--rounds", type=int, default=3)

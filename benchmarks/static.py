@@ -29,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 import kbert
+from benchmarks._data import SQUAD, SST2, STSB, add_data
 from benchmarks.embeddings import minilm
 from kbert.tasks import TextEmbedder
 
@@ -87,7 +88,7 @@ def spearman(encoded: Callable[[list[str]], np.ndarray], rows: list[dict[str, st
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.static", description=__doc__)
-    parser.add_argument("--data", required=True, help="folder with glue/ and squad/")
+    add_data(parser, (*STSB, SST2[0], SQUAD[1]))
     parser.add_argument("--peer", metavar="PYTHON", help="one that has model2vec")
     parser.add_argument("--dimensions", type=int, default=256)
     parser.add_argument("--texts", type=int, default=20_000, help="of each kind, at most")

@@ -21,6 +21,7 @@ from typing import Any
 
 import kbert
 from benchmarks import _experiments as experiments
+from benchmarks._data import add_data
 from kbert.decoding import Beam, Greedy
 from kbert.metrics import bleu
 from kbert.training import AdamW, Phase, WarmupDecay, average_checkpoints, train
@@ -119,7 +120,8 @@ def learn(data: Path, epochs: float, seed: int, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     flags = argparse.ArgumentParser(prog="python -m benchmarks.translation", description=__doc__)
-    flags.add_argument("--data", type=Path, required=True, help="folder of the aligned files")
+    splits = ("train", "val", "test_2016_flickr")
+    add_data(flags, [f"{name}.{language}*" for name in splits for language in ("en", "de")])
     flags.add_argument("--epochs", type=float, default=20.0)
     flags.add_argument("--output_dir", default="bench-translation", help="kept between starts")
     flags.add_argument("--seed", type=int, default=0)

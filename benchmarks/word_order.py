@@ -23,6 +23,7 @@ from typing import Any
 
 import kbert
 from benchmarks import _experiments as experiments
+from benchmarks._data import add_data
 from benchmarks._fine_tuning_runs import weights_folder
 from kbert.decoding import Greedy
 from kbert.metrics import bleu
@@ -79,7 +80,7 @@ def learn(kind: str, options: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     flags = argparse.ArgumentParser(prog="python -m benchmarks.word_order", description=__doc__)
-    flags.add_argument("--data", type=Path, required=True, help="folder of the sentences")
+    add_data(flags, ("train.en*", "val.en*"))
     flags.add_argument("--pairs", type=int, default=8000)
     flags.add_argument("--epochs", type=int, default=2)
     flags.add_argument("--output_dir", default="bench-word-order", help="kept between starts")

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from kbert.graphs import graph
 from kbert.graphs import on_cpu as on_cpu  # for those who predict
-from kbert.order import check_order
+from kbert.in_memory import each_text
 from kbert.types import Shape, Tensors
 
 BATCH_SIZE = 32
@@ -113,25 +113,20 @@ def compiled(
 
 
 def as_texts(texts: Any, what: str = "texts", start: int = 0) -> list[str | bytes]:
-    """A list of strings from a list, an array or one string.
+    """A list of strings from one string, a list, an array, or the column `text` of other data.
 
     Args:
-        texts: strings, or one.
+        texts: one string, or what `kbert.in_memory.each_text` takes.
         what: what an error calls them.
         start: the number of the first in an error.
 
     Raises:
         TypeError: if an element is not a string.
-        ValueError: for a set, which has no order.
+        ValueError: for a set, which has no order, and for data that is of no kind that is known.
     """
     if isinstance(texts, str | bytes):
         return [texts]
-    check_order(texts, f"What is given for {what}")
-    texts = texts.numpy().tolist() if tf.is_tensor(texts) else list(texts)
-    for number, text in enumerate(texts, start):
-        if not isinstance(text, str | bytes):
-            raise TypeError(f"{what} must be strings. Received: {text!r} as number {number}")
-    return texts
+    return list(each_text(texts, what, start))
 
 
 def check_batch_size(batch_size: Any) -> None:

@@ -14,6 +14,7 @@ RANKS = {
         ("atomic", "beam", "chunks", "graphs", "json_file", "npy", "order", "progress", "types"), -2
     ),
     "version": -2,
+    "in_memory": -1.5,
     **dict.fromkeys(("doctor", "hub", "options", "registry", "resumable"), -1),
     **dict.fromkeys(("configs", "tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding", "inference"), 1),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kbert import inference
-from kbert.data import Table, as_table
+from kbert.data import Table
 from kbert.metrics import text_table
 from kbert.tasks import FineTuningTask
 
@@ -127,7 +127,7 @@ def compare(
         >>> found.metric, found.student.layers, found.student.parameters < found.teacher.parameters
         ('accuracy', 1, True)
     """
-    table = as_table(data)
+    table = student.as_table(data)
     models = {"student": student, "teacher": teacher}
     seconds = _seconds(
         models, table.take(range(min(len(table), _TIMED_EXAMPLES))), batch_size, rounds

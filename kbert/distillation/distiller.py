@@ -13,7 +13,6 @@ import tensorflow as tf
 from keras import ops
 
 from kbert.data.tables.rows import Rows
-from kbert.data.tables.table import as_table
 from kbert.distillation.cache import CacheSize, TeacherCache
 from kbert.distillation.comparable import check_comparable
 from kbert.distillation.reading import Reading, read, without_gradient
@@ -268,7 +267,9 @@ class Distiller(TrainStep, keras.Model):
         cache = self._cache()
         if cache is None:
             raise ValueError("Only a distiller with a cache_dir has a cache. Received: none")
-        return cache.size(self.student.tokenize(as_table(data, labels), labelled=False))
+        return cache.size(
+            self.student.tokenize(self.student.as_table(data, labels), labelled=False)
+        )
 
     def save_to_preset(self, path: PathLike, *args: Any, **options: Any) -> None:
         """Writes the student, see `Task.save_to_preset`."""

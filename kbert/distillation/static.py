@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from kbert import inference
 from kbert.configs.static import StaticConfig
+from kbert.in_memory import each_text
 from kbert.models import Encoder
 from kbert.progress import Progress
 from kbert.tasks import TextEmbedder
@@ -180,9 +181,9 @@ def _zipf(count: int) -> np.ndarray:
 def _counted(tokenizer: Any, texts: Iterable[str], uncounted: list[int]) -> np.ndarray:
     """(V,) shares of the pieces among those of texts, the uncounted left out."""
     counts = np.zeros(tokenizer.vocabulary_size, np.int64)
-    left = iter(inference.as_texts(texts) if isinstance(texts, str) else texts)
+    left = each_text([texts] if isinstance(texts, str) else texts)
     while part := list(islice(left, inference.CHUNK)):
-        ids = tokenizer.encode(inference.as_texts(part)).flat_values.numpy()
+        ids = tokenizer.encode(part).flat_values.numpy()
         counts += np.bincount(ids, minlength=len(counts))
     every = int(counts.sum())
     counts[uncounted] = 0

@@ -60,15 +60,17 @@ def show_examples(task: FineTuningTask, table: Table) -> str:
     for row, example in enumerate(rows.examples.tolist()):
         lines.append(f"{table.place(example)}: {task.describe_example(table, example)}")
         marks = task.token_marks({name: x[row] for name, x in batch.items()})
-        orders = [x[row] for name, x in batch.items() if name.endswith("token_ids")]
-        mask = batch["padding_mask"][row]
-        # Choices, windows and orders of one example are rows of their own.
-        ids = np.concatenate([*map(np.atleast_2d, orders)])
-        masks = np.tile(np.atleast_2d(mask), (len(orders), 1))
-        for line, real in zip(ids, masks, strict=True):
-            pieces = [task.token_name(i) for i in line[real > 0].tolist()]
-            pieces = [f"{piece}{marks.get(i, '')}" for i, piece in enumerate(pieces)]
-            lines += [f"  {text}" for text in _wrapped(pieces)]
+        for name, ids in batch.items():
+            if not name.endswith("token_ids"):
+                continue
+            # The texts of a pair that are read apart have a mask each, two orders of one the same.
+            own = name.removesuffix("token_ids") + "padding_mask"
+            mask = batch[own if own in batch else "padding_mask"][row]
+            # Choices, windows and wrong texts of one example are rows of their own.
+            for line, real in zip(np.atleast_2d(ids[row]), np.atleast_2d(mask), strict=True):
+                pieces = [task.token_name(i) for i in line[real > 0].tolist()]
+                pieces = [f"{piece}{marks.get(i, '')}" for i, piece in enumerate(pieces)]
+                lines += [f"  {text}" for text in _wrapped(pieces)]
     return "\n".join(lines)
 
 

@@ -43,6 +43,7 @@ def by_columns(files: Files) -> Table:
     """CSV, TSV, JSON lines, lines of text or a TensorFlow data set."""
     task, label = files.task, files.task.columns.label
     columns = _complete(files)
+    optional = set(task.columns.optional) - set(files.columns)
     several = task.takes_label_lists(files.settings)
     separated = several and not isinstance(files.columns.get(label), list | tuple)
     converted = label != "label" and (separated or task.columns.numeric)
@@ -53,6 +54,7 @@ def by_columns(files: Files) -> Table:
     table = read_named_columns(
         files.path,
         columns=columns,
+        optional=optional,
         numeric_labels=task.columns.numeric,
         label_separator=files.label_separator if separated else None,
     )
@@ -108,7 +110,7 @@ def _complete(files: Files) -> dict[str, Any] | None:
     if not files.columns:
         return None
     columns = files.task.columns
-    wanted = {name: name for name in columns.usual}
+    wanted = {name: name for name in (*columns.usual, *columns.optional)}
     for names in columns.inputs[1:]:
         if set(names) & set(files.columns):  # the task is asked in another way than the usual
             wanted = {name: x for name, x in wanted.items() if name not in columns.inputs[0]}

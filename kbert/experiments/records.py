@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from kbert import registry
 from kbert.data.readers.content import DataFile, StandardInput, format_of
+from kbert.text.files import is_stream
 from kbert.types import PathLike
 
 # A line number (from 1) of the input, and our names of columns -> values.
@@ -20,7 +21,8 @@ class Records:
     """The records of an input, to be gone through once.
 
     Args:
-        path: a .txt, .csv, .tsv or .jsonl file, plain or .gz; "-" for lines of standard input.
+        path: a .txt, .csv, .tsv or .jsonl file, plain or .gz; "-" for lines of standard input, or
+            the name of another pipe, such as `<(…)` of a shell, for lines too.
         kind: of the task, which declares the columns that it needs.
         columns: our name of a column -> the file's, as in `kbert.experiments.reading`.
 
@@ -47,8 +49,8 @@ class Records:
             cast(Any, registry.get("task", kind)).columns,
             dict(columns or {}),
         )
-        is_typed = self.path == "-"
-        self._format = "lines" if is_typed else format_of(self.path)
+        is_typed = self.path in ("-", "/dev/stdin")
+        self._format = "lines" if is_typed or is_stream(self.path) else format_of(self.path)
         self._file = StandardInput() if is_typed else DataFile(self.path)
         self.source = self._file.name
 
@@ -84,6 +86,7 @@ class Records:
         rows = self._file.rows("," if quoted else "\t", quoted)
         rows = itertools.dropwhile(lambda row: row[1] == [""], rows)  # lines above the header
         number, names = next(rows, (1, []))
+        names = [name.strip() for name in names]
         if len(set(names)) < len(names):
             raise ValueError(
                 f"{self.source}, line {number}: column names must be unique. Received: {names}"

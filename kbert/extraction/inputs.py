@@ -3,13 +3,14 @@
 Shapes: `N` texts.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from kbert.data.tables.table import Table, as_table
+from kbert.in_memory import has_columns, rows_of
 from kbert.inference import as_rows, as_texts
 from kbert.order import check_order
 from kbert.tokenizers.base import Tokenizer
@@ -45,9 +46,8 @@ def as_inputs(texts: Any, words: bool = False, start: int = 0) -> Texts:
     """Makes one form of all that `kbert.features` takes.
 
     Args:
-        texts: strings, or pairs of strings; with `words` also lists of words; or a
-            `kbert.data.Table`, a mapping or a frame with the columns `text`, `first` and `second`,
-            or `words`.
+        texts: strings, or pairs of strings (tuples); with `words` also lists of words; or columns
+            `text`, `first` and `second`, or `words`, as `kbert.data.as_table` takes them.
         words: whether word vectors are requested.
         start: the number of the first text in errors.
 
@@ -61,43 +61,43 @@ def as_inputs(texts: Any, words: bool = False, start: int = 0) -> Texts:
         >>> as_inputs([["It", "is"]], words=True)
         Texts(first=[['It', 'is']], second=None, in_words=True, start=0)
     """
-    if is_table(texts):
+    if texts is None:
+        raise TypeError("texts are strings, pairs or lists of words. Received: None")
+    if has_columns(texts):
         return _from_table(as_table(texts), words)
-    texts = [texts] if isinstance(texts, str | bytes) else texts
-    if not isinstance(texts, Iterable):
-        raise TypeError(f"texts are strings, pairs or lists of words. Received: {texts!r}")
     check_order(texts, "What is given for texts")
-    texts = cast(Any, texts).numpy().tolist() if tf.is_tensor(texts) else list(texts)
-    if not texts or isinstance(texts[0], str | bytes):
-        return Texts(as_texts(texts, start=start), start=start)
+    rows = [texts] if isinstance(texts, str | bytes) else list(rows_of(texts))
+    if not rows or isinstance(rows[0], str | bytes):
+        return Texts(as_texts(rows, start=start), start=start)
+    if isinstance(rows[0], Mapping):
+        return _from_table(as_table(rows), words)
     if words:
-        lists = [_words(item, number) for number, item in enumerate(texts, start)]
+        lists = [_words(item, number) for number, item in enumerate(rows, start)]
         return Texts(lists, in_words=True, start=start)
-    for number, item in enumerate(texts, start):
-        listed = isinstance(item, Sequence | np.ndarray) and not isinstance(item, str | bytes)
-        if not listed or len(item) != 2:
+    for number, item in enumerate(rows, start):
+        if not isinstance(item, tuple) or len(item) != 2:
             raise ValueError(
-                "All texts are strings, or all are pairs of strings (lists of words need "
-                f"words=True). Received: {item!r} as number {number}"
+                "All texts are strings, or all are pairs of strings, which are tuples (lists of "
+                f"words need words=True). Received: {item!r} as number {number}"
             )
-    first, second = zip(*texts, strict=True)
-    sides = (as_texts(first, "first texts", start), as_texts(second, "second texts", start))
+    first, second = zip(*rows, strict=True)
+    sides = (as_texts([*first], "first texts", start), as_texts([*second], "second texts", start))
     return Texts(*sides, start=start)
-
-
-def is_table(texts: Any) -> bool:
-    """Whether it has columns: iterating over it would give their names as texts."""
-    return isinstance(texts, Table | Mapping) or hasattr(texts, "columns")
 
 
 def _from_table(table: Table, words: bool) -> Texts:
     if words and "words" in table:
         return Texts(table["words"], in_words=True)
-    if "first" not in table:
+    if "text" in table:
         return Texts(table["text"])
-    if words:
+    if words and "first" in table:
         raise ValueError("Word vectors need single texts. Received: a table of pairs")
-    return Texts(table["first"], table["second"])
+    if "first" in table and "second" in table:
+        return Texts(table["first"], table["second"])
+    raise ValueError(
+        "Texts are the column `text`, or `first` and `second` for pairs (`words` with words=True). "
+        f"Received: the columns {', '.join(table.columns)}"
+    )
 
 
 def _words(item: Any, number: int) -> list[str]:

@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -23,8 +23,9 @@ from kbert.chunks import chunks
 from kbert.extraction.extract import report_cut
 from kbert.extraction.extractor import Extractor
 from kbert.extraction.files import FORMATS, Format
-from kbert.extraction.inputs import as_inputs, is_table
+from kbert.extraction.inputs import as_inputs
 from kbert.files import local_only
+from kbert.in_memory import rows_of
 from kbert.progress import Progress
 from kbert.resumable import differences, read_note, write_note
 from kbert.text import open_sources
@@ -121,7 +122,7 @@ def write_features(
         "tokenizer": tokenizer.checksum,
         "weights": _checksum(encoder),
     }
-    each = _source_texts(opened, unit) if opened else _each(texts, extractor.words)
+    each = _source_texts(opened, unit) if opened else rows_of(_several(texts))
     target = FORMATS[suffix](path, extractor.width, extractor.pooling is None, np.dtype(dtype))
     extractor.cut = 0
     most = _CHARACTERS_OF_TOKENS if extractor.pooling is None else _CHARACTERS
@@ -165,16 +166,14 @@ def _characters(text: Any) -> int:
     """The length of a text, a pair or a list of words; 0 of what `as_inputs` will refuse."""
     if isinstance(text, str | bytes):
         return len(text)
+    if isinstance(text, Mapping):
+        return _characters([*text.values()])
     return sum(map(_characters, text)) if isinstance(text, list | tuple) else 0
 
 
-def _each(texts: Any, words: bool) -> Iterator:
-    """The texts one by one, also those of a table."""
-    if not is_table(texts) and not isinstance(texts, str | bytes):
-        return iter(texts)
-    inputs = as_inputs(texts, words)
-    columns = [inputs.first] if inputs.second is None else [inputs.first, inputs.second]
-    return iter(columns[0]) if len(columns) == 1 else zip(*columns, strict=True)
+def _several(texts: Any) -> Any:
+    """One text as a list of it."""
+    return [texts] if isinstance(texts, str | bytes) else texts
 
 
 def _source_texts(opened: list, unit: str) -> Iterator[str]:
@@ -196,6 +195,6 @@ def _checksum(encoder: keras.Model) -> str:
 def _progress(texts: Any, opened: list, verbose: str | int) -> Progress:
     """A progress bar in bytes of sources, or in texts."""
     total = sum(source.size for source in opened) if opened else None
-    if not opened and hasattr(texts, "__len__"):
+    if not opened and hasattr(texts, "__len__") and not isinstance(texts, Mapping):
         total = len(texts)
     return Progress("features", total, "B" if opened else " texts", "texts", verbose)

@@ -18,7 +18,6 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
-from kbert.data.tables.table import as_table
 from kbert.layers import Dense
 from kbert.layers.adaptable import Switch
 from kbert.pruning.rebuilding import plain_encoder, sizes_of
@@ -234,7 +233,7 @@ def _batches(task: EncoderTask, data: Any, labels: Any, batch_size: int) -> _Bat
             f"Of a {type(task).__name__} the data are a tf.data.Dataset of batches. "
             f"Received: a {type(data).__name__}"
         )
-    table = as_table(data, labels)
+    table = task.as_table(data, labels)
     predictor = task.predictor
 
     def from_table() -> Iterator[tuple[int, dict[str, np.ndarray]]]:

@@ -299,8 +299,13 @@ class AsyncClient:
 
 
 def _as_list(texts: Sequence[str]) -> list[str]:
-    if isinstance(texts, str) or not isinstance(texts, Iterable):
-        raise ValueError(f"Texts are a list of strings. Received: {texts!r:.80}")
+    # Of a table the names of its columns would come.
+    is_table = isinstance(texts, Mapping) or hasattr(texts, "columns")
+    is_table = is_table or hasattr(texts, "column_names")
+    if isinstance(texts, str) or is_table or not isinstance(texts, Iterable):
+        raise ValueError(
+            f"Texts are a list of strings. Received: {texts!r:.80} ({type(texts).__name__})"
+        )
     return list(texts)
 
 

@@ -14,6 +14,7 @@ class Columns:
         inputs: sets of input columns, of which a table has one; the first is the usual one.
         label: the column of labels.
         aux_labels: further columns that training needs.
+        optional: columns that training reads where a table has them; `label` may be one.
         shown: columns that are written next to an answer, where the table has them, and "id"
             before them; None = all of `inputs`.
         numeric: whether a label is a number also in files whose fields have no types.
@@ -28,6 +29,7 @@ class Columns:
     inputs: tuple[tuple[str, ...], ...] = (("text",), ("first", "second"))
     label: str = "label"
     aux_labels: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     shown: tuple[str, ...] | None = None
     numeric: bool = False
 

@@ -17,6 +17,7 @@ from kbert import registry
 from kbert.checkpoints import Checkpoint, check_finite, read_checkpoint, write_checkpoint
 from kbert.data.tables.table import Table
 from kbert.hub import locate
+from kbert.in_memory import has_columns
 from kbert.layers.fake_quantization import without_fake_quantization
 from kbert.models.adapters.base import described, restore
 from kbert.models.weights import get_arrays, set_arrays
@@ -174,6 +175,12 @@ class Task(TrainStep, keras.Model):
         Returns:
             The losses and metrics of each epoch.
         """
+        if has_columns(dataset) and not isinstance(dataset, Mapping):
+            raise ValueError(
+                f"A {type(self).__name__} is trained on batches, a tf.data.Dataset of dicts, as "
+                "kbert.data makes them of text. "
+                f"Received: a {type(dataset).__module__.split('.')[0]} {type(dataset).__name__}"
+            )
         trained = self if trained is None else trained
         if not trained.compiled_by_user:
             with self.strategy_scope():

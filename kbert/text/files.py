@@ -9,11 +9,12 @@ import codecs
 import functools
 import gzip
 import re
+import stat
 import zlib
 from collections.abc import Generator, Iterator
 from typing import Any, BinaryIO
 
-from kbert.files import Path, absolute
+from kbert.files import Path, absolute, exists, is_remote
 from kbert.json_file import parse_json
 from kbert.text import source
 
@@ -21,6 +22,7 @@ from kbert.text import source
 MAX_JSON_LINE_BYTES = 64 << 20
 _READ_BYTES = 4 << 20
 _BLANK_LINE = re.compile(rb"\n[ \t\f\v]*\n\s*")
+_ARRAY = re.compile(r"\s*\[\s*(\{|$)")
 _REPLACEMENT = "\ufffd".encode()
 
 
@@ -38,7 +40,8 @@ class File(source.Source):
     def __init__(self, path: str, on_bad_utf8: str) -> None:
         source.check_bad_utf8_policy(on_bad_utf8)
         super().__init__(path, Path(path).stat().st_size)
-        if self.size == 0:
+        self.is_stream = is_stream(path)
+        if self.size == 0 and not self.is_stream:
             raise ValueError(f"{path} is empty (0 bytes)")
         self.path = path
         self.errors = "strict" if on_bad_utf8 == "fail" else "replace"
@@ -76,7 +79,7 @@ class File(source.Source):
                 except UnicodeDecodeError as error:
                     line = lines + data.count(b"\n", 0, error.start) + 1
                     raise ValueError(self._bad_utf8(offset, line, error)) from None
-                self.consumed = raw.tell()
+                self.consumed = self.consumed + len(data) if self.is_stream else raw.tell()
                 pending = data[used:]
                 block = data[:used]
                 if self.errors == "replace":
@@ -116,6 +119,11 @@ class File(source.Source):
                     f"Received: more than {len(rest)}"
                 )
         if rest:
+            if number == 1 and b"\r" in rest.rstrip(b"\r"):
+                raise ValueError(
+                    f"{self.name}: lines end in \\n or \\r\\n; `tr '\\r' '\\n'` converts a file "
+                    "whose lines end in \\r. Received: one line, with \\r inside"
+                )
             yield number, rest
 
     def _read(self, file: BinaryIO, offset: int) -> bytes:
@@ -141,6 +149,27 @@ class File(source.Source):
         return (
             f"{self.path}: invalid UTF-8 at byte {position} (line {line}): {error.reason}{hint}. "
             f"Convert the file{self.remedy}. Received: bytes {bad.hex(' ')}"
+        )
+
+
+def is_stream(path: str) -> bool:
+    """Whether it is a pipe or a terminal: of no size known, and read once.
+
+    >>> is_stream("/dev/null"), is_stream("gs://bucket/texts.csv")
+    (True, False)
+    """
+    if is_remote(path) or not exists(path):
+        return False
+    mode = Path(path).stat().st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
+
+
+def refuse_array(name: str, line: str) -> None:
+    """Raises for a file that is one JSON array of objects, by its first line with text."""
+    if _ARRAY.match(line):
+        raise ValueError(
+            f"{name} is a JSON array; lines of JSON are read, an object a line (`jq -c '.[]'` "
+            f"writes them). Received: {line[:80]!r}"
         )
 
 
@@ -204,6 +233,8 @@ class JsonLinesFile(File):
         for number, line in self.numbered_lines(MAX_JSON_LINE_BYTES, "a line of JSON"):
             if not line.strip():
                 continue
+            if empty:
+                refuse_array(self.path, line.decode(errors="replace"))
             empty = False
             where = f"{self.path}, line {number}"
             text = self.text(line, where)

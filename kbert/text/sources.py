@@ -75,6 +75,11 @@ def check_format(path: str) -> None:
     """Raises for a file of a kind that is not read here, by its name."""
     if path.endswith(_OTHER_FORMATS):
         raise ValueError(f"Text and JSON lines are read, plain or .gz. Received: {path!r}")
+    if files.is_stream(path):
+        raise ValueError(
+            "A corpus is read several times, and a pipe only once: write it into a file. "
+            f"Received: {path!r}"
+        )
 
 
 def is_json_lines(path: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from kbert.chunks import chunks
+from kbert.in_memory import each_text
 from kbert.progress import Progress
 
 # Texts go through the graph in batches of about this size.
@@ -41,29 +42,8 @@ def call_with_batch(function: Callable[[tf.Tensor], Any], texts: Any) -> Any:
     return tf.nest.map_structure(lambda x: x[0], out) if rank == 0 else out
 
 
-def each_text(texts: Iterable[str | bytes]) -> Iterator[str | bytes]:
-    """The texts, one after the other.
-
-    Raises:
-        TypeError: `texts` is one string, or an item is neither str nor bytes.
-
-    Example:
-        >>> list(each_text(["one", b"two"]))
-        ['one', b'two']
-    """
-    if isinstance(texts, str | bytes):
-        raise TypeError(
-            f"texts is an iterable of str or bytes. Received: one {type(texts).__name__} of "
-            f"{len(texts)} characters; put it in a list."
-        )
-    for text in texts:
-        if not isinstance(text, str | bytes):
-            raise TypeError(f"A text is a str or bytes. Received: {text!r}")
-        yield text
-
-
 def batches(texts: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:
-    """The texts in lists of about a megabyte; raises as `each_text`.
+    """The texts in lists of about a megabyte; raises as `kbert.in_memory.each_text`.
 
     Example:
         >>> list(batches(["one", "two"]))

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.graphs import graph
+from kbert.in_memory import column_or_rows
 from kbert.progress import Progress
 from kbert.word_vectors.vectors import WordVectors, split_words
 
@@ -162,7 +163,7 @@ def _encoded(
     known: dict[str, int] = {}
     blocks: list[np.ndarray] = []
     lengths: list[int] = []
-    for text in texts:
+    for text in column_or_rows(texts):
         found = [known.setdefault(word, len(known)) for word in split_words(text, lowercase)]
         blocks.append(np.array(found, np.int32))
         lengths.append(len(found))

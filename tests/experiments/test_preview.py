@@ -86,3 +86,19 @@ def test_estimates_of_data_and_time(preset, mail, tmp_path):
         "s a step",
     ):
         assert expected in text
+
+
+def test_texts_that_are_read_apart_are_shown_apart(preset):
+    data = {"first": ["red fox", "the"], "second": ["the moon is red", "fox"]}
+    data["negatives"] = [["a tree", "moon"], []]
+    experiment = Experiment("embed", preset=preset, train=data, dev=data)
+    task = experiment.make_task(experiment.settings())
+    lines = show_examples(task, experiment.train).splitlines()
+    assert lines[:5] == [
+        "row 0 of the data: near 'the moon is red', not ['a tree', 'moon']",
+        "  [CLS] red fox [SEP]",
+        "  [CLS] the moon is red [SEP]",
+        "  [CLS] a tree [SEP]",
+        "  [CLS] moon [SEP]",
+    ]
+    assert lines[6:8] == ["  [CLS] the [SEP]", "  [CLS] fox [SEP]"]

@@ -130,3 +130,19 @@ def test_a_folder_of_glue_has_its_splits(tmp_path):
         (tmp_path / f"{split}.tsv").write_text(f"sentence\tlabel\nfine\t{label}\n")
     assert table("sst2", str(tmp_path), split="dev")["label"] == ["positive"]
     assert table("sst2", str(tmp_path / "dev.tsv"), split="train")["label"] == ["positive"]
+
+
+def test_pairs_to_embed_need_no_scores(tmp_path):
+    columns = {"first": "question", "second": "context"}
+    path = tmp_path / "pairs.csv"
+    path.write_text("question,context\nwho?,the fox\n")
+    table = read(named_task("embed"), path, columns=columns)
+    assert table.columns == {"first": ["who?"], "second": ["the fox"]}
+    path.write_text("question,context,label\nwho?,the fox,0.5\n")
+    assert read(named_task("embed"), path, columns=columns)["label"] == [0.5]
+    with pytest.raises(ValueError, match="'score'"):
+        read(named_task("embed"), path, columns={**columns, "label": "score"})
+    path.write_text("sentence\nthe fox\n")
+    assert read(named_task("denoise"), path, columns={"text": "sentence"}).columns == {
+        "text": ["the fox"]
+    }

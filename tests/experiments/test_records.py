@@ -4,6 +4,7 @@ import gzip
 import io
 import itertools
 import json
+import os
 import sys
 
 import pytest
@@ -122,3 +123,21 @@ def test_a_blank_line_of_one_column_is_a_text_and_columns_have_names_of_their_ow
         ValueError, match=r"line 1: column names must be unique.*Received: .'text', 'te"
     ):
         list(Records(path, "classify"))
+
+
+def test_a_pipe_is_lines_as_standard_input_is(monkeypatch):
+    reading, writing = os.pipe()
+    with open(writing, "wb") as file:
+        file.write(b"\xef\xbb\xbfone\r\ntwo\n")
+    assert texts(f"/dev/fd/{reading}") == ["one", "two"]
+    os.close(reading)
+    for name in ("-", "/dev/stdin"):
+        content = io.BytesIO(b"\xef\xbb\xbfone\r\ntwo\n")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(content))
+        assert texts(name) == ["one", "two"]
+
+
+def test_names_of_columns_have_no_white_space_around_them(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("id, text \n1,fox\n")
+    assert list(Records(path, "classify")) == [(2, {"id": "1", "text": "fox"})]

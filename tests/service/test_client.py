@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import kbert
 from kbert.service import AsyncClient, Client, ServiceError
+from tests import libraries
 from tests.processes import run_code
 from tests.service.test_http_service import TEXTS
 from tests.service_harness import running, signature
@@ -155,3 +156,11 @@ def test_a_token_is_sent(operations, tmp_path):
 def test_it_needs_no_tensorflow():
     code = "import sys, kbert; kbert.Client('http://a'); print('tensorflow' in sys.modules)"
     assert run_code(code) == "False\n"
+
+
+@pytest.mark.parametrize("table", [{"text": ["a"]}, libraries.Dataset({"text": ["a"]})])
+def test_names_of_columns_are_no_texts(table):
+    with Client("http://localhost:1") as client:
+        for ask in (client.embed, client.fill_mask):
+            with pytest.raises(ValueError, match=r"Texts are a list of strings\. Received: .*\("):
+                ask(table)

@@ -323,8 +323,9 @@ class _Preparation:
 
     def _refuse(self, found: int) -> NoReturn:
         raise ValueError(
-            "A corpus needs two different documents to train on: next-sentence prediction draws "
-            "from a second one. A blank line separates documents of a text file. Received: "
+            "A corpus needs two different documents to train on, as its shards are for any "
+            "objective, those that draw from a second document too. A blank line separates "
+            "documents of a text file, such as its chapters. Received: "
             f"{found} besides the held-out share of {self.held_out_share}, in "
             f"{[source.name for source in self.sources[:5]]}"
         )

@@ -26,8 +26,12 @@ def read_conll(
 ) -> Table:
     """Sentences with a tag for each word, one word a line, a blank line between sentences.
 
-    Columns are separated by tabs where the first word's line has one, else by blanks. Lines of
-    -DOCSTART- and comments (`# …` of another number of columns than words have) are passed over.
+    Columns are separated by tabs where the first word's line has one, else by blanks; blanks around
+    a word or a tag are no part of it. Lines of -DOCSTART- and comments are passed over. A comment
+    begins with `#` and a blank, or is `#` alone. Where blanks separate columns the word `#` does so
+    too: there a comment has another number of columns than words have, or a tab, or is `# name =
+    value`, or stands above a sentence of three columns or more and nothing in it is in the columns
+    of words.
 
     Args:
         path: a file, plain or `.gz`, or a pattern of files.
@@ -132,6 +136,17 @@ def _sentences(path: str, width: int = 0) -> Iterator[tuple[list[Word], list[str
     first = next((line for _, line in lines if line.strip(" \t") and not _COMMENT.match(line)), "")
     tabs = bool(width) or "\t" in first
     width = width or len(_split(first, tabs))
+    # What stands in the columns behind the words' own, of lines that are words for certain.
+    certain = [_split(line, tabs) for _, line in lines if not _COMMENT.match(line)]
+    seen = {(at, x) for fields in certain for at, x in enumerate(fields) if at}
+
+    def is_comment(line: str, fields: list[str], above: bool) -> bool:
+        if tabs:
+            return not line.startswith("#\t") or len(fields) != width
+        if len(fields) != width or "\t" in line or (width > 2 and fields[2] == "="):
+            return True
+        return above and width > 2 and not seen.intersection(enumerate(fields))
+
     words: list[tuple[int, list[str]]] = []
     comments: list[str] = []
     for number, line in lines:
@@ -141,10 +156,10 @@ def _sentences(path: str, width: int = 0) -> Iterator[tuple[list[Word], list[str
                 words, comments = [], []
             continue
         fields = _split(line, tabs)
-        if len(fields) == width:
-            words.append((number, fields))
-        elif _COMMENT.match(line):
+        if _COMMENT.match(line) and is_comment(line, fields, above=not words):
             comments.append(line)
+        elif len(fields) == width:
+            words.append((number, fields))
         else:
             raise ValueError(
                 f"{path}, line {number}: the line has {len(fields)} columns, words have {width}. "
@@ -156,7 +171,9 @@ def _sentences(path: str, width: int = 0) -> Iterator[tuple[list[Word], list[str
 
 def _split(line: str, tabs: bool) -> list[str]:
     # Not str.split(): words may hold a no-break space.
-    return line.split("\t") if tabs else re.split("[ \t]+", line.strip(" \t"))
+    if tabs:
+        return [field.strip(" ") for field in line.split("\t")]
+    return re.split("[ \t]+", line.strip(" \t"))
 
 
 def _position(path: str, column: int | str, names: Sequence[str], width: int) -> int:
@@ -178,7 +195,7 @@ def _table(path: str, sentences: list[list[Word]], word_at: int, tag_at: int) ->
         raise ValueError(f"{path} holds no words")
     for words in sentences:
         for number, fields in words:
-            if not fields[word_at].strip(" ") or not fields[tag_at].strip(" "):
+            if not fields[word_at] or not fields[tag_at]:
                 raise ValueError(
                     f"{path}, line {number}: a word and its tag are not empty. "
                     f"Received: {fields[word_at]!r} and {fields[tag_at]!r}"

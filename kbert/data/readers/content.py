@@ -3,6 +3,7 @@
 Lines and records come one after the other, in memory that does not grow with the file.
 """
 
+import codecs
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -12,7 +13,7 @@ from absl import logging
 from kbert.data.readers.delimited import parse_rows
 from kbert.data.tables.table import Table
 from kbert.json_file import parse_json
-from kbert.text.files import File
+from kbert.text.files import File, is_stream, refuse_array
 from kbert.text.source import Source
 from kbert.text.sources import expand
 
@@ -32,6 +33,11 @@ def format_of(path: str) -> str:
     Raises:
         ValueError: the suffix tells none of them.
     """
+    if is_stream(path):
+        raise ValueError(
+            "A pipe has no suffix that gives its format: write it into a file, or read it by "
+            f"kbert.data.read_table(path, format=…). Received: {path!r}"
+        )
     suffix = os.path.splitext(path.removesuffix(".gz"))[1].lower()
     if suffix not in _FORMATS:
         raise ValueError(
@@ -82,8 +88,12 @@ class DataFile(File):
 
     def objects(self) -> Iterator[tuple[int, dict]]:
         """The object in every line of JSON that is not blank."""
+        begun = False
         for number, line in self.lines():
             if line.strip():
+                if not begun:
+                    refuse_array(self.name, line)
+                begun = True
                 yield number, json_object(f"{self.name}, line {number}", line)
 
 
@@ -103,7 +113,7 @@ class StandardInput(DataFile):
                     f"{self.name}, line {number}: invalid UTF-8 at byte {error.start}: "
                     f"{error.reason}. Received: bytes {line[error.start :][:4].hex(' ')}"
                 ) from None
-            yield line
+            yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 
 
 def read_text(path: str) -> str:

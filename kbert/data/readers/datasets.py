@@ -1,17 +1,20 @@
 """Tables from splits of TensorFlow Datasets."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kbert.data.tables.table import Table
 from kbert.text import tfds
 
 
-def read_split(path: str, columns: Mapping[str, str | int] | None) -> Table:
+def read_split(
+    path: str, columns: Mapping[str, str | int] | None, optional: Collection[str] = ()
+) -> Table:
     """The table of `tfds:NAME[/CONFIG][:SPLIT]`, class labels by name.
 
     Args:
         path: the name, with `tfds:` before it.
         columns: name in the table -> feature; None takes every feature that is not nested.
+        optional: which of `columns` (by our name) the data set may lack.
 
     Raises:
         ValueError: a data set, split or feature that is not there.
@@ -21,6 +24,7 @@ def read_split(path: str, columns: Mapping[str, str | int] | None) -> Table:
     wanted = columns or {
         name: name for name, feature in features.items() if not hasattr(feature, "items")
     }
+    wanted = {ours: key for ours, key in wanted.items() if ours not in optional or key in features}
     unknown = sorted(set(wanted.values()) - set(features), key=str)
     if unknown:
         raise ValueError(f"{path} has the features {sorted(features)}. Received: {unknown}")

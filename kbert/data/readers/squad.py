@@ -5,6 +5,7 @@ Sources: Rajpurkar et al. 2016 and 2018; the published files.
 
 import json
 import os
+import unicodedata
 from collections.abc import Iterator
 
 from kbert.data.readers.content import read_files, read_text, warn_of
@@ -90,7 +91,8 @@ def _read(path: str, on_error: str) -> Table:
             text = answers[len(starts)][0]
             if on_error == "raise":
                 raise ValueError(
-                    f"{where}: the answer is nowhere in its context. Received: {text!r:.80}"
+                    f"{where}: the answer is nowhere in its context{_why(context, text)}. "
+                    f"Received: {text!r:.80}"
                 )
             lost.append(question["id"])
             continue
@@ -156,6 +158,25 @@ def _answers(where: str, question: dict) -> list[tuple[str, int]]:
             f"is_impossible={impossible} and {len(answers)} answers"
         )
     return [(answer["text"], answer["answer_start"]) for answer in answers]
+
+
+def _why(context: str, text: str) -> str:
+    """Why an answer may be nowhere, for a message: characters that are written in two ways."""
+    for form in ("NFC", "NFKC"):
+        if unicodedata.normalize(form, text) in unicodedata.normalize(form, context):
+            forms = [
+                next(
+                    (x for x in ("NFC", "NFD") if unicodedata.is_normalized(x, value)),
+                    "no normal form",
+                )
+                for value in (text, context)
+            ]
+            return (
+                f" as it is written, but in Unicode's {form} it is: the answer is in {forms[0]}, "
+                f"the context in {forms[1]}. unicodedata.normalize({form!r}, …) makes both alike; "
+                "answer_start counts the characters of the result"
+            )
+    return ""
 
 
 def _nearest(context: str, text: str, start: int) -> int | None:

@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kbert.data.readers.content import DataFile, format_of, read_files
 from kbert.data.readers.datasets import read_split
@@ -15,6 +15,7 @@ def read_table(
     *,
     format: str | None = None,
     columns: Mapping[str, str | int] | None = None,
+    optional: Collection[str] = (),
     header: bool = True,
     delimiter: str | None = None,
     quoted: bool | None = None,
@@ -30,7 +31,9 @@ def read_table(
             suffix where None.
         columns: name in the table -> name (or position from 0) in the file, such as
             {"text": "review", "label": "stars"}; None takes every column by its own name. A file
-            of lines has one, "text" or 0.
+            of lines has one, "text" or 0. White space around a name of CSV and TSV, and around a
+            label that is a name, is no part of it.
+        optional: which of `columns` (by our name) a file may lack.
         header: the first line of CSV and TSV names the columns; without it `columns` gives
             positions.
         delimiter: between the fields; by the format where None.
@@ -54,26 +57,35 @@ def read_table(
     """
     path = os.fspath(path)
     if path.startswith("tfds:"):
-        return read_split(path, columns)
+        return read_split(path, columns, optional)
     if numeric_labels and label_separator is not None:
         raise ValueError("Labels are numbers or lists of names, not both")
 
     def read(file: str) -> Table:
         kind = format or format_of(file)
         if kind == "lines":
-            return _read_lines(file, columns)
+            return _read_lines(file, _there(columns, ["text"], optional))
         if kind == "jsonl":
-            return _read_json_lines(file, columns)
+            return _strip_labels(_read_json_lines(file, columns, optional))
         if kind not in ("csv", "tsv"):
             raise ValueError(
                 f"format is 'csv', 'tsv', 'jsonl' or 'lines'. Received: {format!r} for {file}"
             )
         quotes = kind == "csv" if quoted is None else quoted
         between = delimiter or {"csv": ",", "tsv": "\t"}[kind]
-        table = _read_delimited(file, columns, header, between, quotes)
+        table = _read_delimited(file, columns, optional, header, between, quotes)
         return _convert_labels(table, numeric_labels, label_separator)
 
     return read_files(path, read)
+
+
+def _there(
+    columns: Mapping[str, str | int] | None, names: Sequence[str], optional: Collection[str]
+) -> Mapping[str, str | int] | None:
+    """The columns to read, without the optional ones that a file does not have by name."""
+    if columns is None:
+        return None
+    return {ours: x for ours, x in columns.items() if ours not in optional or x in names}
 
 
 def _read_lines(path: str, columns: Mapping[str, str | int] | None) -> Table:
@@ -94,12 +106,13 @@ def _read_lines(path: str, columns: Mapping[str, str | int] | None) -> Table:
 def _read_delimited(
     path: str,
     columns: Mapping[str, str | int] | None,
+    optional: Collection[str],
     header: bool,
     delimiter: str,
     quoted: bool,
 ) -> Table:
     found = list(DataFile(path).rows(delimiter, quoted))
-    names = found.pop(0)[1] if header and found else []
+    names = [name.strip() for name in found.pop(0)[1]] if header and found else []
     if not found:
         raise ValueError(f"{path} holds no rows{' below its header' if header else ''}")
     width = len(found[0][1])
@@ -108,6 +121,7 @@ def _read_delimited(
             f"{path} is read without a header: say which column is which, such as "
             f"columns={{'text': 0}}. Its first row has {width} columns"
         )
+    columns = _there(columns, names, optional)
     positions = {
         name: _position(path, there, names, width)
         for name, there in (columns or {name: name for name in names}).items()
@@ -124,6 +138,7 @@ def _position(path: str, column: str | int, names: list[str], width: int) -> int
         if not 0 <= column < width:
             raise ValueError(f"{path} has the columns 0 to {width - 1}. Received: {column}")
         return column
+    column = column.strip()
     if names.count(column) != 1:
         close = difflib.get_close_matches(column, names, n=1)
         hint = f"; did you mean {close[0]!r}" if close and close[0] != column else ""
@@ -154,15 +169,28 @@ def _convert_labels(table: Table, numeric: bool, separator: str | None) -> Table
     def name(row: int, text: str) -> str:
         if not text.strip():
             raise ValueError(f"{table.place(row)}: the label is empty")
-        return text
+        return text.strip()
 
     def names(row: int, text: str) -> list[str]:
-        parts = [part.strip() for part in text.split(separator)] if text.strip() else []
-        return [name(row, part) for part in parts]
+        return [name(row, part) for part in text.split(separator)] if text.strip() else []
 
     convert = number if numeric else name if separator is None else names
     labels = [convert(row, text) for row, text in enumerate(table["label"])]
     return table.with_column("label", labels)
+
+
+def _strip_labels(table: Table) -> Table:
+    """The names of classes without white space around them, as other formats have them."""
+
+    def strip(label: object) -> object:
+        if isinstance(label, list):
+            return list(map(strip, label))
+        return label.strip() if isinstance(label, str) else label
+
+    for name in ("label", "labels"):
+        if name in table:
+            table = table.with_column(name, list(map(strip, table[name])))
+    return table
 
 
 def json_lines(path: str) -> list[tuple[int, dict]]:
@@ -177,9 +205,11 @@ def json_lines(path: str) -> list[tuple[int, dict]]:
     return found
 
 
-def _read_json_lines(path: str, columns: Mapping[str, str | int] | None) -> Table:
+def _read_json_lines(
+    path: str, columns: Mapping[str, str | int] | None, optional: Collection[str]
+) -> Table:
     found = json_lines(path)
-    wanted = columns or {name: name for name in found[0][1]}
+    wanted = _there(columns, [*found[0][1]], optional) or {name: name for name in found[0][1]}
     if not wanted:
         raise ValueError(f"{path}, line {found[0][0]}: the object is empty, and names no columns")
     for line, record in found:

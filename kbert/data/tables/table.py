@@ -10,15 +10,10 @@ and line it comes from. Columns of other names are kept as they are.
 import json
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
-import tensorflow as tf
-
-from kbert.order import check_order
-
-TEXT = ("text", "first", "second", "question", "context")
-TEXT_LISTS = ("words", "labels", "choices", "answers", "negatives")
+from kbert.in_memory import TEXT, TEXT_LISTS, columns_of, plain, values_of
 
 
 class Table:
@@ -51,7 +46,7 @@ class Table:
     ) -> None:
         self.source = source if isinstance(source, str) else list(source)
         self.lines = None if lines is None else list(lines)
-        self.columns = {name: _values(name, column) for name, column in columns.items()}
+        self.columns = {name: values_of(column, name) for name, column in columns.items()}
         sizes = {name: len(column) for name, column in self.columns.items()}
         if self.lines is not None:
             sizes["lines"] = len(self.lines)
@@ -70,7 +65,7 @@ class Table:
             elif name == "label":
                 self.columns[name] = self._labels(column)
             else:
-                column[:] = map(_python, column)
+                column[:] = map(plain, column)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -108,6 +103,8 @@ class Table:
         """CRC-32 of the columns, by which a restart knows the data again."""
         checksum = 0
         for name, column in self.columns.items():
+            if name == "label":  # runs of versions before know True as 1
+                column = [int(x) if isinstance(x, bool) else x for x in column]
             checksum = zlib.crc32(json.dumps([name, column], default=str).encode(), checksum)
         return checksum
 
@@ -149,7 +146,7 @@ class Table:
         return f"{first} and {len(others)} other files" if others else first
 
     def _text(self, name: str, row: int, value: object) -> str:
-        value = _python(value)
+        value = plain(value)
         if isinstance(value, bytes):
             try:
                 return value.decode("utf-8")
@@ -175,12 +172,12 @@ class Table:
         return value
 
     def _texts(self, name: str, row: int, values: object) -> list:
-        values = _python(values)
+        values = plain(values)
         if not isinstance(values, list | tuple):
             raise ValueError(
                 f"{self.place(row)}: {name!r} must be a list of strings. Received: {values!r:.80}"
             )
-        values = [_python(value) for value in values]
+        values = [plain(value) for value in values]
         indices = name == "labels"  # of words: names, or indices into a task's labels
         return [
             value if indices and isinstance(value, int) else self._text(name, row, value)
@@ -192,12 +189,14 @@ class Table:
         labels: list[Any] = []
         kinds: dict[str, int] = {}  # kind -> the first row that has it
         for row, value in enumerate(values):
-            value = _python(value)
+            value = plain(value)
             if isinstance(value, list):
                 value, kind = self._texts("label", row, value), "lists of names"
             elif isinstance(value, str | bytes):
                 value, kind = self._text("label", row, value), "names"
-            elif isinstance(value, int):  # True and False count as 1 and 0
+            elif isinstance(value, bool):
+                kind = "booleans"
+            elif isinstance(value, int):
                 value, kind = int(value), "integers"
             elif isinstance(value, float) and math.isfinite(value):
                 kind = "numbers"
@@ -218,17 +217,27 @@ class Table:
         return labels
 
 
-def as_table(data: object, labels: Sequence | None = None) -> Table:
+def as_table(
+    data: object,
+    labels: Sequence | None = None,
+    *,
+    triplets: bool = False,
+) -> Table:
     """The data a user has in hand, as a table.
 
+    Its type and its names decide what it is, see `kbert.in_memory`; two columns that are not called
+    `first` and `second` are no pairs.
+
     Args:
-        data: a `Table`; a mapping of columns; a pandas frame; a list (array, series, generator)
-            of texts, of (first, second) tuples, of lists of words, or of dicts; a tuple of one of
-            these and its labels, as Keras' `validation_data`; a `tf.data.Dataset` of dicts or of
-            (x, y). Its batches are taken apart where they can be told from rows: a vector of
-            strings alone is a row of words.
+        data: a `Table`; a mapping of columns; a frame of pandas or polars, a table of pyarrow, a
+            `datasets.Dataset` (classes by name) or a NumPy array with fields; a list (array,
+            series, generator) of texts, of (first, second) tuples, of lists of words, or of dicts;
+            a tuple of one of these and its labels, as Keras' `validation_data`; a `tf.data.Dataset`
+            of dicts or of (x, y). Its batches are taken apart where they can be told from rows: a
+            vector of strings alone is a row of words.
         labels: the labels, where `data` has none: the column `label`, or `labels` (of lists of
             names) where the rows are lists of words.
+        triplets: whether rows may be tuples of three texts; the third is a wrong one, `negatives`.
 
     Raises:
         ValueError: the data is none of these, or what `Table` raises.
@@ -244,9 +253,9 @@ def as_table(data: object, labels: Sequence | None = None) -> Table:
                 "['…', '…'], a list of pairs [('…', '…')]. Received: a tuple of "
                 f"{len(data)}{' and separate labels' if labels is not None else ''}"
             )
-        return as_table(*data)
+        return as_table(*data, triplets=triplets)
     if not isinstance(data, Table):
-        data = Table(_columns(data))
+        data = Table(_with_answers(columns_of(data, triplets=triplets)))
     if labels is None:
         return data
     name = "labels" if "words" in data else "label"
@@ -255,112 +264,14 @@ def as_table(data: object, labels: Sequence | None = None) -> Table:
     return data.with_column(name, labels)
 
 
-def _columns(data: Any) -> dict[str, list]:
-    if isinstance(data, Mapping):
-        return dict(data)
-    if hasattr(data, "dtypes") and hasattr(data, "columns"):  # a frame of pandas or polars
-        if len(set(data.columns)) < len(data.columns):
-            raise ValueError(f"Two columns cannot have one name. Received: {list(data.columns)}")
-        return {str(name): list(data[name]) for name in data.columns}
-    if hasattr(data, "element_spec"):
-        return _dataset_columns(data)
-    data = _without_tensor(data)
-    check_order(data, "The data")
-    if isinstance(data, str | bytes) or not isinstance(data, Iterable):
-        raise ValueError(
-            "The data is a Table, columns, a frame, a list of texts, pairs or words, or a "
-            f"tf.data.Dataset. Received: {data!r:.80} ({type(data).__name__})"
-        )
-    shape: Sequence[int] = getattr(data, "shape", ())
-    if len(shape) == 2 and shape[1] == 2:  # an array of pairs
-        data = [tuple(row) for row in data]
-    return _row_columns([_python(row) for row in data])
-
-
-def _row_columns(rows: list) -> dict[str, list]:
-    """Columns of rows that are all texts, all pairs, all lists of words or all dicts."""
-    first = rows[0] if rows else ""
-    if isinstance(first, Mapping):
-        for number, row in enumerate(rows):
-            if not isinstance(row, Mapping) or set(row) != set(first):
-                found = sorted(row) if isinstance(row, Mapping) else f"{row!r:.80}"
-                raise ValueError(
-                    f"row {number} of the data: every row must have the columns "
-                    f"{sorted(first)}. Received: {found}"
-                )
-        return {name: [row[name] for row in rows] for name in first}
-    if isinstance(first, tuple):
-        for number, row in enumerate(rows):
-            if not isinstance(row, tuple) or len(row) != 2:
-                raise ValueError(
-                    f"row {number} of the data: a pair is a tuple of two texts. "
-                    f"Received: {row!r:.80}"
-                )
-        return {"first": [row[0] for row in rows], "second": [row[1] for row in rows]}
-    return {"words" if isinstance(first, list) else "text": rows}
-
-
-def _dataset_columns(dataset: tf.data.Dataset) -> dict[str, list]:
-    """Columns of a `tf.data.Dataset` whose elements are x or (x, y), x as in `_row_columns`."""
-    if int(dataset.cardinality()) == -1:  # tf.data.INFINITE_CARDINALITY
-        raise ValueError("The data set never ends: take(n) rows of it, or drop repeat()")
-    if _is_batched(dataset.element_spec):
-        dataset = dataset.unbatch()
-    spec = dataset.element_spec
-    labelled = isinstance(spec, tuple)
-    if labelled and len(spec) != 2:
-        raise ValueError(f"Elements are x or (x, y). Received: tuples of {len(spec)}")
-    rows, labels = [], []
-    for element in dataset.as_numpy_iterator():
-        row = element[0] if labelled else element
-        rows.append(row if isinstance(row, Mapping | tuple) else _python(row))
-        if labelled:
-            labels.append(element[1])
-    columns = _row_columns(rows)
-    if labelled:
-        columns["labels" if "words" in columns else "label"] = labels
-    return columns
-
-
-def _is_batched(spec: Any) -> bool:
-    """Whether elements hold several texts where a row has one."""
-    x = spec[0] if isinstance(spec, tuple) else spec
-    if isinstance(x, Mapping):
-        texts = [name for name in (*TEXT, *TEXT_LISTS) if name in x]
-        return any((x[name].shape.rank or 0) > (name in TEXT_LISTS) for name in texts)
-    if isinstance(x, tuple):  # a pair
-        return any(side.shape.rank for side in x)
-    y = spec[1] if isinstance(spec, tuple) and len(spec) == 2 else None
-    # A vector of strings is a row of words, whose labels are names or indices; texts may have
-    # numbers.
-    return x.shape.rank == 2 or bool(y is not None and y.shape.rank and y.dtype.is_floating)
-
-
-def _values(name: str, column: object) -> list:
-    column = _without_tensor(column)
-    check_order(column, f"The column {name!r}")
-    if isinstance(column, str | bytes) or not isinstance(column, Iterable):
-        raise ValueError(
-            f"The column {name!r} must be a sequence with one value a row. "
-            f"Received: {column!r:.80} ({type(column).__name__})"
-        )
-    return list(column)
-
-
-def _without_tensor(values: object) -> object:
-    """A tensor as an array; anything else as it is."""
-    return values.numpy() if hasattr(values, "numpy") else values
-
-
-def _python(value: object) -> object:
-    """NumPy's scalars and arrays and ragged values as Python's; anything else as it is."""
-    if type(value) in (str, int, float, list):
-        return value
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, bytes):
-        return bytes(value)
-    for convert in ("tolist", "to_list"):
-        if hasattr(value, convert):
-            return getattr(value, convert)()
-    return value
+def _with_answers(columns: dict[str, Any]) -> dict[str, Any]:
+    """Answers as `datasets` has those of SQuAD, a dict a row, as two columns."""
+    if "answers" not in columns or "answer_starts" in columns:
+        return columns
+    answers = [plain(row) for row in values_of(columns["answers"], "answers")]
+    if not all(
+        isinstance(row, Mapping) and {"text", "answer_start"} <= set(row) for row in answers
+    ):
+        return {**columns, "answers": answers}
+    starts = [plain(row["answer_start"]) for row in answers]
+    return {**columns, "answers": [row["text"] for row in answers], "answer_starts": starts}

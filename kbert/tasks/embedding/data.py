@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from kbert import metrics
 from kbert.data.tables.table import Table
+from kbert.in_memory import has_columns
 from kbert.search.exact import unit
 from kbert.search.index import Index
 
@@ -88,21 +89,22 @@ def retrieval(first: np.ndarray, second: np.ndarray, table: Table) -> dict[str, 
     }
 
 
-def with_triplets(data: Any) -> Any:
-    """Columns of a list of three texts each; anything else as it is."""
-    if not isinstance(data, list) or not data:
-        return data
-    if not all(isinstance(row, tuple) and len(row) == 3 for row in data):
-        return data
-    first, second, wrong = zip(*data, strict=True)
-    return {"first": first, "second": second, "negatives": [[text] for text in wrong]}
-
-
 def cosines_of(first: Any, second: Any) -> np.ndarray:
     """(…,) of vectors (…, D)."""
     return (unit(first) * unit(second)).sum(-1)
 
 
 def are_vectors(data: Any) -> bool:
-    """Whether they are (N, D) numbers, and no texts."""
-    return not isinstance(data, str | bytes) and np.ndim(data) == 2 and not isinstance(data, Table)
+    """Whether they are (N, D) numbers, an array or lists, and no texts.
+
+    >>> are_vectors([[0.5, 1.0]]), are_vectors([("a", "b")]), are_vectors({"text": ["a"]})
+    (True, False, False)
+    """
+    if has_columns(data) or isinstance(data, str | bytes):
+        return False
+    if isinstance(data, list | tuple):
+        data = data[:1]
+    elif not hasattr(data, "shape"):
+        return False
+    array = np.asarray(data)
+    return array.ndim == 2 and array.dtype.kind in "fiu"

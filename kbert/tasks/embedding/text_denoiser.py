@@ -95,7 +95,7 @@ class TextDenoiser(FineTuningTask):
     kind = "denoise"
     program = "kbert-embed"
     answer_options = EmbeddingOptions
-    columns: ClassVar = Columns(inputs=(("text",),))
+    columns: ClassVar = Columns(inputs=(("text",),), optional=("label",))
     options: ClassVar = TextDenoiserOptions
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, **options: Any) -> None:

@@ -34,7 +34,6 @@ from kbert.tasks.embedding.data import (
     retrieval,
     scores_of,
     teacher_vectors,
-    with_triplets,
 )
 from kbert.tasks.embedding.losses import LOSSES, SCORED, Compared, row_losses, unit
 from kbert.tasks.fine_tuning.base import FineTuningTask
@@ -166,7 +165,7 @@ class TextEmbedder(FineTuningTask):
     kind = "embed"
     program = "kbert-embed"
     answer_options = EmbeddingOptions
-    columns: ClassVar = Columns()
+    columns: ClassVar = Columns(optional=("label", "negatives", TARGETS))
     options: ClassVar = TextEmbedderOptions
     has_head = False  # a projection is part of a folder that says so
     held_elsewhere = (
@@ -209,6 +208,10 @@ class TextEmbedder(FineTuningTask):
     def parts(self) -> dict[str, keras.layers.Layer]:
         own = {} if self.projection_layer is None else {"projection": self.projection_layer}
         return {**super().parts, **own}
+
+    def as_table(self, data: Any, labels: Any = None) -> Table:
+        """As of `FineTuningTask`; tuples of three texts are triplets."""
+        return as_table(data, labels, triplets=True)
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
         names = self._texts_of(table)
@@ -562,9 +565,7 @@ class TextEmbedder(FineTuningTask):
             >>> task.evaluate([("far", "miles", "noon")], verbose=0).keys()
             dict_keys(['loss', 'accuracy'])
         """
-        if (held_out := options.get("validation_data")) is not None:
-            options["validation_data"] = with_triplets(held_out)
-        data, before = with_triplets(data), self.objective
+        before = self.objective
         if loss is not None:
             self.objective = loss
         try:
@@ -578,7 +579,7 @@ class TextEmbedder(FineTuningTask):
     ) -> dict[str, float]:
         """As of `FineTuningTask`, and of triplets."""
         options.setdefault("batch_size", self._usual_batch_size)
-        return super().evaluate(with_triplets(data), labels, **options)
+        return super().evaluate(data, labels, **options)
 
     def predict(self, data: Any, *, prompt: str | None = None, **options: Any) -> Any:
         """The vectors of texts.
@@ -596,7 +597,7 @@ class TextEmbedder(FineTuningTask):
             ValueError: no such prompt, or data that does not fit.
         """
         options.setdefault("batch_size", self._usual_batch_size)
-        return super().predict(with_triplets(self._with_prompt(data, prompt)), **options)
+        return super().predict(self._with_prompt(data, prompt), **options)
 
     def answer_table(
         self, table: Table, options: Options, *, batch_size: int, first: int = 0
@@ -614,7 +615,7 @@ class TextEmbedder(FineTuningTask):
                 f"before the texts. Received: prompt={prompt!r}, "
                 f"query_prompt={self.query_prompt!r}, document_prompt={self.document_prompt!r}"
             )
-        table = as_table([data] if isinstance(data, str | bytes) else data)
+        table = self.as_table([data] if isinstance(data, str | bytes) else data)
         return table.with_column("text", list(self._prompted(table["text"], prompt)))
 
     @property

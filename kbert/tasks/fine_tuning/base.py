@@ -176,6 +176,10 @@ class FineTuningTask(EncoderTask):
         """Labels of whole texts; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `targets` or `tokenize`.")
 
+    def as_table(self, data: Any, labels: Any = None) -> Table:
+        """Data that a user has in hand as a table, see `kbert.data.as_table`."""
+        return as_table(data, labels)
+
     def tokenize(self, table: Table, labelled: bool) -> Rows:
         """The rows of a table; see the class."""
         rows = self.texts.rows(table)
@@ -409,7 +413,7 @@ class FineTuningTask(EncoderTask):
                 "Checkpoints need a `model_dir`. "
                 f"Received: checkpoint_every={options.checkpoint_every}, model_dir=None"
             )
-        table = as_table(data, labels)
+        table = self.as_table(data, labels)
         if validation_split:
             table, validation_data = _split_end(table, validation_split, validation_data)
         if not len(table):
@@ -422,7 +426,7 @@ class FineTuningTask(EncoderTask):
         self.report_cut(rows.cut, len(table))
         evaluate, metric, held_out = None, options.metric, None
         if validation_data is not None:
-            held_out = as_table(validation_data)
+            held_out = self.as_table(validation_data)
             evaluate = self._evaluation(table, held_out, options.batch_size)
             metric = self._known_metric(metric or self.main_metric(held_out), held_out)
         steps = math.ceil(len(rows) / options.batch_size)
@@ -522,7 +526,7 @@ class FineTuningTask(EncoderTask):
         Raises:
             ValueError: for data that does not fit.
         """
-        table = as_table([data] if isinstance(data, str | bytes) else data)
+        table = self.as_table([data] if isinstance(data, str | bytes) else data)
         answers, cut = self.predict_and_count(table, batch_size=batch_size, verbose=verbose)
         self.report_cut(cut, len(table))
         return answers
@@ -560,7 +564,7 @@ class FineTuningTask(EncoderTask):
             ValueError: for data that does not fit, or without a row.
         """
         inference.check_batch_size(batch_size)
-        table = as_table(data, labels)
+        table = self.as_table(data, labels)
         parts = self.predictor.parts(table, labelled=True)
         scores, cut = self.predictor.measure(table, parts, batch_size, verbose)
         self.report_cut(cut, len(table))
@@ -588,7 +592,7 @@ class FineTuningTask(EncoderTask):
         Raises:
             ValueError: for data that does not fit, or of a task that has no report.
         """
-        table = as_table(data, labels)
+        table = self.as_table(data, labels)
         self.check_labels(table)
         found = self.reports(table, self.predict(table, batch_size=batch_size, verbose=verbose))
         if not found:

@@ -13,7 +13,8 @@ class Labels:
     """The names of a task's classes, in the order of its logits.
 
     A number in the data stands for the class of that name where all names are whole numbers, or
-    "True" and "False"; elsewhere it is an index.
+    "True" and "False"; elsewhere it is an index. True and False are of two classes alone: those of
+    that name, or the second and the first.
 
     Args:
         names: distinct strings; whole numbers and booleans are written out. A number of classes
@@ -103,13 +104,30 @@ class Labels:
         if isinstance(label, str) and label in self._ids:
             return self._ids[label]
         # pandas has whole numbers as floats where one is missing; 1.0 is equal to 1, also as a key.
-        if isinstance(label, int | float) and label in self._numbers:
+        is_number = isinstance(label, int | float) and label in self._numbers
+        if is_number and not (isinstance(label, bool) and set(self._numbers) != {0, 1}):
             return self._numbers[int(label)]
         is_index = all(number == index for number, index in self._numbers.items())
         by_index = " or by index from 0" if is_index else ""
         raise ValueError(
             f"{table.place(row)}: a label must be one of the task's {len(self)} classes, by name "
             f"({shown(self.names)}){by_index}. Received: {label!r:.80}"
+        )
+
+
+def check_several(names: Sequence[str], task: str) -> None:
+    """Raises ValueError for a single class, whose probability is 1 whatever the text.
+
+    Args:
+        names: of the classes.
+        task: its class, for the message.
+    """
+    if len(names) < 2:
+        raise ValueError(
+            "One of two classes or more is given to a text or a word; of a single one the "
+            "probability is always 1. For a number use a TextRegressor, for whether a text has "
+            "a label or not a TextClassifier with multi_label=True. "
+            f"Received: the one label {names[0]!r} for a {task}"
         )
 
 
@@ -161,7 +179,8 @@ def names_of_classes(table: Table) -> list[str]:
     """
     names = []
     for row, label in enumerate(table["label"]):
-        name = _as_name(label)  # pandas has integers as floats where a label is missing
+        # pandas has integers as floats where a label is missing; True is the class "1" of a file.
+        name = _as_name(int(label) if isinstance(label, bool) else label)
         if name is None:
             raise ValueError(
                 f"{table.place(row)}: a class is a name or an integer; numbers are for the task "

@@ -16,7 +16,6 @@ from absl import logging
 from kbert import inference
 from kbert.data.pipeline import exact_options
 from kbert.data.tables.rows import Rows
-from kbert.data.tables.table import as_table
 from kbert.models.adapters import described
 from kbert.models.adapters.base import train_all
 from kbert.tasks.fine_tuning.base import KEPT_CHECKPOINTS, FineTuningTask, check_compiled
@@ -174,7 +173,7 @@ class MultiTask(TrainStep, keras.Model):
         self._check_names(data)
         if validation_data is not None:
             self._check_names(validation_data, all_of_them=False)
-        tables = {name: _table(data[name]) for name in self.tasks}
+        tables = {name: self.tasks[name].as_table(data[name]) for name in self.tasks}
         rows = {name: self.tasks[name].tokenize(x, True) for name, x in tables.items()}
         for name, found in rows.items():
             if not len(found):
@@ -279,7 +278,8 @@ class MultiTask(TrainStep, keras.Model):
         found: dict[str, float] = {}
         chosen, loss = [], 0.0
         for name, labelled in data.items():
-            task, table = self.tasks[name], _table(labelled)
+            task = self.tasks[name]
+            table = task.as_table(labelled)
             values = task.evaluate(table, batch_size=batch_size, verbose=verbose)
             found |= {f"{name}_{key}": value for key, value in values.items()}
             loss += values["loss"]
@@ -339,7 +339,7 @@ class MultiTask(TrainStep, keras.Model):
     def _evaluation(
         self, validation_data: Mapping[str, Any], batch_size: int
     ) -> Callable[[], dict[str, float]]:
-        tables = {name: _table(x) for name, x in validation_data.items()}
+        tables = {name: self.tasks[name].as_table(x) for name, x in validation_data.items()}
         for name, table in tables.items():
             if not len(table):
                 raise ValueError(f"An evaluation needs examples. Received: {name} without any")
@@ -417,10 +417,6 @@ def _check(tasks: Mapping[str, FineTuningTask]) -> None:
     own = [task.adapter for task in tasks.values()]
     if len(set(own) - {None}) < sum(x is not None for x in own):
         raise ValueError(f"Each task has an adapter of its own, or none. Received: {own}")
-
-
-def _table(data: Any) -> Any:
-    return as_table(*data) if isinstance(data, tuple) else as_table(data)
 
 
 def _own(batch: Tensors, name: str) -> dict[str, Any]:

@@ -319,7 +319,7 @@ def _count_choices(table: Table) -> np.ndarray:
 def _labels(table: Table) -> np.ndarray:
     """(N,) int32, the index of each row's right choice."""
     for row, (label, choices) in enumerate(zip(table["label"], table["choices"], strict=True)):
-        if not isinstance(label, int) or not 0 <= label < len(choices):
+        if not isinstance(label, int) or isinstance(label, bool) or not 0 <= label < len(choices):
             raise ValueError(
                 f"{table.place(row)}: a label is the index of the right choice, from 0 to "
                 f"{len(choices) - 1}. Received: {label!r:.80}"

@@ -64,7 +64,8 @@ def word_labels(names: Sequence[str], table: Table, words: tf.RaggedTensor) -> n
                 f"Received: {count} words and {len(labels)} labels"
             )
         for place, label in enumerate(labels):
-            if label not in ids:
+            is_truth = isinstance(label, bool) and set(class_numbers(names)) != {0, 1}
+            if label not in ids or is_truth:
                 word = words[row, place].numpy().decode(errors="replace")
                 raise ValueError(
                     f"{table.place(row)}: a word's label must be one of the task's {len(names)} "

@@ -14,12 +14,13 @@ from keras import ops
 
 from kbert import metrics
 from kbert.data.tables.rows import Rows
-from kbert.data.tables.table import Table, as_table
+from kbert.data.tables.table import Table
 from kbert.options import option
 from kbert.serving import Signature
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.labels import (
     Labels,
+    check_several,
     class_weights_of,
     indicator_columns,
     names_of_classes,
@@ -104,6 +105,8 @@ class TextClassifier(FineTuningTask):
     ) -> None:
         self._classes = Labels(labels)
         super().__init__(encoder, tokenizer, labels=self._classes.names, **options)
+        if not self.multi_label:
+            check_several(self.labels, type(self).__name__)
         thresholds_of(self.labels, self.threshold)  # raises now
         self.texts = TextRows(self)
         self.head_dropout = self.make_dropout()
@@ -283,7 +286,7 @@ class TextClassifier(FineTuningTask):
                 "A threshold belongs to a task with multi_label=True: with one label a text the "
                 "most probable one is given. Received: multi_label=False"
             )
-        table = as_table(data, labels)
+        table = self.as_table(data, labels)
         wanted = self._classes.indicators(table)
         answers = self.predict(table, **options)
         found = np.array([list(answer["probabilities"].values()) for answer in answers])

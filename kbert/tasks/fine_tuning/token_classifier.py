@@ -23,7 +23,7 @@ from kbert.serving import Signature, text_tokens
 from kbert.tasks.columns import Columns
 from kbert.tasks.fine_tuning import tagging
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.fine_tuning.labels import Labels, class_weights_of
+from kbert.tasks.fine_tuning.labels import Labels, check_several, class_weights_of
 from kbert.tasks.fine_tuning.task_options import WindowOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tokenizers.protocol import TokenizerLike
@@ -113,6 +113,7 @@ class TokenClassifier(FineTuningTask):
     ) -> None:
         self._classes = Labels(labels)
         super().__init__(encoder, tokenizer, labels=self._classes.names, **options)
+        check_several(self.labels, type(self).__name__)
         if tokenizer.unk_id is None:
             raise ValueError(
                 "A tagger's tokenizer has an unknown token, for words of which nothing is left. "

@@ -7,13 +7,15 @@ import tensorflow as tf
 
 from kbert.data.translation.dataset import translation_dataset
 from kbert.data.translation.pairs import EncodedPairs
+from kbert.in_memory import each_text, has_columns, pair_rows
 from kbert.text import Pairs
 from kbert.types import Tensor
 
 
 def holds_pairs(data: Any, targets: Sequence[str] | None) -> bool:
     """Whether these are pairs of strings, and no batches."""
-    return targets is not None or isinstance(data, list | tuple | EncodedPairs | Pairs)
+    is_rows = isinstance(data, list | tuple | EncodedPairs | Pairs)
+    return targets is not None or is_rows or has_columns(data)
 
 
 def pair_batches(
@@ -29,7 +31,7 @@ def pair_batches(
 
     Args:
         task: a `Translator`.
-        data: pairs, or sources.
+        data: pairs, also as columns `first` and `second`; or sources.
         targets: of the sources; None where `data` has pairs.
         max_tokens: see `translation_dataset`.
         max_length: likewise; None = as long as the model's positions and `max_tokens` allow.
@@ -47,8 +49,11 @@ def pair_batches(
             f"No text may be longer than the {task.model.max_length} tokens that the model reads, "
             f"its end among them. Received: max_length={max_length}"
         )
+    pairs = data if targets is None else _zipped(data, targets)
+    if has_columns(pairs):
+        pairs = list(pair_rows(pairs))
     return translation_dataset(
-        data if targets is None else _zipped(data, targets),
+        pairs,
         task.tokenizer,
         max_tokens=max_tokens,
         max_length=max_length,
@@ -72,7 +77,7 @@ def held_out_batches(task: Any, data: Any, max_tokens: int) -> Any:
 
 
 def _zipped(sources: Any, targets: Tensor) -> list[tuple[Any, Any]]:
-    sources, targets = list(sources), list(targets)
+    sources, targets = list(each_text(sources, "sources")), list(each_text(targets, "targets"))
     if len(sources) != len(targets):
         raise ValueError(
             "Every source has its target: there must be as many of both. "

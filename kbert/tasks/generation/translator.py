@@ -172,8 +172,8 @@ class Translator(GenerationTask):
 
         Args:
             data: a dataset of batches; or pairs: a list of (source, target), sources alone with
-                `targets`, what `kbert.text.read_pairs` gives, or a
-                `kbert.data.translation.pairs.EncodedPairs`.
+                `targets`, columns `first` and `second` as `kbert.data.as_table` takes them, what
+                `kbert.text.read_pairs` gives, or a `kbert.data.translation.pairs.EncodedPairs`.
             targets: the translations of the sources, in their order.
             validation_data: likewise, or a tuple of sources and targets: evaluated after each
                 epoch.

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from kbert.checkpoints import Checkpoint
+from kbert.in_memory import column_or_rows
 from kbert.layers import Dropout
 from kbert.models import Elmo
 from kbert.models.elmo.elmo import words_of
@@ -208,8 +209,8 @@ class BidirectionalLM(RemembersRows):
         Raises:
             ValueError: the model has no tokenizer, or `top_k` is out of range.
         """
-        texts = [texts] if isinstance(texts, str) else texts
-        return [self.elmo.predict_next(text, top_k) for text in texts]
+        rows = column_or_rows([texts] if isinstance(texts, str) else texts, ("words", "text"))
+        return [self.elmo.predict_next(text, top_k) for text in rows]
 
     def save_to_preset(self, path: PathLike, format: str = "kbert", **options: Any) -> None:
         """Writes the model with its softmax and its words; see `Task.save_to_preset`.

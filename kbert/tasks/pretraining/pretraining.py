@@ -15,6 +15,7 @@ from kbert import inference
 from kbert.data.tables.table import Table
 from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
 from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
+from kbert.in_memory import pair_rows
 from kbert.options import Options
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.encoder_task import EncoderTask
@@ -359,7 +360,7 @@ class Pretraining(EncoderTask):
 
     def _predict_pairs(self, pairs: Any, batch_size: int) -> Any:
         inference.check_batch_size(batch_size)
-        pairs = [inference.as_texts(pair, "a pair's texts") for pair in pairs]
+        pairs = [inference.as_texts(pair, "a pair's texts") for pair in pair_rows(pairs)]
         for number, pair in enumerate(pairs):
             if len(pair) != 2:
                 raise ValueError(

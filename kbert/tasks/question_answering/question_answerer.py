@@ -147,10 +147,14 @@ class QuestionAnswerer(FineTuningTask):
         self, data: Any, labels: Any = None, **options: Any
     ) -> keras.callbacks.History:
         """Trains on questions with their answers; see `FineTuningTask.fit` for the options."""
-        table = _questions(as_table(data, labels))
+        table = self.as_table(data, labels)
         if self.null_threshold is None and not all(table["answers"]):
             self.null_threshold = 0.0
         return super().fit(table, **options)
+
+    def as_table(self, data: Any, labels: Any = None) -> Table:
+        """As of `FineTuningTask`; pairs are questions and contexts."""
+        return _questions(as_table(data, labels))
 
     @classmethod
     def can_tune(cls, settings: Mapping[str, Any]) -> bool:
@@ -183,7 +187,7 @@ class QuestionAnswerer(FineTuningTask):
         Raises:
             ValueError: if every question has an answer.
         """
-        table = _questions(as_table(data))
+        table = self.as_table(data)
         golds = table["answers"]
         if all(golds):
             raise ValueError(

@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from kbert.graphs import on_cpu
-from kbert.tokenizers.batching import batches, each_text, with_progress
+from kbert.in_memory import each_text
+from kbert.tokenizers.batching import batches, with_progress
 from kbert.tokenizers.unigram.model import DEBERTA_BEGINNING, PREPARED
 from kbert.tokenizers.unigram.normalization import TextPreparation
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kbert.in_memory import column_or_rows
 from kbert.tokenizers.batching import call_with_batch
 from kbert.tokenizers.serializable import Serializable
 from kbert.tokenizers.words.spaces import split_at_spaces
@@ -204,7 +205,7 @@ def as_words(sentences: Any) -> tf.RaggedTensor:
             "Sentences are a list of texts or of lists of words. Received: one "
             f"{type(sentences).__name__}; put it in a list"
         )
-    sentences = list(sentences)
+    sentences = list(column_or_rows(sentences, ("words", "text")))
     if all(map(_is_string, sentences)):
         return split_at_spaces(tf.constant(sentences, tf.string))[0]
     for sentence in sentences:

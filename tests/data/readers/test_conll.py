@@ -156,3 +156,28 @@ def test_an_unknown_column_of_conllu(tmp_path):
     path = write(tmp_path / "a.conllu", row("1", "a") + "\n")
     with pytest.raises(ValueError, match=r"no column called 'pos'; its names are .'id', 'form'"):
         read_conllu(path, column="pos")
+
+
+def test_comments_above_sentences_whose_columns_blanks_separate(tmp_path):
+    content = (
+        "# id 5239\tdomain=en\neating _ _ O\nEU _ _ B-ORG\n# _ _ O\n\n"
+        "# id 52 domain=en\n# _ _ O\n\n# sent_id = s3\nBonn _ _ B-LOC \n"
+    )
+    table = read_conll(write(tmp_path / "a.conll", content))
+    assert table.columns == {
+        "words": [["eating", "EU", "#"], ["#"], ["Bonn"]],
+        "labels": [["O", "B-ORG", "O"], ["O"], ["B-LOC"]],
+    }
+    content = "# id 52\tdomain=en\nEU\tB-ORG\n#\tO\n# 1\tdomain=en\n"
+    assert read_conll(write(tmp_path / "b.conll", content)).columns == {
+        "words": [["EU", "#"]],
+        "labels": [["B-ORG", "O"]],
+    }
+
+
+def test_blanks_around_words_and_tags_are_no_part_of_them(tmp_path):
+    path = write(tmp_path / "a.tsv", "EU\tB-ORG \n EU\tB-ORG\nsings \t O\n")
+    assert read_conll(path).columns == {
+        "words": [["EU", "EU", "sings"]],
+        "labels": [["B-ORG", "B-ORG", "O"]],
+    }

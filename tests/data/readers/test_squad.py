@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+import unicodedata
 
 import pytest
 
@@ -131,3 +132,12 @@ def test_broken_files_are_named(tmp_path, content, match):
 def test_unknown_policy_raises(tmp_path):
     with pytest.raises(ValueError, match="on_error is 'raise' or 'count'"):
         read_squad(tmp_path / "a.json", on_error="skip")
+
+
+def test_an_answer_in_another_unicode_form_is_told_so(tmp_path):
+    context = unicodedata.normalize("NFD", "Das Café ist zu.")
+    answers = ((unicodedata.normalize("NFC", "Café"), 4),)
+    path = write(tmp_path / "a.json", question(answers=answers), context=context)
+    message = r"nowhere in its context as it is written.*in NFC, the context in NFD"
+    with pytest.raises(ValueError, match=message):
+        read_squad(path)

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kbert.data import read_table
+from kbert.text import open_sources
 
 
 def write(path, content: str | bytes) -> str:
@@ -255,3 +257,61 @@ def test_a_file_of_lines_has_one_column(tmp_path):
         read_table(path, columns={"text": "text", "label": "stars"})
     with pytest.raises(ValueError, match=r"Received: columns=\{'text': 1\}"):
         read_table(path, columns={"text": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "text, label \nfox,spam \ndog, ham\nfox,spam\n"),
+        ("a.tsv", "text\t label\nfox\tspam \ndog\tham\nfox\tspam\r\n"),
+        ("a.jsonl", '{"text": "fox", "label": "spam "}\n{"text": "dog", "label": "ham"}\n'
+                    '{"text": "fox", "label": "spam"}\n'),
+    ],
+)  # fmt: skip
+def test_white_space_around_names_of_classes_and_columns_is_no_part_of_them(
+    tmp_path, name, content
+):
+    path = write(tmp_path / name, content)
+    assert read_table(path)["label"] == ["spam", "ham", "spam"]
+    columns = {"label": "label", "text": "text"}
+    assert read_table(path, columns=columns)["label"] == ["spam", "ham", "spam"]
+
+
+def test_columns_that_a_file_may_lack(tmp_path):
+    columns = {"first": "a", "second": "b", "label": "label"}
+    for name, content in (
+        ("a.csv", "a,b\nx,y\n"),
+        ("a.jsonl", '{"a": "x", "b": "y"}\n'),
+    ):
+        path = write(tmp_path / name, content)
+        table = read_table(path, columns=columns, optional=["label"])
+        assert table.columns == {"first": ["x"], "second": ["y"]}
+        with pytest.raises(ValueError, match="label"):
+            read_table(path, columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("a.json", '[{"text": "a"},\n {"text": "b"}]', r"is a JSON array; .* an object a line"),
+        ("a.jsonl", '\n[\n{"text": "a"}]', r"is a JSON array; .*Received: '\['"),
+        ("a.csv", "text,label\ra,b\rc,d\r", r"lines end in .*Received: one line, with \\r inside"),
+        ("a.txt", "one\rtwo", r"lines end in .*Received: one line, with \\r inside"),
+    ],
+)
+def test_files_of_another_form_are_told_which(tmp_path, name, content, match):
+    with pytest.raises(ValueError, match=rf"{name}.*{match}"):
+        read_table(write(tmp_path / name, content))
+
+
+def test_a_pipe_is_read_once_in_the_format_that_is_said():
+    reading, writing = os.pipe()
+    with open(writing, "w") as file:
+        file.write("\ufefftext,label\nfox,spam\n")
+    with pytest.raises(ValueError, match=r"A pipe has no suffix.*/dev/fd/"):
+        read_table(f"/dev/fd/{reading}")
+    table = read_table(f"/dev/fd/{reading}", format="csv")
+    assert table.columns == {"text": ["fox"], "label": ["spam"]}
+    with pytest.raises(ValueError, match="A corpus is read several times, and a pipe only once"):
+        open_sources(f"/dev/fd/{reading}")
+    os.close(reading)

@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import kbert
 from kbert.data.tables.table import Table
 from kbert.tasks.fine_tuning.labels import (
     Labels,
@@ -12,6 +13,11 @@ from kbert.tasks.fine_tuning.labels import (
 )
 
 LABELS = Labels(["a", "b", "c"])
+
+
+@pytest.fixture
+def tiny_encoder(config):
+    return kbert.Encoder(config)
 
 
 def table(labels, **options):
@@ -116,3 +122,35 @@ def test_thresholds():
 
 def test_long_lists_are_shown_in_part():
     assert shown([f"class {i}" for i in range(12)]).endswith("'class 9', …")
+
+
+def test_truths_are_of_two_classes_alone():
+    truths = table([True, False])
+    assert Labels(["False", "True"]).ids(truths).tolist() == [1, 0]
+    assert Labels([True, False]).ids(truths).tolist() == [0, 1]
+    assert Labels(["ham", "spam"]).ids(truths).tolist() == [1, 0]
+    for names in (["a", "b", "c"], [0, 1, 2], [1, 2]):
+        with pytest.raises(ValueError, match=r"row 0 of the data: a label must be.*Received: True"):
+            Labels(names).ids(truths)
+    with pytest.raises(ValueError, match=r"one type. Received: booleans .* integers"):
+        table([True, 0])
+    assert table([True, False]).checksum == table([1, 0]).checksum  # of runs begun before
+
+
+def test_truths_are_no_tags_of_three_and_no_choices(tiny_encoder, tokenizer):
+    tagger = kbert.tasks.TokenClassifier(tiny_encoder, tokenizer, ["O", "B-x", "I-x"])
+    with pytest.raises(ValueError, match=r"a word's label must be.*Received: True"):
+        tagger.evaluate({"words": [["a", "b"]], "labels": [[True, False]]}, verbose=0)
+    chooser = kbert.tasks.MultipleChoice(tiny_encoder, tokenizer)
+    data = {"context": ["a"], "choices": [["b", "c", "d"]], "label": [True]}
+    with pytest.raises(ValueError, match=r"index of the right choice.*Received: True"):
+        chooser.evaluate(data, verbose=0)
+
+
+@pytest.mark.parametrize("labels", [1, ["spam"]])
+def test_a_single_class_is_no_choice(labels, tiny_encoder, tokenizer):
+    for cls in (kbert.tasks.TextClassifier, kbert.tasks.TokenClassifier):
+        with pytest.raises(ValueError, match=r"two classes or more.*Received: the one label"):
+            cls(tiny_encoder, tokenizer, labels)
+    task = kbert.tasks.TextClassifier(tiny_encoder, tokenizer, labels, multi_label=True)
+    assert len(task.labels) == 1

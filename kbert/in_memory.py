@@ -1,0 +1,403 @@
+"""What data in memory holds, whichever library made it: named columns, or rows of texts.
+
+Types and names decide, never shapes: two columns are no pairs unless they are called so. Libraries
+are known by what their objects have, so that none of them is imported here.
+"""
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kbert.order import check_order
+
+_ROWS = 1000  # of a data set that are read together
+TEXT = ("text", "first", "second", "question", "context")
+TEXT_LISTS = ("words", "labels", "choices", "answers", "negatives")
+KINDS = (
+    "a list of texts, pairs or words (strings, tuples or lists; also an array, a series or a "
+    "generator of these); columns by name (a kbert.data.Table, a dict of columns, a list of dicts, "
+    "a frame of pandas or polars, a table of pyarrow, a datasets.Dataset, a NumPy array with "
+    "fields); a tf.data.Dataset"
+)
+
+
+def columns_of(data: Any, *, triplets: bool = False) -> dict[str, Any]:
+    """The columns of any data, by name.
+
+    Args:
+        data: one of `KINDS`, or something else that gives texts one by one.
+        triplets: whether a row may be three texts: the third becomes a list in `negatives`.
+
+    Returns:
+        Name -> values, a row each. Rows without names are called by their type: a string is a
+        `text`, a tuple a pair of `first` and `second`, a list the `words` of a sentence. The
+        labels of a `tf.data.Dataset` of (x, y) are called `label`, or `labels` of words.
+
+    Raises:
+        ValueError: the data is none of these.
+
+    Example:
+        >>> columns_of([("a", "b"), ("c", "d")])
+        {'first': ['a', 'c'], 'second': ['b', 'd']}
+        >>> columns_of([{"anchor": "a", "positive": "b"}])
+        {'anchor': ['a'], 'positive': ['b']}
+    """
+    named = _named_columns(data)
+    if named is not None:
+        return {name: read() for name, read in named.items()}
+    if hasattr(data, "element_spec"):
+        return _dataset_columns(data, triplets)
+    return _row_columns(list(rows_of(data)), triplets)
+
+
+def has_columns(data: Any) -> bool:
+    """Whether the data has named columns: iterating over it may give names instead of rows."""
+    return _named_columns(data) is not None
+
+
+def rows_of(data: Any) -> Iterator[Any]:
+    """The rows, one after the other: strings, tuples, lists of words, or dicts by column.
+
+    Args:
+        data: as of `columns_of`.
+
+    Example:
+        >>> list(rows_of({"first": ["a", "c"], "second": ["b", "d"]}))
+        [{'first': 'a', 'second': 'b'}, {'first': 'c', 'second': 'd'}]
+    """
+    if _is_hugging_face(data):
+        return _hugging_face_rows(data)
+    if has_columns(data) or hasattr(data, "element_spec"):
+        columns = {name: values_of(x, name) for name, x in columns_of(data).items()}
+        if len(sizes := {len(values) for values in columns.values()}) > 1:
+            raise ValueError(
+                f"All columns have the same number of rows. Received: {sorted(sizes)} rows"
+            )
+        rows = zip(*columns.values(), strict=True)
+        return (dict(zip(columns, row, strict=True)) for row in rows)
+    if hasattr(data, "read_next_batch"):  # a stream of Arrow's
+        return (row for batch in data for row in batch.to_pylist())
+    check_order(data, "The data")
+    if not _is_several(data):
+        raise ValueError(
+            f"The data is one of: {KINDS}. Received: {data!r:.80} ({type(data).__name__})"
+        )
+    if len(getattr(data, "shape", ())) == 2 and not hasattr(data, "row_splits"):
+        # An array, whose rows are of one length: of pairs. Sentences have any number of words.
+        return map(tuple, _without_tensor(data).tolist())
+    return map(_row, _values(data))
+
+
+def each_text(data: Any, what: str = "texts", start: int = 0) -> Iterator[str | bytes]:
+    """The texts of any data, one after the other: its rows, or its column `text`.
+
+    Args:
+        data: as of `columns_of`.
+        what: what an error calls the texts.
+        start: the number of the first in an error.
+
+    Raises:
+        TypeError: `data` is one string, or a row is none.
+        ValueError: there are columns, and none of them is called `text`.
+
+    Example:
+        >>> list(each_text(["one", b"two"])), list(each_text({"text": ["one"], "label": [0]}))
+        (['one', b'two'], ['one'])
+    """
+    if isinstance(data, str | bytes):
+        raise TypeError(
+            f"{what} is an iterable of str or bytes. Received: one {type(data).__name__} of "
+            f"{len(data)} characters; put it in a list."
+        )
+    check_order(data, f"What is given for {what}")
+    for number, row in enumerate(column_or_rows(data), start):
+        row = plain(row)
+        if not isinstance(row, str | bytes):
+            raise TypeError(f"{what} must be strings. Received: {row!r:.80} as number {number}")
+        yield row
+
+
+def column_or_rows(data: Any, names: Sequence[str] = ("text",)) -> Iterator[Any]:
+    """The values of one column, or the rows of data whose columns have no names.
+
+    Args:
+        data: as of `columns_of`.
+        names: of the column; the first that is there is read.
+
+    Raises:
+        ValueError: there are columns, and none of these.
+
+    Example:
+        >>> list(column_or_rows({"words": [["a", "b"]], "text": ["a b"]}, ("words", "text")))
+        [['a', 'b']]
+    """
+
+    def chosen(there: Iterable[str]) -> str:
+        for name in names:
+            if name in there:
+                return name
+        raise ValueError(
+            f"The data must have the column {' or '.join(map(repr, names))}: give that column "
+            f"alone, or call it so. Received: the columns {', '.join(map(str, there))}"
+        )
+
+    named = _named_columns(data)
+    if named is None:
+        for row in rows_of(data):
+            yield row[chosen(row)] if isinstance(row, Mapping) else row
+    elif _is_hugging_face(data):
+        name = chosen(named)
+        yield from (row[name] for row in _hugging_face_rows(data.select_columns([name])))
+    else:
+        yield from values_of(named[chosen(named)](), chosen(named))
+
+
+def pair_rows(data: Any) -> Iterator[Any]:
+    """Pairs: the columns `first` and `second`, or the rows of data whose columns have no names.
+
+    Raises:
+        ValueError: there are columns, but not these.
+
+    Example:
+        >>> list(pair_rows({"first": ["a", "c"], "second": ["b", "d"], "label": [1, 0]}))
+        [('a', 'b'), ('c', 'd')]
+    """
+    for row in rows_of(data):
+        if isinstance(row, Mapping):
+            if not {"first", "second"} <= set(row):
+                raise ValueError(
+                    "Pairs are the columns 'first' and 'second': call them so, or give tuples. "
+                    f"Received: the columns {', '.join(map(str, row))}"
+                )
+            row = row["first"], row["second"]
+        yield row
+
+
+def values_of(column: Any, name: str) -> list:
+    """The values of one column, a list: a list, an array, a series, a tensor, a column of Arrow.
+
+    Classes of `datasets` are given by name.
+
+    Args:
+        column: one value a row.
+        name: of the column, for messages.
+
+    Raises:
+        ValueError: it is no such thing.
+    """
+    check_order(column, f"The column {name!r}")
+    if not _is_several(column) or has_columns(column):
+        raise ValueError(
+            f"The column {name!r} must be a sequence with one value a row. "
+            f"Received: {column!r:.80} ({type(column).__name__})"
+        )
+    return list(_values(column))
+
+
+def plain(value: Any) -> Any:
+    """A value of NumPy, TensorFlow, PyTorch or Arrow as Python's; anything else as it is."""
+    if type(value) in (str, int, float, list, tuple, dict):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes):
+        return bytes(value)
+    for convert in ("as_py", "numpy", "tolist", "to_list"):
+        if hasattr(value, convert):
+            return plain(getattr(value, convert)())
+    return value
+
+
+def _named_columns(data: Any) -> dict[str, Callable[[], Any]] | None:
+    """What reads each column of data that has such; None of other data."""
+    read: Callable[[Any, Any], Any] = operator.getitem
+    names: Iterable[Any]
+    if isinstance(data, Mapping):
+        if splits := [name for name, value in data.items() if _is_hugging_face(value)]:
+            raise ValueError(
+                "The data is one data set: choose a split, such as data['train']. "
+                f"Received: a {type(data).__name__} of {', '.join(map(str, splits))}"
+            )
+        names = data
+    elif hasattr(type(data), "collect_schema") and hasattr(type(data), "collect"):  # polars
+        raise ValueError(
+            f"A lazy frame has no rows yet: give data.collect(). Received: a {type(data).__name__}"
+        )
+    elif _is_hugging_face(data):
+        if not hasattr(type(data), "__len__"):
+            return None  # a stream of rows
+        names, read = data.column_names, _hugging_face_column
+    elif fields := _fields(data):
+        names = fields if getattr(data, "ndim", 0) else ()
+    elif hasattr(data, "columns") and hasattr(data, "dtypes"):  # a frame
+        names = data.columns
+    elif hasattr(data, "column_names") and hasattr(data, "schema"):  # a table of Arrow
+        names = data.column_names
+    elif isinstance(getattr(data, "columns", None), Mapping):  # a kbert.data.Table
+        names = data.columns
+    else:
+        return None
+    names = list(names)
+    if len(set(names)) < len(names):
+        raise ValueError(f"Two columns cannot have one name. Received: {names}")
+    return {str(name): functools.partial(read, data, name) for name in names}
+
+
+def _fields(data: Any) -> tuple[str, ...]:
+    """Names of the fields of an array of NumPy, or of a row of one."""
+    names = getattr(getattr(data, "dtype", None), "names", None)
+    return names if isinstance(names, tuple) else ()
+
+
+def _is_hugging_face(data: Any) -> bool:
+    """Whether it is a data set of `datasets`."""
+    return hasattr(data, "column_names") and hasattr(data, "features")
+
+
+def _is_column(data: Any) -> bool:
+    """Whether it is a column of a data set of `datasets`."""
+    return hasattr(data, "column_name") and hasattr(data, "source")
+
+
+def _hugging_face_column(dataset: Any, name: str) -> list:
+    values = dataset.with_format(None)[name][:]
+    return _by_names(values, (dataset.features or {}).get(name), name)
+
+
+def _hugging_face_rows(dataset: Any) -> Iterator[dict[str, Any]]:
+    features = dataset.features or {}
+    for batch in dataset.with_format(None).iter(_ROWS):
+        columns = [_by_names(values, features.get(name), name) for name, values in batch.items()]
+        yield from (dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _feature_of(column: Any) -> Any:
+    """What `datasets` says of a column's values; None where it says nothing."""
+    whole = _feature_of(column.source) if _is_column(column.source) else column.source.features
+    return whole.get(column.column_name) if isinstance(whole, Mapping) else None
+
+
+def _by_names(values: Iterable[Any], feature: Any, column: str) -> list:
+    """The values of a column of `datasets`, classes by name.
+
+    Numbers stay where the names are these numbers, and where no row has a class (-1, as in a
+    test set).
+    """
+    names = getattr(feature, "names", None)
+    if names is None:
+        inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
+        if inner is None or isinstance(inner, Mapping):
+            return list(values)
+        return [None if row is None else _by_names(row, inner, column) for row in values]
+    values = list(map(plain, values))
+    if list(names) == [str(number) for number in range(len(names))] or set(values) <= {-1, None}:
+        return values
+    for value in values:
+        if isinstance(value, int) and not 0 <= value < len(names):
+            raise ValueError(
+                f"The column {column!r} of the data has the classes 0 to {len(names) - 1}. "
+                f"Received: {value}"
+            )
+    return [names[value] if isinstance(value, int) else value for value in values]
+
+
+def _is_several(data: Any) -> bool:
+    """Whether the data gives its values one by one."""
+    if _is_column(data):
+        return True
+    # Of a table of an unknown library the names would come.
+    is_table = hasattr(data, "columns") or hasattr(data, "column_names")
+    is_one = isinstance(data, str | bytes) or getattr(data, "ndim", 1) == 0 or is_table
+    return (isinstance(data, Iterable) or hasattr(data, "to_list")) and not is_one
+
+
+def _values(data: Any) -> Iterable[Any]:
+    """The values of a series, an array, a tensor, a column; anything else as it is."""
+    if _is_column(data):
+        values = data[:] if hasattr(type(data), "__len__") else data
+        return _by_names(values, _feature_of(data), data.column_name)
+    for convert in ("to_pylist", "to_list"):  # Arrow, pandas and polars, ragged tensors
+        if hasattr(data, convert):
+            return getattr(data, convert)()
+    return _without_tensor(data)
+
+
+def _without_tensor(data: Any) -> Any:
+    """A tensor as an array; anything else as it is."""
+    return data.numpy() if hasattr(data, "numpy") else data
+
+
+def _row(value: Any) -> Any:
+    """A row without its library: a dict where its fields have names."""
+    if type(value) in (str, tuple, list, dict):
+        return value
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()
+    if names := _fields(value):
+        return {name: value[name] for name in names}
+    if isinstance(value, Mapping | tuple):
+        return value
+    return plain(value)
+
+
+def _row_columns(rows: list, triplets: bool = False) -> dict[str, list]:
+    """Columns of rows that are all texts, all pairs, all lists of words or all dicts."""
+    first = rows[0] if rows else ""
+    if isinstance(first, Mapping):
+        for number, row in enumerate(rows):
+            if not isinstance(row, Mapping) or set(row) != set(first):
+                found = sorted(row) if isinstance(row, Mapping) else f"{row!r:.80}"
+                raise ValueError(
+                    f"row {number} of the data: every row must have the columns "
+                    f"{sorted(first)}. Received: {found}"
+                )
+        return {name: [row[name] for row in rows] for name in first}
+    if not isinstance(first, tuple):
+        return {"words" if isinstance(first, list) else "text": rows}
+    size = 3 if triplets and len(first) == 3 else 2
+    for number, row in enumerate(rows):
+        if not isinstance(row, tuple) or len(row) != size:
+            rule = "a pair is a tuple of two texts"
+            if triplets:
+                rule = "rows are pairs, tuples of two texts, or triplets, tuples of three"
+            raise ValueError(f"row {number} of the data: {rule}. Received: {row!r:.80}")
+    columns = {"first": [row[0] for row in rows], "second": [row[1] for row in rows]}
+    if size == 3:
+        columns["negatives"] = [[row[2]] for row in rows]
+    return columns
+
+
+def _dataset_columns(dataset: Any, triplets: bool) -> dict[str, list]:
+    """Columns of a `tf.data.Dataset` whose elements are x or (x, y), x as in `_row_columns`."""
+    if int(dataset.cardinality()) == -1:  # tf.data.INFINITE_CARDINALITY
+        raise ValueError("The data set never ends: take(n) rows of it, or drop repeat()")
+    if _is_batched(dataset.element_spec):
+        dataset = dataset.unbatch()
+    spec = dataset.element_spec
+    labelled = isinstance(spec, tuple)
+    if labelled and len(spec) != 2:
+        raise ValueError(f"Elements are x or (x, y). Received: tuples of {len(spec)}")
+    rows, labels = [], []
+    for element in dataset.as_numpy_iterator():
+        rows.append(_row(element[0] if labelled else element))
+        if labelled:
+            labels.append(element[1])
+    columns = _row_columns(rows, triplets)
+    if labelled:
+        columns["labels" if "words" in columns else "label"] = labels
+    return columns
+
+
+def _is_batched(spec: Any) -> bool:
+    """Whether elements hold several texts where a row has one."""
+    x = spec[0] if isinstance(spec, tuple) else spec
+    if isinstance(x, Mapping):
+        texts = [name for name in (*TEXT, *TEXT_LISTS) if name in x]
+        return any((x[name].shape.rank or 0) > (name in TEXT_LISTS) for name in texts)
+    if isinstance(x, tuple):  # a pair
+        return any(side.shape.rank for side in x)
+    y = spec[1] if isinstance(spec, tuple) and len(spec) == 2 else None
+    # A vector of strings is a row of words, whose labels are names or indices; texts may have
+    # numbers.
+    return x.shape.rank == 2 or bool(y is not None and y.shape.rank and y.dtype.is_floating)
