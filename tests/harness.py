@@ -63,6 +63,11 @@ KINDS = {
         "pooling": "late",
         "output": "untied",
     },
+    "padding by id": {
+        "padding_id": 5,
+        "head_activation": "relu",
+        "bias_exceptions": ("attention",),
+    },
     "sines": {"positions": "sinusoidal", "embedding_size": 8, "use_bias": False},
     "disentangled": {
         "part": {"name": "disentangled", "position_buckets": 8, "max_distance": 10},

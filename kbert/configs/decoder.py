@@ -24,6 +24,8 @@ class DecoderConfig(TransformerConfig):
         intermediate_size: width inside the feed-forward part.
         max_positions: longest sequence, in tokens.
         activation: of the feed-forward part.
+        head_activation: of the dense layer of a "transformed" output, where it is another; None =
+            `activation`.
         dropout: rate on embeddings and on the output of each sub-layer.
         attention_dropout: rate on attention probabilities.
         layer_norm_epsilon: added to the variance.
@@ -37,7 +39,7 @@ class DecoderConfig(TransformerConfig):
             the last layer's output (GPT-2); "post_norm", after each residual (GPT);
             "pre_norm_except_first", see `EncoderConfig`.
         embedding_norm: whether the embeddings are normalised.
-        use_bias: whether dense layers have biases.
+        use_bias, bias_exceptions: see `EncoderConfig`.
         output: what makes logits of the last layer: "tied", the token table alone; "transformed", a
             dense layer, the activation and a norm before it, and a bias behind it (Ettin).
 
@@ -74,5 +76,9 @@ class DecoderConfig(TransformerConfig):
         rows += self.max_positions if self.positions == "learned" else 0
         count = rows * width + self.embedding_norm * self.count_norm(width) + self.count_blocks()
         if self.output == "transformed":
-            count += self.count_dense(width, width) + self.count_norm(width) + self.vocabulary_size
+            count += (
+                self.count_dense(width, width, "heads")
+                + self.count_norm(width)
+                + self.vocabulary_size
+            )
         return count

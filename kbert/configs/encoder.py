@@ -50,6 +50,8 @@ class EncoderConfig(TransformerConfig):
             has 1. Layer `i` uses block `i * num_layer_groups // num_layers`.
         activation: of the feed-forward part and the masked-LM transform. "gelu" is the erf form,
             "gelu_tanh" the approximation that BERT's own code trained with.
+        head_activation: of the dense layers under the logits of heads, the masked-LM transform
+            among them, where it is another (RoBERTa's is always "gelu"); None = `activation`.
         dropout: rate on embeddings and on the output of each sub-layer.
         attention_dropout: rate on attention probabilities.
         layer_norm_epsilon: added to the variance. 1e-12 is BERT's, 1e-5 RoBERTa's.
@@ -64,6 +66,9 @@ class EncoderConfig(TransformerConfig):
         positions: how a token knows its place: "learned" or "sinusoidal" vectors that are added to
             its own; "rotary": queries and keys are turned by it; "alibi": attention falls off with
             the distance; "none".
+        padding_id: token id that learned positions pass over, whatever the padding mask says: they
+            number the other tokens, and this one gets a vector of its own (RoBERTa). None = every
+            token has the number of its place.
         rotary_base: the longest wavelength of "rotary" over 2 pi; None = 10,000.
         local_rotary_base: that of the layers with a window; None = `rotary_base`.
         attention_pattern: what the layers attend to, repeated over them: "global", or a window, the
@@ -77,9 +82,9 @@ class EncoderConfig(TransformerConfig):
             attention takes the embeddings as they are, where those are normalised already.
         embedding_norm: whether the embeddings are normalised.
         use_bias: whether dense layers have biases; the output layer of a head always does.
-        bias_exceptions: parts with which it is the other way round: "gate", the first layer of
-            gated feed-forward parts (MosaicBERT); "heads", the dense layers of the pooler and of
-            the masked-LM head (EuroBERT).
+        bias_exceptions: parts with which it is the other way round: "attention"; "gate", the first
+            layer of gated feed-forward parts (MosaicBERT); "heads", the dense layers of the pooler
+            and of the masked-LM head (EuroBERT).
         num_key_value_heads: heads of keys and values; a divisor of `num_heads`, and each is of so
             many neighbouring queries. None = `num_heads`.
         output: what fills masks: "transformed", a dense layer, the activation and a norm before the
@@ -108,9 +113,9 @@ class EncoderConfig(TransformerConfig):
     token_transform: bool = False
     pooling: str = "first"
     part: Mapping[str, Any] | None = None
-    bias_exceptions: tuple[str, ...] = ()
     num_key_value_heads: int | None = None
     output: str = "transformed"
+    padding_id: int | None = None
 
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
         **TransformerConfig.CHOICES,
@@ -120,15 +125,13 @@ class EncoderConfig(TransformerConfig):
     LATER: ClassVar[tuple[str, ...]] = (
         *TransformerConfig.LATER,
         *("block", "pooler_norm", "token_transform", "pooling", "part"),
-        *("bias_exceptions", "num_key_value_heads", "output"),
+        *("num_key_value_heads", "output", "padding_id"),
     )
 
     UNUSED: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         self._check_unused()
-        if isinstance(self.bias_exceptions, list):  # as JSON has it
-            object.__setattr__(self, "bias_exceptions", tuple(self.bias_exceptions))
         if self.part is not None:
             object.__setattr__(self, "part", _Frozen(self._checked_part(self.part)))
         check_count("num_segments", self.num_segments, minimum=0)
@@ -145,7 +148,7 @@ class EncoderConfig(TransformerConfig):
             check_activation("pooler_activation", self.pooler_activation)
         for name in ("pooler_norm", "token_transform"):
             check_flag(name, getattr(self, name))
-        self._check_exceptions()
+        self._check_padding()
         if self.num_key_value_heads is not None:
             check_count("num_key_value_heads", self.num_key_value_heads, minimum=1)
             if self.num_heads % self.num_key_value_heads:
@@ -171,6 +174,7 @@ class EncoderConfig(TransformerConfig):
         width = self.embedding_width
         rows = self.vocabulary_size + self.num_segments
         rows += self.max_positions if self.positions == "learned" else 0
+        rows += self.padding_id is not None
         widened = width != self.hidden_size
         widening = self.count_dense(width, self.hidden_size) if widened else 0
         return rows * width + self.embedding_norm * self.count_norm(width) + widening
@@ -186,29 +190,15 @@ class EncoderConfig(TransformerConfig):
     def key_value_heads(self) -> int:
         return self.num_key_value_heads or self.num_heads
 
-    def has_bias(self, part: str) -> bool:
-        """Whether the dense layers of "gate" or "heads" have biases, or of any other part.
-
-        Example:
-            >>> from kbert import family
-            >>> [family("mosaicml/mosaic-bert-base").has_bias(x) for x in ("attention", "gate")]
-            [True, False]
-        """
-        return self.use_bias != (part in self.bias_exceptions)
-
-    def _check_exceptions(self) -> None:
-        known = ("gate", "heads")
-        named = self.bias_exceptions
-        listed = isinstance(named, tuple) and all(x in known for x in named)
-        if not listed or len(set(named)) < len(named):
+    def _check_padding(self) -> None:
+        if self.padding_id is None:
+            return
+        check_count("padding_id", self.padding_id, minimum=0)
+        if self.positions != "learned" or self.padding_id >= self.vocabulary_size:
             raise ValueError(
-                f"`bias_exceptions` must name parts of {', '.join(known)}, each once. "
-                f"Received: {named!r}"
-            )
-        if "gate" in named and self.feed_forward != "gated":
-            raise ValueError(
-                "Only a gated feed-forward part has a gate. Received: "
-                f"bias_exceptions={named}, feed_forward={self.feed_forward!r}"
+                "`padding_id` is a token that positions='learned' pass over. Received: "
+                f"padding_id={self.padding_id}, positions={self.positions!r}, "
+                f"vocabulary_size={self.vocabulary_size}"
             )
 
     def _check_unused(self) -> None:

@@ -71,6 +71,7 @@ class StaticConfig(EncoderConfig):
         *("num_layer_groups", "part", "positions", "rotary_base", "local_rotary_base"),
         *("attention_pattern", "feed_forward", "norm", "block", "embedding_norm"),
         *("attention_dropout", "pooling", "pooler_norm", "bias_exceptions", "num_key_value_heads"),
+        *("head_activation", "padding_id"),
     )
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ from kbert.configs.base import (
     BLOCKS,
     NORMS,
     Config,
+    check_activation,
     check_choice,
     check_count,
     check_flag,
@@ -35,6 +36,7 @@ class TransformerConfig(Config):
     intermediate_size: int
     max_positions: int = 512
     activation: str = "gelu_tanh"
+    head_activation: str | None = None
     dropout: float = 0.1
     attention_dropout: float = 0.1
     layer_norm_epsilon: float = 1e-12
@@ -48,6 +50,7 @@ class TransformerConfig(Config):
     block: str = "post_norm"
     embedding_norm: bool = True
     use_bias: bool = True
+    bias_exceptions: tuple[str, ...] = ()
 
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
         "positions": ("learned", "rotary", "sinusoidal", "alibi", "none"),
@@ -58,19 +61,30 @@ class TransformerConfig(Config):
 
     WINDOW_MULTIPLE: ClassVar[int] = 2  # half on either side
     LATER: ClassVar[tuple[str, ...]] = (
-        *("positions", "rotary_base", "local_rotary_base", "attention_pattern", "feed_forward"),
-        *("norm", "embedding_norm", "use_bias"),
+        *(
+            "head_activation",
+            "positions",
+            "rotary_base",
+            "local_rotary_base",
+            "attention_pattern",
+            "feed_forward",
+        ),
+        *("norm", "embedding_norm", "use_bias", "bias_exceptions"),
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.attention_pattern, list):  # as JSON has it
-            object.__setattr__(self, "attention_pattern", tuple(self.attention_pattern))
+        for name in ("attention_pattern", "bias_exceptions"):
+            if isinstance(getattr(self, name), list):  # as JSON has it
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         check_transformer(self)
+        if self.head_activation is not None:
+            check_activation("head_activation", self.head_activation)
         check_positive("initializer_range", self.initializer_range)
         for name, choices in self.CHOICES.items():
             check_choice(name, getattr(self, name), choices)
         for name in ("embedding_norm", "use_bias"):
             check_flag(name, getattr(self, name))
+        self._check_exceptions()
         self._check_pattern()
         self._check_rotary()
 
@@ -78,6 +92,16 @@ class TransformerConfig(Config):
     def num_blocks(self) -> int:
         """Blocks with weights of their own."""
         return self.num_layers
+
+    @property
+    def transform_activation(self) -> str:
+        """The activation of the dense layer under a head's logits."""
+        return self.head_activation or self.activation
+
+    @property
+    def widest_window(self) -> int:
+        """A window in which tokens attend to all of the longest row."""
+        return self.WINDOW_MULTIPLE * self.max_positions
 
     @property
     def positions_in_attention(self) -> bool:
@@ -94,14 +118,30 @@ class TransformerConfig(Config):
         for window in pattern:
             if window == GLOBAL:
                 continue
-            check_count("attention_pattern", window, minimum=2)
+            check_count("attention_pattern", window, minimum=self.WINDOW_MULTIPLE)
             window = cast(int, window)
-            if window % self.WINDOW_MULTIPLE or window > self.max_positions:
+            if window % self.WINDOW_MULTIPLE or window > self.widest_window:
                 even = "an even" if self.WINDOW_MULTIPLE == 2 else "a"
                 raise ValueError(
                     f"A window of `attention_pattern` must be {even} number of tokens, and not "
-                    f"above max_positions={self.max_positions}. Received: {window}"
+                    f"above {self.widest_window}, as no row is longer than "
+                    f"max_positions={self.max_positions}. Received: {window}"
                 )
+
+    def _check_exceptions(self) -> None:
+        known = ("attention", "gate", "heads")
+        named = self.bias_exceptions
+        listed = isinstance(named, tuple) and all(x in known for x in named)
+        if not listed or len(set(named)) < len(named):
+            raise ValueError(
+                f"`bias_exceptions` must name parts of {', '.join(known)}, each once. "
+                f"Received: {named!r}"
+            )
+        if "gate" in named and self.feed_forward != "gated":
+            raise ValueError(
+                "Only a gated feed-forward part has a gate. Received: "
+                f"bias_exceptions={named}, feed_forward={self.feed_forward!r}"
+            )
 
     def _check_rotary(self) -> None:
         bases = {name: getattr(self, name) for name in ("rotary_base", "local_rotary_base")}
@@ -156,8 +196,14 @@ class TransformerConfig(Config):
         return self.num_heads
 
     def has_bias(self, part: str) -> bool:
-        """Whether the dense layers of a part have biases."""
-        return self.use_bias
+        """Whether the dense layers of a part have biases: "attention", "gate", "heads" or another.
+
+        Example:
+            >>> from kbert import family
+            >>> [family("mosaicml/mosaic-bert-base").has_bias(x) for x in ("attention", "gate")]
+            [True, False]
+        """
+        return self.use_bias != (part in self.bias_exceptions)
 
     def count_norm(self, width: int) -> int:
         """Weights of a normalisation of that width."""
@@ -171,7 +217,8 @@ class TransformerConfig(Config):
         """Weights of all blocks, the norm behind the last one included."""
         width = self.hidden_size
         keys = width // self.num_heads * self.key_value_heads
-        attention = self.count_dense(width, width + 2 * keys) + self.count_dense(width, width)
+        attention = self.count_dense(width, width + 2 * keys, "attention")
+        attention += self.count_dense(width, width, "attention")
         gated = self.feed_forward == "gated"
         feed_forward = self.count_dense(
             width, (1 + gated) * self.intermediate_size, "gate" if gated else ""

@@ -14,6 +14,8 @@ from kbert.types import DType
 
 RANDOM, EVERY_OTHER, EMBEDDINGS = "random", "every_other", "embeddings"
 
+_PADDING = "encoder/embeddings/padding"  # of encoders that count positions by ids
+
 
 def student(
     teacher: Encoder | EncoderTask,
@@ -140,7 +142,11 @@ def _arrays(teacher: Encoder, small: Encoder, layers: list[int]) -> dict[str, np
                 "A student without segments has its teacher's first one in its learned positions. "
                 f"Received: num_segments=0, a teacher with positions={teacher.config.positions!r}"
             )
-        arrays[positions] = arrays[positions] + segment[0]
+        for name in (positions, _PADDING):
+            if name in arrays:
+                arrays[name] = arrays[name] + segment[0]
+    if small.config.padding_id is None:
+        arrays.pop(_PADDING, None)
     if positions in arrays:
         arrays[positions] = arrays[positions][: small.config.max_positions]
     for group, layer in enumerate(first_layer):

@@ -17,7 +17,7 @@ def transform_layers(config: EncoderConfig, width: int, dtype: DType) -> tuple[D
     """What stands before the logits of tokens: "transform", with the activation, and "norm"."""
     transform = Dense(
         width,
-        activation=config.activation,
+        activation=config.transform_activation,
         initializer_range=config.initializer_range,
         use_bias=config.has_bias("heads"),
         dtype=dtype,

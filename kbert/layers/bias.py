@@ -129,7 +129,8 @@ def _layer_bias(
         elif mask is not None:
             keep = ops.logical_and(keep, (mask > 0)[:, None, None, :])
         return mask_bias(keep)
-    size = ops.minimum(reach, length) if not known else reach
+    size = max(reach, 1)  # a window may be the token itself
+    size = size if known else ops.minimum(size, length)
     columns = ops.arange(3 * size)[None] - size  # of the keys, from the block's first token on
     near = _near(ops.arange(size)[:, None], columns, reach, causal)  # (W, 3 W)
     inside = neighbour_blocks(ops.ones((1, length, 1), "int32"), size)[:, :, None, None, :, 0] > 0

@@ -14,7 +14,7 @@ from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.layers.fake_quantization import fake_quantize
 from kbert.layers.normalization import LayerNorm
-from kbert.layers.positions import check_length, sinusoids
+from kbert.layers.positions import check_length, number_tokens, sinusoids
 from kbert.types import DType, MaybeNone, Shape, Tensor
 
 
@@ -37,6 +37,8 @@ class Embeddings(keras.layers.Layer):
         norm: the kind of the normalisation, see `LayerNorm`; None = none.
         use_bias: whether the projection has a bias.
         quantized: whether rows of the token table are rounded to 8 bits, see `fake_quantize`.
+        padding_id: token id that learned positions pass over, see `number_tokens`; it gets the
+            vector `padding` instead. None = every token has the position of its place.
 
     Example:
         >>> embeddings = Embeddings(vocabulary_size=9, embedding_size=4, hidden_size=8,
@@ -60,10 +62,12 @@ class Embeddings(keras.layers.Layer):
         norm: str | None = "layer",
         use_bias: bool = True,
         quantized: bool = False,
+        padding_id: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.positions = positions
+        self.padding_id = padding_id
         self.quantized = quantized
         self.use_bias = use_bias
         self.vocabulary_size = vocabulary_size
@@ -90,6 +94,10 @@ class Embeddings(keras.layers.Layer):
             self.position = self._add_table("position", self.max_positions)
         elif self.positions == "sinusoidal":
             self.position = sinusoids(self.max_positions, self.embedding_size)
+        if self.padding_id is not None:
+            self.padding = self.add_weight(
+                name="padding", shape=(self.embedding_size,), initializer="zeros", autocast=False
+            )
         self.segment: keras.Variable | MaybeNone = None
         if self.num_segments:
             self.segment = self._add_table("segment", self.num_segments)
@@ -143,9 +151,12 @@ class Embeddings(keras.layers.Layer):
         x = self._token_rows(token_ids, places)  # (B, T, E)
         if places is None:
             length = check_length(ops.shape(token_ids)[1], self.max_positions)
-            x = x if self.position is None else x + self._position_table()[:length]
-        elif self.position is not None:
-            x = x + ops.take(self._position_table(), places, axis=0)
+            if self.padding_id is not None:
+                places = number_tokens(token_ids, self.padding_id)
+            elif self.position is not None:
+                x = x + self._position_table()[:length]
+        if places is not None and self.position is not None:
+            x = x + self._position_rows(token_ids, places)
         if self.segment is not None:
             x = x + self._segments(segment_ids)
         elif segment_ids is not None:
@@ -194,6 +205,13 @@ class Embeddings(keras.layers.Layer):
         if self._base is None:
             return self.position
         return self.position + ops.stop_gradient(self._base().position)
+
+    def _position_rows(self, token_ids: Tensor, places: Tensor) -> Tensor:
+        rows = ops.take(self._position_table(), places, axis=0)
+        if self.padding_id is None:
+            return rows
+        is_padding = ops.equal(token_ids, self.padding_id)[..., None]
+        return ops.where(is_padding, ops.convert_to_tensor(self.padding), rows)
 
     def _segments(self, segment_ids: Tensor | None) -> Tensor:
         if segment_ids is None:

@@ -119,6 +119,33 @@ class SinusoidalPositions(_Positions):
         return ops.convert_to_tensor(sinusoids(self.max_positions, self.hidden_size))
 
 
+def number_tokens(token_ids: Tensor, padding_id: int, places: Tensor | None = None) -> Tensor:
+    """The numbers of tokens among those that are no padding, from 0 on.
+
+    Args:
+        token_ids: (B, T).
+        padding_id: the token that is not counted; it has the number of the next one.
+        places: (B, T), where tokens stand in their example of a packed row; None = one example.
+
+    Returns:
+        (B, T) int32.
+
+    Example:
+        >>> ids = ops.array([[1, 1, 7, 1, 8, 9]])
+        >>> ops.convert_to_numpy(number_tokens(ids, 1)).tolist()
+        [[0, 0, 0, 1, 1, 2]]
+        >>> places = ops.array([[0, 1, 2, 0, 1, 2]])
+        >>> ops.convert_to_numpy(number_tokens(ids, 1, places)).tolist()
+        [[0, 0, 0, 0, 0, 1]]
+    """
+    counted = ops.cast(ops.not_equal(token_ids, padding_id), "int32")
+    before = ops.cumsum(counted, axis=1) - counted
+    if places is None:
+        return before
+    first = ops.arange(ops.shape(token_ids)[1], dtype="int32") - ops.cast(places, "int32")
+    return before - ops.take_along_axis(before, first, axis=1)
+
+
 def rotation(places: Tensor, head_size: int, base: float) -> tuple[Tensor, Tensor]:
     """By what queries and keys are turned (Su et al. 2021, https://arxiv.org/abs/2104.09864).
 
@@ -196,6 +223,31 @@ def alibi_bias(queries: Tensor, keys: Tensor, num_heads: int) -> Tensor:
     slopes = ops.convert_to_tensor(-alibi_slopes(num_heads)[:, None, None])
     falls = ops.expand_dims(ops.cast(distances, "float32"), -3) * slopes
     return falls[None] if len(falls.shape) == 3 else falls
+
+
+def distance_products(x: Tensor, vectors: Tensor) -> Tensor:
+    """Products of tokens' heads with vectors of distances, which all rows of a batch share.
+
+    One head is a product of matrices: TensorFlow's oneDNN kernel (2.21) multiplies (B, 1, T, D) by
+    (1, 1, D, R) wrongly, and writes outside of its memory.
+
+    Args:
+        x: (B, N, T, D).
+        vectors: (N, R, D).
+
+    Returns:
+        (B, N, T, R).
+
+    Example:
+        >>> tuple(distance_products(ops.ones((2, 1, 3, 4)), ops.ones((1, 5, 4))).shape)
+        (2, 1, 3, 5)
+    """
+    by_number = ops.transpose(vectors, (0, 2, 1))  # (N, D, R)
+    if vectors.shape[0] != 1:
+        return ops.matmul(x, by_number[None])
+    batch, heads, length, width = ops.shape(x)
+    products = ops.matmul(ops.reshape(x, (-1, width)), by_number[0])
+    return ops.reshape(products, (batch, heads, length, ops.shape(vectors)[1]))
 
 
 def relative_shift(x: Tensor) -> Tensor:

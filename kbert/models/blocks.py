@@ -88,7 +88,7 @@ def attention_of(config: TransformerConfig, *, layer: int, **kwargs: Any) -> Sel
         "num_heads": config.num_heads,
         "dropout": config.attention_dropout,
         "initializer_range": config.initializer_range,
-        "use_bias": config.use_bias,
+        "use_bias": config.has_bias("attention"),
         "rotary_base": config.layer_rotary_base(layer),
         "alibi": config.positions == "alibi",
         "num_key_value_heads": config.key_value_heads,
@@ -132,6 +132,7 @@ def embeddings_of(
         "positions": "none" if config.positions_in_attention else config.positions,
         "norm": config.norm if config.embedding_norm else None,
         "use_bias": config.use_bias,
+        "padding_id": config.padding_id,
     }
     return made(**(said | kwargs))
 

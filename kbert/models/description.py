@@ -187,7 +187,7 @@ def describe(
         >>> describe("bert-base-uncased").parameters
         109482240
         >>> roberta = describe("roberta-base")
-        >>> roberta.parameters - roberta.held_parameters == 3 * 768
+        >>> roberta.parameters - roberta.held_parameters == 2 * 768
         True
         >>> describe("elmo-original").parameters
         93600848

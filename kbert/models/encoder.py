@@ -15,6 +15,7 @@ from kbert.checkpoints import write_checkpoint
 from kbert.configs.encoder import EncoderConfig
 from kbert.layers import gather_positions
 from kbert.layers.bias import layer_biases
+from kbert.layers.positions import number_tokens
 from kbert.layers.recompute import run_layer
 from kbert.models.adapters.base import TakesAdapters, described
 from kbert.models.blocks import embeddings_of, last_norm, layer_block, run_blocks
@@ -296,6 +297,10 @@ class Encoder(TakesAdapters, FromConfig, keras.Model):
         places = {}  # other embeddings and blocks may have none
         if inputs.get("position_ids") is not None:
             places["places"] = inputs["position_ids"]
+            if self.config.padding_id is not None and inputs.get("example_ids") is not None:
+                places["places"] = number_tokens(
+                    inputs["token_ids"], self.config.padding_id, inputs["position_ids"]
+                )
             if self.config.positions_in_attention:
                 options["position_ids"] = inputs["position_ids"]
         segments = inputs.get("segment_ids")

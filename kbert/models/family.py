@@ -43,8 +43,8 @@ class Row:
         tokenizer: the kind of its tokenizer: "wordpiece", "bpe", "unigram" or "words"; None if
             unknown.
         unused_rows: rows of the published tables that carry nothing and that an encoder does not
-            hold. RoBERTa's have 3: the two positions before its first one, and a token-type row
-            that is the same for every token.
+            hold. RoBERTa's have 2: a position before that of padding, and a token-type row that is
+            the same for every token.
     """
 
     config: EncoderConfig | ElmoConfig | DecoderConfig | Seq2SeqConfig
@@ -83,8 +83,9 @@ def _roberta(
     **changes: Any,
 ) -> Row:
     values = {"num_segments": 0, "activation": "gelu", "layer_norm_epsilon": 1e-5, **changes}
+    values = {"padding_id": 1, **values}
     heads = hidden_size // 64
-    return Row(_config(num_layers, hidden_size, heads, vocabulary_size, **values), tokenizer, 3)
+    return Row(_config(num_layers, hidden_size, heads, vocabulary_size, **values), tokenizer, 2)
 
 
 def _longformer(num_layers: int, hidden_size: int) -> Row:
@@ -258,9 +259,10 @@ def _mpnet() -> Row:
         "activation": "gelu",
         "layer_norm_epsilon": 1e-5,
         "part": {"name": "relative_bias"},
+        "padding_id": 1,
     }
     config = _config(12, 768, 12, _UNCASED + 5, **values)
-    return Row(config, unused_rows=2)
+    return Row(config, unused_rows=1)
 
 
 def _convbert(

@@ -88,6 +88,8 @@ def prune_vocabulary(
 
     smaller = _smaller(tokenizer, kept)
     config = encoder.config.replace(vocabulary_size=after)
+    if config.padding_id is not None:
+        config = config.replace(padding_id=list(kept).index(config.padding_id))
     return rebuilt(model, config, cut, tokenizer=smaller), smaller
 
 

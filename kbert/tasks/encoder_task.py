@@ -294,11 +294,12 @@ class EncoderTask(Task):
         return names[token_id] if token_id in names else self.tokenizer.id_to_token(token_id)
 
     def save_to_preset(self, path: PathLike, format: str = "kbert", **options: Any) -> None:
-        """As `Task.save_to_preset`; what a decoder was fine-tuned to, in kbert's format alone."""
-        if format != "kbert" and self.reads_by_decoder:
+        """As `Task.save_to_preset`; a decoder with input tokens in kbert's format alone."""
+        if format != "kbert" and self.reads_by_decoder and self.encoder.has_input_tokens:
             raise ValueError(
-                "A fine-tuned decoder has tokens and a head that other libraries have no place "
-                f'for; it is saved with format="kbert". Received: {format!r}'
+                "A decoder that was fine-tuned with input tokens has rows of the token table that "
+                'other libraries have no place for; it is saved with format="kbert". Received: '
+                f"{format!r}"
             )
         super().save_to_preset(path, format, **options)
 

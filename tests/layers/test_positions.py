@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kbert.layers import LearnedPositions, SinusoidalPositions, sinusoids
+from kbert.layers.positions import distance_products, number_tokens
 from tests.harness import assert_close, run_layer_test, to_numpy
 
 X = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
@@ -44,3 +45,23 @@ def test_sinusoidal_positions_have_no_weights():
 def test_a_sequence_that_is_too_long_is_refused(kind):
     with pytest.raises(ValueError, match=r"max_positions=4\. Received: 5 tokens"):
         kind(4, 6)(X)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_all_rows_share_the_vectors_of_distances(heads):
+    """Of one head TensorFlow's product of (B, 1, T, D) and (1, 1, D, R) is wrong, or crashes."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8, heads, 16, 64)).astype("float32")
+    vectors = rng.normal(size=(heads, 32, 64)).astype("float32")
+    expected = np.einsum("bntd,nrd->bntr", x, vectors)
+    assert_close(to_numpy(distance_products(x, vectors)), expected, 1e-4)
+
+
+def test_numbers_of_tokens_pass_over_padding():
+    ids = np.array([[1, 1, 5, 6, 1, 7], [5, 6, 7, 1, 1, 1]], "int32")
+    expected = [[0, 0, 0, 1, 2, 2], [0, 1, 2, 3, 3, 3]]
+    assert to_numpy(number_tokens(ids, 1)).tolist() == expected
+    # Two examples in a row, and its padding, of which each place is the first.
+    ids = np.array([[5, 1, 6, 1, 7, 8, 1]], "int32")
+    places = np.array([[0, 1, 2, 0, 1, 2, 0]], "int32")
+    assert to_numpy(number_tokens(ids, 1, places)).tolist() == [[0, 1, 1, 0, 0, 1, 0]]

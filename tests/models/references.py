@@ -79,6 +79,19 @@ ARCHITECTURES = {
             "pos_att_type": "p2c|c2p",
         },
     ),
+    # Rows of 16 tokens reach beyond the last distance.
+    "deberta": (
+        "Deberta",
+        {
+            **_BERT,
+            "type_vocab_size": 0,
+            "max_position_embeddings": POSITIONS,
+            "relative_attention": True,
+            "max_relative_positions": 12,
+            "position_biased_input": False,
+            "pos_att_type": "c2p|p2c",
+        },
+    ),
     "eurobert": (
         "EuroBert",
         {
@@ -168,6 +181,7 @@ _FINE_TUNED = (
     "ForQuestionAnswering",
     "ForMultipleChoice",
 )
+ARCHITECTURES["camembert"] = ("Camembert", ARCHITECTURES["roberta"][1])
 # model_type -> ends of the names of its classes.
 CLASSES = {
     name: ("Model", "ForMaskedLM", *others)
@@ -181,6 +195,7 @@ CLASSES = {
         "electra": (*_FINE_TUNED, "ForPreTraining"),
         "eurobert": ("ForSequenceClassification", "ForTokenClassification"),
         "nomic_bert": ("ForSequenceClassification", "ForTokenClassification"),
+        "deberta": _FINE_TUNED[:3],
         # Of choices it reads the last token.
         "roformer": _FINE_TUNED[:3],
     }.items()

@@ -75,7 +75,8 @@ def test_what_roberta_changes():
     for name in filter(is_plain, FAMILY):
         config, is_roberta = family(name), re.search("^(xlm-)?(distil)?roberta", name)
         assert config.layer_norm_epsilon == (1e-5 if is_roberta else 1e-12), name
-        assert family_row(name).unused_rows == (3 if is_roberta else 0), name
+        assert family_row(name).unused_rows == (2 if is_roberta else 0), name
+        assert config.padding_id == (1 if is_roberta else None), name
         has_segments = not is_roberta and not name.startswith("distilbert")
         assert config.num_segments == (2 if has_segments else 0), name
         assert config.max_positions == 512, name

@@ -50,7 +50,7 @@ FINE_TUNED = pytest.mark.tensorflow
 # The same one on the states of every encoder, by the same names.
 ON_STATES = ("ForTokenClassification", "ForQuestionAnswering")
 # BERT and RoBERTa by other names.
-LIKE_OTHERS = ("ernie", "xlm-roberta")
+LIKE_OTHERS = ("ernie", "xlm-roberta", "camembert")
 ODD = ("convbert", "longformer")  # programs of their own, which JAX compiles for long
 
 

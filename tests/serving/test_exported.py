@@ -11,8 +11,10 @@ import tensorflow as tf
 
 from kbert.files import Path
 from kbert.layers import LayerNorm
+from kbert.models import Encoder
 from kbert.serving import RowFunction, export_rows, exported, open_runtime
 from kbert.serving.litert import MASKS
+from tests.harness import KINDS, randomise, tiny_config
 
 pytestmark = pytest.mark.tensorflow
 PACKAGES = {
@@ -97,6 +99,30 @@ def test_a_runtime_computes_what_tensorflow_does(tmp_path, rows, format, precisi
         assert ours.keys() == theirs.keys()
         for name, x in ours.items():
             np.testing.assert_allclose(theirs[name], x, atol=bound * np.abs(x).max(), err_msg=name)
+
+
+@pytest.mark.parametrize("format", exported.RUNTIMES)
+def test_positions_pass_over_padding_in_every_runtime(tmp_path, format):
+    encoder = Encoder(tiny_config(**KINDS["padding by id"], vocabulary_size=30))
+    randomise(encoder)
+    pad_id = encoder.config.padding_id
+    length = ("batch", "length")
+    rows = RowFunction(
+        lambda features: {
+            "sequence": encoder({x: features[x] for x in ("token_ids", "padding_mask")})["sequence"]
+        },
+        {"token_ids": length, "padding_mask": length, "mask_positions": ("batch", "masks")},
+    )
+    run = open_runtime(write(tmp_path / "out", rows, format), threads=1)
+    features = batch(4, 9)
+    features["padding_mask"] = features["padding_mask"][:, ::-1].copy()  # on the left
+    features["token_ids"][features["padding_mask"] == 0] = pad_id
+    features["token_ids"][:, 7] = pad_id  # and within
+    expected = rows.run(features)["sequence"]
+    real = features["padding_mask"] == 1
+    np.testing.assert_allclose(run(features)["sequence"][real], expected[real], atol=1e-4)
+    moved = rows.run({**features, "token_ids": np.where(real, features["token_ids"], 1)})
+    assert np.abs(moved["sequence"] - expected)[real].max() > 0.01
 
 
 def test_an_object_store_gets_whole_folders(rows):

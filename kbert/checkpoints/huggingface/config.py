@@ -52,6 +52,9 @@ def read_config(architecture: Architecture, content: Mapping[str, Any], source: 
     fields = architecture.read_fields(content, source)
     activation, known = fields["activation"], architecture.activations
     fields["activation"] = known_activation(activation, known, "The activation", source)
+    of_heads = architecture.head_activation(content, source)
+    if of_heads not in (None, fields["activation"]):
+        fields["head_activation"] = of_heads
     fields |= {**architecture.fixed, **architecture.unsaid}
     return make_config(architecture.config_class, fields, source)
 

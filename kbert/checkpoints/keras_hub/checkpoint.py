@@ -149,6 +149,8 @@ def without_place(
 ) -> list[str]:
     """The weights that `to_keras_hub` leaves out: heads, and a pooler where there is none.
 
+    And the vector of padding, which is a token like any other to RoBERTa's backbone there.
+
     Args:
         config: the encoder's.
         names: of its weights and heads.
@@ -157,7 +159,8 @@ def without_place(
     Raises:
         ValueError: KerasHub cannot be this model.
     """
-    held = "encoder/" if choose(config, architecture).pooler else "encoder/(?!pooler/)"
+    pooler = "" if choose(config, architecture).pooler else "pooler/|"
+    held = rf"encoder/(?!{pooler}embeddings/padding$)"
     return [name for name in names if not re.match(held, name)]
 
 

@@ -140,7 +140,7 @@ class Backbone:
 # What `Backbone.incompatibilities` judges otherwise, and the sigma that weights are drawn with.
 _JUDGED = (
     *("activation", "layer_norm_epsilon", "attention_dropout", "num_segments", "embedding_size"),
-    *("num_layer_groups", "pooler_activation", "initializer_range"),
+    *("num_layer_groups", "pooler_activation", "initializer_range", "padding_id"),
 )
 _SEGMENTS = {"num_segments": "num_segments"}
 _NARROW = {"embedding_dim": "embedding_size"}

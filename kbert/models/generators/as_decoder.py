@@ -16,10 +16,10 @@ _SAME = (
     *("vocabulary_size", "hidden_size", "num_layers", "num_heads", "intermediate_size"),
     *("max_positions", "activation", "dropout", "attention_dropout", "layer_norm_epsilon"),
     *("initializer_range", "positions", "rotary_base", "local_rotary_base", "feed_forward"),
-    *("norm", "block", "embedding_norm", "use_bias"),
+    *("norm", "block", "embedding_norm", "use_bias", "bias_exceptions", "head_activation"),
 )
 # Fields of an encoder's that say more than a decoder's config can.
-_ONLY = {"num_key_value_heads": None, "bias_exceptions": (), "output": "transformed"}
+_ONLY = {"num_key_value_heads": None, "output": "transformed"}
 
 
 def config_of_decoder(config: EncoderConfig) -> DecoderConfig:
@@ -93,7 +93,8 @@ def as_decoder(encoder: Encoder, masked_lm: keras.layers.Layer) -> Decoder:
     config: TransformerConfig = encoder.config
     for name, array in theirs.items():
         part = name.removeprefix("encoder/")
-        if part.startswith("pooler/"):
+        # A decoder has no pooler; and no padding before its tokens, nor among them.
+        if part.startswith("pooler/") or part == "embeddings/padding":
             continue
         if part == "embeddings/position":
             array = array if segment is None else array + segment[0]

@@ -260,9 +260,9 @@ class _OutputHead(keras.layers.Layer):
         self.rows = config.vocabulary_size
         self.transform = Dense(
             config.hidden_size,
-            activation=config.activation,
+            activation=config.transform_activation,
             initializer_range=config.initializer_range,
-            use_bias=config.use_bias,
+            use_bias=config.has_bias("heads"),
             dtype=self.dtype_policy,
             name="transform",
         )

@@ -26,7 +26,9 @@ def config_of_encoder(config: EncoderConfig, num_decoder_layers: int | None) -> 
             "as wide as its layers. Received: an encoder with "
             f"embedding_size={config.embedding_size}, hidden_size={config.hidden_size}"
         )
-    others = {name: value for name, value in config.to_dict().items() if name in config.LATER}
+    # Its head is left out, and no padding stands before or among the tokens that it reads.
+    later = set(config.LATER) - {"head_activation", "padding_id"}
+    others = {name: value for name, value in config.to_dict().items() if name in later}
     if others or config.kind != EncoderConfig.kind:
         raise ValueError(
             "An encoder-decoder begins with an encoder of BERT's kind: every field that is not of "

@@ -282,7 +282,7 @@ class Bottleneck(Part):
     def check_config(self, config: EncoderConfig) -> None:
         plain = {
             **{"positions": "learned", "feed_forward": "dense", "norm": "layer"},
-            **{"block": "post_norm", "embedding_norm": True, "use_bias": True},
+            **{"block": "post_norm", "embedding_norm": True, "use_bias": True, "padding_id": None},
             "num_key_value_heads": None,
         }
         told = {name: getattr(config, name) for name in plain}

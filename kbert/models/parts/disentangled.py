@@ -19,7 +19,7 @@ from kbert.configs.transformer import GLOBAL
 from kbert.layers import Dropout, LayerNorm, SelfAttention
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_rows
-from kbert.layers.positions import relative_shift, relative_shift_rows
+from kbert.layers.positions import distance_products, relative_shift, relative_shift_rows
 from kbert.models.parts.base import Part, register_part
 from kbert.options import option
 from kbert.types import Shape, Tensor, Tensors
@@ -36,7 +36,7 @@ def distance_buckets(position_buckets: int, max_distance: int) -> np.ndarray:
     graph: a logarithm that is off by a rounding moves a distance to the next bucket.
 
     Args:
-        position_buckets: buckets on each side; even.
+        position_buckets: buckets on each side; even. 0: each distance is its own bucket.
         max_distance: the first distance that is beyond them.
 
     Returns:
@@ -47,7 +47,9 @@ def distance_buckets(position_buckets: int, max_distance: int) -> np.ndarray:
         [0, 1, 2, 3, 4, 5, 5, 6, 6, 6, 7, 7, 7, 7, 7, 7, 8]
     """
     exact = position_buckets // 2
-    distances = np.arange(max_distance + 1)
+    distances = np.arange(max_distance + 1, dtype=np.int32)
+    if not position_buckets:
+        return distances
     logarithms = np.log(np.maximum(distances, exact) / exact)
     far = np.ceil(logarithms / logarithms[-2] * (exact - 1))
     buckets = np.where(distances <= exact, distances, exact + far)
@@ -58,9 +60,9 @@ class DistanceTable(keras.layers.Layer):
     """A learned vector for each bucket of distances, and which of them the tokens of a row need.
 
     Args:
-        position_buckets: buckets on each side.
-        max_distance: see `distance_buckets`.
-        norm: a layer that normalises the vectors.
+        position_buckets: see `distance_buckets`.
+        max_distance: likewise.
+        norm: a layer that normalises the vectors; None = none does.
         initializer_range: sigma of the truncated normal that they start from.
 
     Example:
@@ -74,38 +76,45 @@ class DistanceTable(keras.layers.Layer):
         position_buckets: int,
         max_distance: int,
         *,
-        norm: keras.layers.Layer,
+        norm: keras.layers.Layer | None,
         initializer_range: float = 0.02,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.position_buckets = position_buckets
+        self.side = position_buckets or max_distance
         self.norm = norm
         self.initializer_range = initializer_range
         self._buckets = distance_buckets(position_buckets, max_distance)
 
     def build(self, input_shape: Shape) -> None:
-        shape = (2 * self.position_buckets, input_shape[-1])
+        shape = (2 * self.side, input_shape[-1])
         self.table = self.add_weight(
             name="table", shape=shape, initializer=kernel_initializer(self.initializer_range)
         )
-        self.norm.build(shape)
+        if self.norm is not None:
+            self.norm.build(shape)
 
     def call(self, x: Tensor, training: bool = False) -> Tensors:
         """For a batch of rows (B, T, H).
 
         Returns:
-            "table" (R, H), the rows that T tokens reach: 2 T of them, or all; and "rows" (2 T + 1,)
-            int32, which of them is that of the distances -T to T.
+            "table" (R, H), the rows that T tokens reach; and "rows" (2 T + 1,) int32, which of them
+            is that of the distances -T to T.
         """
         length = ops.shape(x)[1]
-        side = self.position_buckets
-        # A bucket is no farther than its distances: of short rows the middle of the table is all.
-        known = isinstance(length, int)
-        reach = min(side, length) if known else ops.minimum(side, length)
-        table = self.norm(self.table[side - reach : side + reach], training=training)
+        side, last = self.side, len(self._buckets) - 1
+        # Short rows read the middle of the table alone, as far as the bucket of their farthest
+        # distance: the logarithm may run ahead of the distances where it has few to spread over.
+        if isinstance(length, int):
+            reach = min(side, int(self._buckets[min(length - 1, last)]) + 1)
+        else:
+            buckets = ops.convert_to_tensor(self._buckets)
+            reach = ops.minimum(side, ops.take(buckets, ops.minimum(length - 1, last)) + 1)
+        table = self.table[side - reach : side + reach]
+        if self.norm is not None:
+            table = self.norm(table, training=training)
         distances = ops.arange(-length, length + 1, dtype="int32")
-        nearest = ops.minimum(ops.abs(distances), len(self._buckets) - 1)
+        nearest = ops.minimum(ops.abs(distances), last)
         buckets = ops.sign(distances) * ops.take(ops.convert_to_tensor(self._buckets), nearest)
         return {"table": table, "rows": ops.clip(buckets, -reach, reach - 1) + reach}
 
@@ -114,8 +123,8 @@ class DisentangledAttention(SelfAttention):
     """Scores of content and content, content and distance, distance and content.
 
     With queries q and keys k of the tokens, and those of the distances' vectors under the same
-    projections, the score of i for j is the sum of q_i k_j, q_i k_(i-j) and q_(i-j) k_j over the
-    square root of D times the number of summands.
+    projections or others, the score of i for j is the sum of q_i k_j, q_i k_(i-j) and q_(i-j) k_j
+    over the square root of D times the number of summands.
 
     The distance of two tokens is that of their places in the row. In a packed row those of one
     example stand next to each other, so it is the same there, and the bias keeps the others away.
@@ -124,6 +133,7 @@ class DisentangledAttention(SelfAttention):
         num_heads: heads; divides the width of the input.
         terms: the summands besides that of the contents: of `TERMS`.
         table_dropout: rate on the vectors of the distances.
+        shared_projections: whether those have the tokens' projections, or some of their own.
         **options: of `SelfAttention`.
 
     Example:
@@ -140,11 +150,23 @@ class DisentangledAttention(SelfAttention):
         *,
         terms: tuple[str, ...] = TERMS,
         table_dropout: float = 0.0,
+        shared_projections: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(num_heads, **options)
         self.terms = terms
+        self.shared_projections = shared_projections
         self.table_dropout = Dropout(table_dropout, dtype=self.dtype_policy, name="table_dropout")
+
+    def build(self, input_shape: Shape) -> None:
+        super().build(input_shape)
+        self.distance_key = self.distance_query = None
+        if not self.shared_projections:
+            width = input_shape[-1]
+            if CONTENT_TO_POSITION in self.terms:
+                self.distance_key = self._add_dense(width, input_shape, "distance_key")
+            if POSITION_TO_CONTENT in self.terms:
+                self.distance_query = self._add_dense(width, input_shape, "distance_query")
 
     # Of the arguments of others it has no `position_ids`, see above.
     def call(
@@ -174,8 +196,7 @@ class DisentangledAttention(SelfAttention):
         query: Any
         query, key, value = self._project(x)
         table = self.table_dropout(ops.cast(shared["table"], self.compute_dtype), training=training)
-        # With the values of distances, which nobody reads: R is small.
-        far_query, far_key, _ = (part[0] for part in self._project(table[None]))  # (N, R, D)
+        far_query, far_key = self._project_distances(table)  # (N, R, D)
         if positions is not None:
             query, bias = gather_rows(query, positions), gather_rows(bias, positions)
         scale = ops.cast(self._scale, query.dtype)
@@ -184,7 +205,7 @@ class DisentangledAttention(SelfAttention):
         if CONTENT_TO_POSITION in self.terms:
             # From the distance T - 1 down to -T.
             far_keys = ops.take(far_key, ops.flip(shared["rows"][:-1]), axis=1)
-            by_distance = _times(scaled, far_keys)  # (B, N, P, 2 T)
+            by_distance = distance_products(scaled, far_keys)  # (B, N, P, 2 T)
             if positions is None:
                 products = products + relative_shift(by_distance)
             else:
@@ -192,7 +213,9 @@ class DisentangledAttention(SelfAttention):
         if POSITION_TO_CONTENT in self.terms:
             # From the distance 1 - T up to T.
             far_queries = ops.take(far_query * scale, shared["rows"][1:], axis=1)
-            by_key = relative_shift(_times(key, far_queries))  # (B, N, T, T), a row for each key
+            by_key = relative_shift(
+                distance_products(key, far_queries)
+            )  # (B, N, T, T), a row for each key
             by_query = ops.transpose(by_key, (0, 1, 3, 2))
             if positions is not None:
                 by_query = gather_rows(by_query, positions)
@@ -202,6 +225,17 @@ class DisentangledAttention(SelfAttention):
             return outputs, probabilities
         made = {"probabilities": probabilities, "scores": scores}
         return outputs, {**made, "query": query, "key": key, "value": value}
+
+    def _project_distances(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        if self.shared_projections:
+            # With the values of distances, which nobody reads: R is small.
+            query, key, _ = (part[0] for part in self._project(table[None]))
+            return query, key
+        query, key = (
+            None if dense is None else self._split_heads(dense(table[None]))[0]
+            for dense in (self.distance_query, self.distance_key)
+        )
+        return query, key
 
     @property
     def _scale(self) -> float:
@@ -223,8 +257,9 @@ class Disentangled(Part):
     name = "disentangled"
     position_buckets: int = option(
         256,
-        help="Vectors for distances on each side; even. Half of them are of one distance each.",
-        at_least=2,
+        help="Vectors for distances on each side; even. Half of them are of one distance each. "
+        "0: every distance has one of its own.",
+        at_least=0,
         at_most=1 << 14,
     )
     max_distance: int = option(
@@ -233,6 +268,11 @@ class Disentangled(Part):
     terms: tuple[str, ...] = option(
         TERMS, help="What the scores of distances are made of.", choices=TERMS
     )
+
+    shared_projections: bool = option(
+        True, help="Whether distances have the tokens' projections, or some of their own."
+    )
+    table_norm: bool = option(True, help="Whether the vectors of distances are normalised.")
 
     def check(self) -> None:
         if self.position_buckets % 2 or self.max_distance < self.position_buckets // 2 + 2:
@@ -256,13 +296,20 @@ class Disentangled(Part):
             )
 
     def count_parameters(self, config: EncoderConfig) -> int:
-        norm = 2 if config.norm == "layer" else 1
-        return (2 * self.position_buckets + norm) * config.hidden_size
+        width = config.hidden_size
+        rows = 2 * (self.position_buckets or self.max_distance)
+        count = rows * width + self.table_norm * config.count_norm(width)
+        if not self.shared_projections:
+            own = len(self.terms) * config.count_dense(width, width, "attention")
+            count += config.num_blocks * own
+        return count
 
     def make_shared(self, config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer:
-        norm = LayerNorm(
-            config.layer_norm_epsilon, kind=config.norm, dtype=kwargs.get("dtype"), name="norm"
-        )
+        norm = None
+        if self.table_norm:
+            norm = LayerNorm(
+                config.layer_norm_epsilon, kind=config.norm, dtype=kwargs.get("dtype"), name="norm"
+            )
         return DistanceTable(
             self.position_buckets,
             self.max_distance,
@@ -278,13 +325,9 @@ class Disentangled(Part):
             config.num_heads,
             terms=self.terms,
             table_dropout=config.dropout,
+            shared_projections=self.shared_projections,
             dropout=config.attention_dropout,
             initializer_range=config.initializer_range,
-            use_bias=config.use_bias,
+            use_bias=config.has_bias("attention"),
             **kwargs,
         )
-
-
-def _times(x: Tensor, of_distances: Tensor) -> Tensor:
-    """(B, N, T, D), (N, 2 T, D) -> (B, N, T, 2 T)."""
-    return ops.matmul(x, ops.transpose(of_distances, (0, 2, 1))[None])

@@ -264,7 +264,7 @@ class GlobalTokens(Part):
             window=config.window(layer),
             dropout=config.attention_dropout,
             initializer_range=config.initializer_range,
-            use_bias=config.use_bias,
+            use_bias=config.has_bias("attention"),
             **kwargs,
         )
 

@@ -222,6 +222,6 @@ class RelativeBias(Part):
             config.num_heads,
             dropout=config.attention_dropout,
             initializer_range=config.initializer_range,
-            use_bias=config.use_bias,
+            use_bias=config.has_bias("attention"),
             **kwargs,
         )

@@ -19,7 +19,7 @@ from kbert.layers.bias import PENALTY
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_positions, gather_rows
 from kbert.layers.normalization import add_and_norm
-from kbert.layers.positions import relative_shift, relative_shift_rows
+from kbert.layers.positions import distance_products, relative_shift, relative_shift_rows
 from kbert.types import Shape, Tensor, Tensors
 
 
@@ -130,12 +130,12 @@ class RelativeAttention(SelfAttention):
             raise ValueError("Relative attention reads distances: `shared`. Received: None")
         query, key, value = self._project_behind(x, memory)
         vectors = ops.cast(shared["distances"], self.compute_dtype)
-        far_key = self._split_heads(self.relative(vectors[None]))  # (1, N, S + T, D)
+        far_key = self._split_heads(self.relative(vectors[None]))[0]  # (N, S + T, D)
 
         def attend(query: Tensor, positions: Tensor | None, bias: Tensor | None) -> tuple:
             scale = ops.cast(self._scale, query.dtype)
             products = _times((query + self.content_bias[:, None]) * scale, key)
-            by_distance = _times((query + self.distance_bias[:, None]) * scale, far_key)
+            by_distance = distance_products((query + self.distance_bias[:, None]) * scale, far_key)
             if positions is None:
                 products = products + relative_shift(by_distance)
             else:

@@ -247,13 +247,20 @@ class TextRows:
 
 
 def sentence_head(encoder: keras.Model, units: int) -> SentenceHead:
-    """The dense layer on an encoder's pooled vector, in tasks "classifier"."""
-    return SentenceHead(
+    """The dense layer on an encoder's pooled vector, in tasks "classifier".
+
+    On a decoder whose rows are the text alone its bias stays zero: transformers' classifiers of GPT
+    and GPT-2, which are read and written so, have none.
+    """
+    head = SentenceHead(
         *(encoder.config, units),
         width=encoder.pooler.units,  # ELMo's is twice as wide as its words
         name="classifier",
         dtype=encoder.dtype_policy,
     )
+    bias: Any = head.dense.bias
+    bias.trainable = getattr(encoder, "has_input_tokens", True)
+    return head
 
 
 def _text_columns(table: Table) -> tuple[str, ...]:

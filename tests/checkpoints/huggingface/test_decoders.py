@@ -131,7 +131,6 @@ def test_another_rate_on_embeddings_is_said_and_left(caplog):
         ),
         (small(scale_attn_by_inverse_layer_idx=True), "layer_idx` must be False.*Received: True"),
         (small(add_cross_attention=True), "`add_cross_attention` must be False"),
-        (small(tie_word_embeddings=False), "`tie_word_embeddings` must be True"),
         (small(rotary=True), "Every key .* understood.*unknown rotary in there"),
         (small("openai-gpt", afn="gelu_new"), "must be one of gelu, relu, silu, swish. Received"),
         (small("openai-gpt", n_inner=3), "unknown n_inner"),

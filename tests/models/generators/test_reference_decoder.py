@@ -101,6 +101,42 @@ def test_states_and_logits_equal_hugging_face(model_type, tmp_path):
     assert_close(ours["logits"], logits, 1e-4, "logits")
 
 
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        # What the file says goes before half of `local_attention`.
+        ("modernbert-decoder", {"sliding_window": 7}),
+        ("modernbert-decoder", {"sliding_window": 1, "local_attention": 3}),
+        ("modernbert-decoder", {"sliding_window": 500}),
+        ("modernbert-decoder", {"local_attention": 11}),
+        ("modernbert-decoder", {"hidden_activation": "silu"}),
+        ("modernbert-decoder", {"classifier_activation": "relu", "classifier_bias": True}),
+        ("modernbert-decoder", {"attention_bias": True, "decoder_bias": False}),
+        ("modernbert-decoder", {"mlp_bias": True, "norm_bias": True}),
+        ("modernbert-decoder", {"num_attention_heads": 1}),
+        ("gpt2", {"n_head": 1, "activation_function": "relu"}),
+        ("openai-gpt", {"n_head": 1, "afn": "silu"}),
+    ],
+)
+def test_unusual_configs_there_and_back(model_type, changes, tmp_path):
+    model = reference(model_type, **changes)
+    model.save_pretrained(tmp_path / "theirs")
+    decoder = Decoder.from_preset(tmp_path / "theirs")
+    with torch.no_grad():
+        theirs = run(model, inputs()).logits.numpy()
+    assert_close(to_numpy(decoder.logits(decoder(inputs())["sequence"])), theirs, 1e-4)
+    # A token at a time, with the cache.
+    logits, cache = decoder.prefill(inputs()[:, :15], None, max_new_tokens=3)
+    for t in range(3):
+        assert_close(to_numpy(logits), theirs[:, 14 + t], 1e-4, f"step {t}")
+        logits, cache = decoder.step(inputs()[:, 15 + t], cache, t)
+    decoder.save_to_preset(tmp_path / "ours", format="huggingface")
+    written = type(model).from_pretrained(tmp_path / "ours", attn_implementation="eager").eval()
+    with torch.no_grad():
+        assert_close(run(written, inputs()).logits.numpy(), theirs, 1e-4)
+
+
 @pytest.mark.jax_slow
 @pytest.mark.parametrize("model_type", MODELS)
 def test_gradients_equal_hugging_face(model_type):

@@ -169,7 +169,8 @@ def test_distances_beyond_the_largest_bucket_share_a_row(half, more, length):
     table = DistanceTable(2 * half, half + more, norm=LayerNorm(1e-7))
     made = table(np.zeros((1, length, 4), "float32"))
     rows = to_numpy(made["rows"]).astype(int)
-    reached = min(length, 2 * half)
+    last = min(length - 1, half + more)
+    reached = min(2 * half, distance_buckets(2 * half, half + more)[last] + 1)
     assert made["table"].shape == (2 * reached, 4)
     assert rows.min() >= 0
     assert rows.max() < 2 * reached
@@ -193,9 +194,43 @@ def test_buckets_are_those_of_transformers():
         np.testing.assert_array_equal(ours, np.clip(theirs, -side, side - 1))
 
 
-@pytest.mark.parametrize("changes", [{}, {"num_layer_groups": 1}, {"norm": "rms"}])
+@pytest.mark.parametrize(
+    ("buckets", "farthest"), [(64, 64), (8, 8), (8, 6), (32, 43), (32, 44), (256, 256), (0, 9)]
+)
+def test_buckets_may_run_ahead_of_their_distances(buckets, farthest):
+    """With few distances to spread over, a row of T tokens reads beyond T rows of the table."""
+    table = DistanceTable(buckets, farthest, norm=None)
+    table.build((None, None, H))
+    table.table.assign(np.arange(2.0 * table.side)[:, None] * np.ones(H))
+    for length in range(1, farthest + 3):
+        made = table(np.zeros((1, length, H)))
+        rows = to_numpy(made["rows"]).astype(int)[1:-1]  # no token is as far as the ends
+        found = to_numpy(made["table"])[rows, 0]
+        distances = np.arange(1 - length, length)
+        of_all = distance_buckets(buckets, farthest)[np.minimum(abs(distances), farthest)]
+        expected = np.clip(np.sign(distances) * of_all, -table.side, table.side - 1) + table.side
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"num_layer_groups": 1},
+        {"norm": "rms"},
+        {
+            "part": {
+                "name": "disentangled",
+                "position_buckets": 0,
+                "max_distance": 7,
+                "shared_projections": False,
+                "table_norm": False,
+            }
+        },
+    ],
+)
 def test_the_description_counts_it(changes):
-    config = tiny_config(**KINDS["disentangled"], **changes)
+    config = tiny_config(**{**KINDS["disentangled"], **changes})
     assert describe(config).held_parameters == Encoder(config).count_params()
     assert "part                disentangled" in str(describe(config))
 

@@ -84,6 +84,30 @@ def test_classes_are_those_of_transformers_there_and_back(tmp_path, tokenizer, m
     assert_close(softmax(their_logits(back, tokenizer, TEXTS)), wanted, 1e-5)
 
 
+@pytest.mark.parametrize("model_type", CLASSES)
+def test_a_classifier_is_trained_and_written_back(tmp_path, tokenizer, model_type):
+    """Its tokenizer has a token for padding, so that transformers reads a batch."""
+    roles = {"pad": "<pad>", **dict.fromkeys(("unk", "cls", "sep"), "<|endoftext|>")}
+    padded = kbert.BytePairTokenizer(
+        [*CHARACTERS, "<|endoftext|>", "<pad>"], [], special_tokens=roles
+    )
+    saved(tmp_path / "theirs", padded, model_type, "ForSequenceClassification")
+    task = TextClassifier.from_preset(tmp_path / "theirs")
+    table = [{"text": text, "label": name} for text, name in zip(TEXTS, NAMES, strict=False)]
+    task.fit(table, epochs=2, batch_size=2, learning_rate=1e-3, verbose=0)
+    assert not np.any(task.classifier.dense.bias)
+    task.save_to_preset(tmp_path / "back", format="huggingface")
+    back = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "back").eval()
+    assert type(back).__name__ == f"{CLASSES[model_type]}ForSequenceClassification"
+    assert back.config.pad_token_id == padded.pad_id
+    rows = [padded.encode(text).numpy().tolist() for text in TEXTS]
+    width = max(map(len, rows))
+    ids = torch.tensor([row + [padded.pad_id] * (width - len(row)) for row in rows])
+    with torch.no_grad():
+        logits = back(ids, attention_mask=(ids != padded.pad_id).long()).logits.numpy()
+    assert_close(probabilities(task, TEXTS), softmax(logits), 1e-5)
+
+
 @pytest.mark.slow
 def test_an_export_reads_the_text_alone_too(tmp_path, tokenizer):
     import tensorflow as tf

@@ -13,7 +13,7 @@ from kbert.checkpoints.huggingface.architectures.bert_kin import TASK_PART, Erni
 from kbert.checkpoints.huggingface.architectures.convbert import PART as CONVOLUTION
 from kbert.checkpoints.huggingface.architectures.convbert import ConvBert
 from kbert.checkpoints.huggingface.architectures.deberta import PART as DISENTANGLED
-from kbert.checkpoints.huggingface.architectures.deberta import DebertaV2
+from kbert.checkpoints.huggingface.architectures.deberta import Deberta, DebertaV2
 from kbert.checkpoints.huggingface.architectures.distilbert import DistilBert
 from kbert.checkpoints.huggingface.architectures.electra import Electra
 from kbert.checkpoints.huggingface.architectures.gpt2 import Gpt2
@@ -27,7 +27,7 @@ from kbert.checkpoints.huggingface.architectures.mpnet import PART as RELATIVE_B
 from kbert.checkpoints.huggingface.architectures.mpnet import MpNet
 from kbert.checkpoints.huggingface.architectures.openai_gpt import OpenAIGpt
 from kbert.checkpoints.huggingface.architectures.reformer import Reformer
-from kbert.checkpoints.huggingface.architectures.roberta import Roberta, XlmRoberta
+from kbert.checkpoints.huggingface.architectures.roberta import Camembert, Roberta, XlmRoberta
 from kbert.checkpoints.huggingface.architectures.rotary.eurobert import EuroBert
 from kbert.checkpoints.huggingface.architectures.rotary.neobert import NeoBert
 from kbert.checkpoints.huggingface.architectures.rotary.nomic import NomicBert
@@ -43,7 +43,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         *(Bert(), Roberta(), XlmRoberta(), Albert(), DistilBert(), Electra(), ModernBert()),
         *(DebertaV2(), NeoBert(), EuroBert(), NomicBert(), RoFormer(), MosaicBert(), Ernie()),
         *(Longformer(), MobileBert(), MpNet(), ConvBert(), XlNet(), Reformer(), Gpt2()),
-        *(OpenAIGpt(), ModernBertDecoder()),
+        *(OpenAIGpt(), ModernBertDecoder(), Camembert(), Deberta()),
     )
 }
 
@@ -152,10 +152,11 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
     MosaicBERT. With rotary positions and norms behind the parts it is NomicBERT where it is gated,
     RoFormer where not; with the root mean square before them NeoBERT where all of that one's values
     are its, else EuroBERT; else ModernBERT. One with `num_layer_groups` is ALBERT's; one
-    with `embedding_size`, a pooler with GELU, or a discriminator is ELECTRA's. With segments it is
-    BERT. Without, it is DistilBERT where epsilon is 1e-12 and there is no pooler but one with ReLU;
-    else XLM-RoBERTa over a unigram vocabulary and RoBERTa over another. Several architectures can
-    be the same function; name the one that is meant where this order finds another.
+    with `embedding_size`, a pooler with GELU, or a discriminator is ELECTRA's. One without
+    `padding_id` is BERT with segments, and without them DistilBERT where epsilon is 1e-12 and there
+    is no pooler but one with ReLU. All others are XLM-RoBERTa over a unigram vocabulary and RoBERTa
+    over another. Several architectures can be the same function; name the one that is meant where
+    this order finds another.
 
     Args:
         config: the model's.
@@ -210,9 +211,10 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
         return "electra"
     if any(name.startswith("discriminator/") for name in names):
         return "electra"
-    if config.num_segments:
+    if config.num_segments and config.padding_id is None:
         return "bert"
-    if config.layer_norm_epsilon == 1e-12 and config.pooler_activation in (None, "relu"):
+    like_distilbert = config.layer_norm_epsilon == 1e-12 and config.padding_id is None
+    if like_distilbert and config.pooler_activation in (None, "relu"):
         return "distilbert"
     return "xlm-roberta" if tokenizer_kind == "unigram" else "roberta"
 
@@ -220,8 +222,8 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
 def usual_pooler(config: EncoderConfig, names: Iterable[str], tokenizer_kind: str | None) -> str:
     """The activation of the dense layer under a classifier, in the architecture a model is.
 
-    BERT, ALBERT and RoBERTa have tanh, DistilBERT ReLU, ELECTRA and DeBERTa GELU; what no
-    architecture is has BERT's.
+    BERT, ALBERT and RoBERTa have tanh, DistilBERT ReLU, ELECTRA and DeBERTa GELU, ModernBERT and
+    RoFormer that of their other heads; what no architecture is has BERT's.
 
     Args:
         config: the encoder's, without a pooler.
@@ -235,4 +237,4 @@ def usual_pooler(config: EncoderConfig, names: Iterable[str], tokenizer_kind: st
     """
     if config.kind not in {x.config_class.kind for x in ARCHITECTURES.values()}:
         return "tanh"
-    return ARCHITECTURES[infer(config, names, tokenizer_kind)].pooler_activations[0]
+    return ARCHITECTURES[infer(config, names, tokenizer_kind)].usual_pooler(config)

@@ -48,7 +48,7 @@ REQUIRED = {
     "is_encoder_decoder": (False, None),
     "add_cross_attention": (False, None),
     "position_embedding_type": ("absolute", None),
-    "tie_word_embeddings": (True, None),
+    "tie_word_embeddings": (True, False, None),  # the weights say it
     "pruned_heads": ({}, None),
     "quantization_config": (None,),
 }
@@ -185,6 +185,14 @@ class Architecture:
         """Of the dense layer under `head`, which kbert has as the pooler."""
         return self.pooler_activations[0]
 
+    def usual_pooler(self, config: Any) -> str:
+        """The activation of a new dense layer under a classifier."""
+        return self.pooler_activations[0]
+
+    def head_activation(self, content: Mapping[str, Any], source: str) -> str | None:
+        """Of the dense layers under the logits of heads; None = the encoder's."""
+        return self.masked_lm_activation
+
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         """Before the renames of reading: what kbert has no weight for goes into others."""
         return arrays
@@ -199,6 +207,7 @@ class Architecture:
         if not isinstance(config, kind) or config.kind != kind.kind:
             return [f"its config is of the kind {kind.__name__}"]
         told = {*self.fields.values(), *self.unsaid, *self.own_fields}
+        told |= {"head_activation"} if self.masked_lm_activation else set()
         values = {
             field.name: field.default
             for field in dataclasses.fields(kind)
@@ -211,6 +220,11 @@ class Architecture:
         ]
         if config.activation not in self.activations.values():
             found.append(f"it has no activation {config.activation!r}")
+        if self.masked_lm_activation and config.head_activation not in (
+            None,
+            self.masked_lm_activation,
+        ):
+            found.append(f"its masked-LM head has the activation {self.masked_lm_activation!r}")
         return found + self.misfits(config)
 
     def misfits(self, config: Any) -> list[str]:
@@ -229,11 +243,11 @@ class Architecture:
     def check_masked_lm(self, config: Any, arrays: Arrays) -> None:
         """Raises where the masked-LM head has another activation there than in kbert."""
         own = self.masked_lm_activation
-        if own and own != config.activation and "masked_lm/bias" in arrays:
+        if own and own != config.transform_activation and "masked_lm/bias" in arrays:
             raise ValueError(
                 f"The masked-LM head of {self.title} has the activation {own!r} whatever the "
-                "config says; kbert's has the encoder's. "
-                f"Received: activation={config.activation!r}"
+                "config says. Received: a head with the activation "
+                f"{config.transform_activation!r}"
             )
 
 
@@ -249,6 +263,11 @@ def check_head_size(
             f"`{key}` must be the share of the hidden width that each head has. "
             f"Received: {size!r}, of {heads!r} heads and a width of {width!r}, in {source}"
         )
+
+
+def clipped(window: Any, widest: int | None) -> Any:
+    """A window, or the widest that makes a difference; what is no number stays for the config."""
+    return min(window, widest) if isinstance(window, int) and widest else window
 
 
 def dense(name: str, *sources: str) -> tuple[Rule, Rule]:

@@ -1,12 +1,13 @@
-"""Hugging Face's DeBERTa-v2, which DeBERTa-v3's checkpoints are of.
+"""Hugging Face's DeBERTa-v2, which DeBERTa-v3's checkpoints are of, and the first DeBERTa.
 
-(He et al. 2021, https://arxiv.org/abs/2111.09543.) The sizes of version 2 above large have a
-convolution beside the first layer, which kbert has not.
+(He et al. 2021, https://arxiv.org/abs/2111.09543, and 2020, https://arxiv.org/abs/2006.03654.) The
+sizes of version 2 above large have a convolution beside the first layer, which kbert has not.
 """
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 from absl import logging
 
 from kbert.checkpoints.huggingface.architectures.base import (
@@ -31,17 +32,19 @@ USUAL: dict[str, Any] = {
     "position_buckets": 256,
     "max_distance": 512,
     "terms": ("content_to_position", "position_to_content"),
+    "shared_projections": True,
+    "table_norm": True,
 }
 _TERMS = {"p2c": "position_to_content", "c2p": "content_to_position"}
-# Keys that must be there with this value: absent, transformers takes another.
-_ATTENTION = {
-    "relative_attention": True,
-    "position_biased_input": False,
-    "share_att_key": True,
-    "norm_rel_ebd": "layer_norm",
-}
+_RELATIVE = "relative_attention"  # absent, transformers takes False
 # The masked-LM head of `legacy` files and of Microsoft's own, of one function.
 _HEAD, _OTHER_HEAD = "cls.predictions.transform.", "lm_predictions.lm_head."
+# Names within an attention of the first version -> of the second.
+_FIRST_NAMES = {
+    "q_bias": "query_proj.bias",
+    "v_bias": "value_proj.bias",
+    **{f"pos_q_proj.{kind}": f"pos_query_proj.{kind}" for kind in ("weight", "bias")},
+}
 _BIAS, _OTHER_BIAS = "cls.predictions.bias", "lm_predictions.lm_head.bias"
 
 
@@ -70,7 +73,10 @@ class DebertaV2(Architecture):
     }
     required: ClassVar[Mapping[str, tuple]] = {
         **REQUIRED,
-        **{key: (value,) for key, value in _ATTENTION.items()},
+        _RELATIVE: (True,),
+        "position_biased_input": (True, False),
+        "share_att_key": (False, True),
+        "norm_rel_ebd": ("none", "layer_norm"),
         "conv_kernel_size": (0, None),
     }
     # Read in `read_fields`, but for the first two lines: they are of the convolution, of the names
@@ -80,8 +86,7 @@ class DebertaV2(Architecture):
         "embedding_size max_relative_positions pooler_hidden_act pooler_hidden_size pos_att_type "
         "position_buckets".split()
     )
-    own_fields = (*Architecture.own_fields, "part")
-    fixed: ClassVar[Mapping[str, Any]] = {"positions": "none"}
+    own_fields = (*Architecture.own_fields, "part", "positions")
     head_dropouts = dict.fromkeys(("classifier", "choice"), ("cls_dropout", None))
     pooler_activations = ("gelu", *sorted({*ACTIVATIONS.values()} - {"gelu"}))
     min_segments = 0
@@ -92,6 +97,15 @@ class DebertaV2(Architecture):
             *(_renamed(rule) for rule in table),
             Rule("encoder/shared/table", ("deberta.encoder.rel_embeddings.weight",)),
             *norm("encoder/shared/norm", "deberta.encoder.LayerNorm"),
+            *(
+                rule
+                for i in range(config.num_layers)
+                for name in ("key", "query")
+                for rule in dense(
+                    f"encoder/layers/{i}/attention/distance_{name}",
+                    f"deberta.encoder.layer.{i}.attention.self.pos_{name}_proj",
+                )
+            ),
             *dense("encoder/pooler", "pooler.dense"),
             *dense("masked_lm/transform", f"{_HEAD}dense"),
             *norm("masked_lm/norm", f"{_HEAD}LayerNorm"),
@@ -101,12 +115,11 @@ class DebertaV2(Architecture):
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         found = super().read_fields(content, source)
-        for key, value in _ATTENTION.items():
-            if key not in content:
-                raise ValueError(
-                    f"`{key}` must be {value!r} in a config of Hugging Face's {self.title} that "
-                    f"kbert reads. Received: none in {source}"
-                )
+        if _RELATIVE not in content:
+            raise ValueError(
+                f"`{_RELATIVE}` must be True in a config of Hugging Face's {self.title} that "
+                f"kbert reads. Received: none in {source}"
+            )
         for key in ("embedding_size", "pooler_hidden_size"):
             if content.get(key) not in (None, found["hidden_size"]):
                 raise ValueError(
@@ -119,29 +132,35 @@ class DebertaV2(Architecture):
                 *(content["pooler_dropout"], source),
             )
         distance = _count(content, "max_relative_positions", -1, source)
-        buckets = _count(content, "position_buckets", -1, source)
-        if buckets < 1:
-            raise ValueError(
-                "`position_buckets` must be given: kbert's disentangled attention has buckets of "
-                f"distances. Received: {buckets} in {source}"
-            )
         part: dict[str, Any] = {
             "name": PART,
-            "position_buckets": buckets,
+            "position_buckets": max(_count(content, "position_buckets", -1, source), 0),
             "max_distance": found["max_positions"] if distance < 1 else distance,
         }
         terms = _read_terms(content.get("pos_att_type"), source)
         if len(terms) < len(_TERMS):
             part["terms"] = terms
-        return {**found, "part": part}
+        part |= self._read_table(content)
+        positions = "learned" if content.get("position_biased_input", True) else "none"
+        return {**found, "part": part, "positions": positions}
+
+    def _read_table(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of the part: the norm of the distances' vectors and their projections."""
+        return {
+            **({} if content.get("share_att_key", False) else {"shared_projections": False}),
+            **({} if content.get("norm_rel_ebd") == "layer_norm" else {"table_norm": False}),
+        }
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         options = {**USUAL, **config.part}
         distance = options["max_distance"]
         return {
             **super().write_fields(config, tokenizer),
-            **_ATTENTION,
-            "position_buckets": options["position_buckets"],
+            _RELATIVE: True,
+            "position_biased_input": config.positions == "learned",
+            "share_att_key": options["shared_projections"],
+            "norm_rel_ebd": "layer_norm" if options["table_norm"] else "none",
+            "position_buckets": options["position_buckets"] or -1,
             "max_relative_positions": -1 if distance == config.max_positions else distance,
             "pos_att_type": "|".join(
                 there for there, here in _TERMS.items() if here in options["terms"]
@@ -169,6 +188,81 @@ class DebertaV2(Architecture):
         found = super().misfits(config)
         if config.part is None or config.part["name"] != PART:
             found.append(f"its part is {PART!r}")
+        if config.positions not in ("learned", "none"):
+            found.append("its positions are learned, if tokens have any")
+        return found
+
+
+class Deberta(DebertaV2):
+    """Every distance has a vector of its own, with projections of its own; keys have no bias."""
+
+    model_type = "deberta"
+    title = "DeBERTa"
+    class_prefix = "Deberta"
+    required: ClassVar[Mapping[str, tuple]] = {
+        **REQUIRED,
+        _RELATIVE: (True,),
+        "position_biased_input": (True, False),
+        "talking_head": (False, None),
+    }
+    ignored = (DebertaV2.ignored - {"position_buckets"}) | {"padding_idx"}
+
+    def _read_table(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        return {"shared_projections": False, "table_norm": False}
+
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
+        fields = super().write_fields(config, tokenizer)
+        others = ("share_att_key", "norm_rel_ebd", "position_buckets")
+        return {key: value for key, value in fields.items() if key not in others}
+
+    def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
+        """To version 2's names: three projections for one, whose rows are those of a head."""
+        heads = content["num_attention_heads"]
+        folded: dict[str, np.ndarray] = {}
+        for name, array in super().fold(arrays, content).items():
+            before, inner, kind = name.partition(".attention.self.")
+            place = before + inner
+            if kind == "in_proj.weight" and len(array) % (3 * heads) == 0:
+                parts = array.reshape(heads, 3, -1, array.shape[1]).swapaxes(0, 1)
+                for part, rows in zip(("query", "key", "value"), parts, strict=True):
+                    folded[f"{place}{part}_proj.weight"] = rows.reshape(-1, array.shape[1])
+                folded[f"{place}key_proj.bias"] = np.zeros(len(array) // 3, array.dtype)
+            elif kind == "pos_proj.weight":
+                folded[f"{place}pos_key_proj.weight"] = array
+                folded[f"{place}pos_key_proj.bias"] = np.zeros(len(array), array.dtype)
+            else:
+                folded[place + _FIRST_NAMES.get(kind, kind)] = array
+        return folded
+
+    def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
+        heads = content["num_attention_heads"]
+        names = {there: here for here, there in _FIRST_NAMES.items()}
+        unfolded: dict[str, np.ndarray] = {}
+        for name, array in arrays.items():
+            before, inner, kind = name.partition(".attention.self.")
+            place = before + inner
+            if kind in ("key_proj.bias", "pos_key_proj.bias"):
+                if np.any(array):
+                    raise ValueError(
+                        f"Keys of {self.title} have no bias: write the model as DeBERTa-v2, "
+                        f"architecture='deberta-v2'. Received: {name} of up to "
+                        f"{np.abs(array).max():.3g}"
+                    )
+            elif kind == "query_proj.weight":
+                parts = [arrays[f"{place}{part}_proj.weight"] for part in ("query", "key", "value")]
+                stacked = np.stack([x.reshape(heads, -1, x.shape[1]) for x in parts], axis=1)
+                unfolded[f"{place}in_proj.weight"] = stacked.reshape(-1, array.shape[1])
+            elif kind == "pos_key_proj.weight":
+                unfolded[f"{place}pos_proj.weight"] = array
+            elif kind not in ("key_proj.weight", "value_proj.weight"):
+                unfolded[place + names.get(kind, kind)] = array
+        return unfolded
+
+    def misfits(self, config: EncoderConfig) -> list[str]:
+        found = super().misfits(config)
+        options = {**USUAL, **(config.part or {})}
+        if any(options[x] for x in ("position_buckets", "shared_projections", "table_norm")):
+            found.append("its distances have no buckets, and projections of their own")
         return found
 
 

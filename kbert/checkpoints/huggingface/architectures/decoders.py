@@ -130,7 +130,9 @@ class DecoderArchitecture(Architecture):
         if tokenizer is None:
             return fields
         # Ends of texts, which transformers stops at.
-        return {**fields, "bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
+        fields |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
+        # By which its classifiers find the last token.
+        return fields if tokenizer.pad_id is None else {**fields, "pad_token_id": tokenizer.pad_id}
 
     def misfits(self, config: Any) -> list[str]:
         return []

@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from kbert.checkpoints.huggingface.architectures.base import REQUIRED, dense
+from kbert.checkpoints.huggingface.architectures.base import REQUIRED, clipped, dense
 from kbert.checkpoints.huggingface.architectures.roberta import Roberta
 from kbert.checkpoints.renames import Rule
 from kbert.configs.transformer import GLOBAL
@@ -55,6 +55,8 @@ class Longformer(Roberta):
             pattern = windows[:1] if all(x == windows[0] for x in windows) else windows
         else:
             pattern = [windows]
+        widest = 2 * found["max_positions"] if isinstance(found["max_positions"], int) else None
+        pattern = [clipped(window, widest) for window in pattern]
         return {**found, "attention_pattern": pattern, "part": {"name": PART}}
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:

@@ -4,18 +4,22 @@
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+import numpy as np
 from absl import logging
 
 from kbert.checkpoints.huggingface.architectures.base import (
+    ACTIVATIONS,
     IGNORED,
     REQUIRED,
     SIZES,
     Architecture,
+    clipped,
     dense,
     norm,
 )
+from kbert.checkpoints.keys import known_activation
 from kbert.checkpoints.renames import Rule
 from kbert.checkpoints.sizes import MOST_LAYERS
 from kbert.configs.encoder import EncoderConfig
@@ -26,9 +30,10 @@ from kbert.types import Arrays
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _THETAS = {_FULL: ("global_rope_theta", 160_000.0), _SLIDING: ("local_rope_theta", 10_000.0)}
 _POOLINGS = {"cls": "first", "mean": "mean"}
-_BIASES = ("attention_bias", "mlp_bias", "classifier_bias")
+# Key -> part of `has_bias`.
+_BIASES = {"attention_bias": "attention", "mlp_bias": "feed_forward", "classifier_bias": "heads"}
 # The dense layer and the norm of heads go by one name there; of a classifier they are the pooler.
-_HEAD, _POOLER, _TOKENS, _OTHER = "head.", "pooler.", "token_head.", "classifier.head."
+_HEAD, _POOLER, _TOKENS = "head.", "pooler.", "token_head."
 # Keys that versions before 5 wrote in the place of the last two.
 _FORMER = ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")
 _PATTERN = ("local_attention", "layer_types", "rope_parameters")
@@ -61,10 +66,9 @@ class ModernBert(Architecture):
     }
     required: ClassVar[Mapping[str, tuple]] = {
         **REQUIRED,
-        "decoder_bias": (True,),
+        "decoder_bias": (True, False),
         # No code reads it; the second is what Ettin's and mmBERT's files say.
         "position_embedding_type": ("absolute", "sans_pos", None),
-        "classifier_activation": ("gelu",),
     }
     # The first lines are of the loss, of kernels and of how weights are drawn; `layer_norm_eps` and
     # `rope_theta` repeat others in published files.
@@ -73,13 +77,14 @@ class ModernBert(Architecture):
         | frozenset(
             "sparse_prediction sparse_pred_ignore_index repad_logits_with_grad reference_compile "
             "deterministic_flash_attn initializer_cutoff_factor cls_token_id sep_token_id "
-            "layer_norm_eps classifier_pooling mlp_dropout norm_bias".split()
+            "layer_norm_eps classifier_activation classifier_pooling mlp_dropout "
+            "norm_bias".split()
         )
         | {*_BIASES, *_FORMER, *_PATTERN}
     )
     own_fields: ClassVar[tuple[str, ...]] = (
         *("attention_pattern", "rotary_base", "local_rotary_base", "norm", "use_bias"),
-        *("num_layer_groups", "embedding_size", "pooling"),
+        *("num_layer_groups", "embedding_size", "pooling", "bias_exceptions", "head_activation"),
     )
     fixed: ClassVar[Mapping[str, Any]] = {
         "num_segments": 0,
@@ -91,11 +96,10 @@ class ModernBert(Architecture):
         "token_transform": True,
     }
     head_dropouts: ClassVar[Mapping[str, tuple[str, float | None]]] = dict.fromkeys(
-        ("classifier", "choice", "tokens", "span"), ("classifier_dropout", 0.0)
+        ("classifier", "choice", "tokens"), ("classifier_dropout", 0.0)
     )
-    pooler_activations = ("gelu",)
+    pooler_activations = ("gelu", *sorted({*ACTIVATIONS.values()} - {"gelu"}))
     min_segments = 0
-    masked_lm_activation = "gelu"
 
     def rules(self, config: Any, head: str | None) -> list[Rule]:
         table = [
@@ -141,19 +145,24 @@ class ModernBert(Architecture):
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         found = super().read_fields(content, source)
-        biases = {key: content.get(key, False) for key in _BIASES}
-        if len(set(map(bool, biases.values()))) > 1:
-            raise ValueError(
-                f"kbert's dense layers all have a bias or none. Received: {biases} in {source}"
-            )
+        biases = {key: bool(content.get(key, False)) for key in _BIASES}
+        of_others = biases.pop("mlp_bias")
         if content.get("mlp_dropout", 0.0) != found["dropout"]:
             logging.warning(
                 "kbert's encoder has one rate of dropout, that of ModernBERT's embedding_dropout, "
                 "%s; not used: mlp_dropout, %s, in %s",
                 *(found["dropout"], content.get("mlp_dropout", 0.0), source),
             )
+        if "QuestionAnswering" in str(content.get("architectures")):
+            rate = content.get("classifier_dropout") or 0.0
+            if rate:
+                logging.warning(
+                    "kbert's head for answers has no dropout; not used: classifier_dropout, %s, "
+                    "in %s",
+                    *(rate, source),
+                )
         kinds = _layer_types(content, found["num_layers"], source)
-        window = content.get("local_attention", 128)
+        window = self._window(content, found["max_positions"])
         pooling = content.get("classifier_pooling", "cls")
         if pooling not in list(_POOLINGS):  # of any kind
             raise ValueError(
@@ -165,12 +174,20 @@ class ModernBert(Architecture):
         return {
             **found,
             "pooling": _POOLINGS[pooling],
-            "use_bias": bool(biases["attention_bias"]),
+            "use_bias": of_others,
+            "bias_exceptions": tuple(_BIASES[key] for key, x in biases.items() if x != of_others),
             "norm": "layer" if content.get("norm_bias", False) else "layer_no_bias",
             "attention_pattern": tuple(GLOBAL if kind == _FULL else window for kind in kinds),
             "rotary_base": thetas[_FULL],
             "local_rotary_base": thetas[_SLIDING] if windowed else None,
         }
+
+    def _window(self, content: Mapping[str, Any], max_positions: Any) -> Any:
+        """Twice what a token sees on either side: of an odd window half is rounded down."""
+        window = content.get("local_attention", 128)
+        if not isinstance(window, int):
+            return window
+        return clipped(window // 2 * 2, 2 * max_positions)
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         windows = [config.window(layer) for layer in range(config.num_layers)]
@@ -180,7 +197,10 @@ class ModernBert(Architecture):
         fields = {
             **super().write_fields(config, tokenizer),
             "mlp_dropout": config.dropout,
-            **dict.fromkeys(_BIASES, config.use_bias),
+            **{key: config.has_bias(part) for key, part in _BIASES.items()},
+            "classifier_activation": next(
+                there for there, here in ACTIVATIONS.items() if here == config.transform_activation
+            ),
             "norm_bias": config.norm == "layer",
             "classifier_pooling": "mean" if getattr(config, "pooling", "") == "mean" else "cls",
             "local_attention": next((window for window in windows if window is not None), 128),
@@ -196,11 +216,21 @@ class ModernBert(Architecture):
         ids = {"cls_token_id": tokenizer.cls_id, "sep_token_id": tokenizer.sep_id}
         return {**fields, **ids, "bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
 
+    def head_activation(self, content: Mapping[str, Any], source: str) -> str | None:
+        name = content.get("classifier_activation", "gelu")
+        return known_activation(name, ACTIVATIONS, "`classifier_activation`", source)
+
+    def usual_pooler(self, config: Any) -> str:
+        return cast(str, config.transform_activation)
+
+    def pooler_activation(self, content: Mapping[str, Any], head: str | None) -> str:
+        return cast(str, self.head_activation(content, "the config"))
+
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        if "decoder.bias" in arrays or "decoder.weight" in arrays:
-            return arrays
         head = self.classifier(content, arrays)
-        place = {None: _OTHER, "tokens": _TOKENS, "span": _TOKENS}.get(head, _POOLER)
+        if head is None:
+            return with_decoder_bias(arrays, f"{_HEAD}dense.weight")
+        place = _TOKENS if head in ("tokens", "span") else _POOLER
         return {_moved(name, _HEAD, place): array for name, array in arrays.items()}
 
     def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
@@ -216,7 +246,19 @@ class ModernBert(Architecture):
             found.append("its windows are of one size")
         if config.norm == "rms":
             found.append("its norms take the mean away")
+        if "gate" in config.bias_exceptions:
+            found.append("its gates have a bias where its other feed-forward layers have one")
+        if getattr(config, "pooler_activation", None) not in (None, config.transform_activation):
+            found.append("its pooler has the activation of its other heads")
         return found
+
+
+def with_decoder_bias(arrays: Arrays, transform: str) -> Arrays:
+    """Without `decoder_bias` the logits of tokens have none, which is one of zeros."""
+    tokens = arrays.get("model.embeddings.tok_embeddings.weight")
+    if transform not in arrays or "decoder.bias" in arrays or tokens is None:
+        return arrays
+    return {**arrays, "decoder.bias": np.zeros(len(tokens), tokens.dtype)}
 
 
 def _layer_types(content: Mapping[str, Any], num_layers: Any, source: str) -> list[str]:
@@ -247,6 +289,8 @@ def _theta(content: Mapping[str, Any], kind: str, source: str) -> float:
     theta = content.get(key, usual)
     rope = content.get("rope_parameters")
     if rope is None:
+        return theta
+    if isinstance(rope, dict) and {*rope} <= {*_THETAS} and rope.get(kind) is None:
         return theta
     said: Any = rope.get(kind) if isinstance(rope, dict) else None
     extra = set(said) - {"rope_type", "rope_theta"} if isinstance(said, dict) else {"nothing"}

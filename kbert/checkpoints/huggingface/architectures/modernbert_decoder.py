@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from kbert.checkpoints.huggingface.architectures.base import dense, norm
-from kbert.checkpoints.huggingface.architectures.modernbert import ModernBert
+from kbert.checkpoints.huggingface.architectures.base import clipped, dense, norm
+from kbert.checkpoints.huggingface.architectures.modernbert import ModernBert, with_decoder_bias
 from kbert.checkpoints.renames import Rule
 from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
-from kbert.configs.transformer import GLOBAL
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays
 
@@ -24,13 +23,13 @@ class ModernBertDecoder(ModernBert):
     class_prefix = "ModernBertDecoder"
     causal_class = "ForCausalLM"
     heads = ("lm_head.", "decoder.", "head.", "classifier.")
-    ignored = ModernBert.ignored | {"sliding_window"}  # half of `local_attention`, always
+    ignored = ModernBert.ignored | {"sliding_window"}
     own_fields: ClassVar[tuple[str, ...]] = (
         "attention_pattern",
         "rotary_base",
         "local_rotary_base",
         "norm",
-        "use_bias",
+        *("use_bias", "bias_exceptions", "head_activation"),
     )
     fixed: ClassVar[Mapping[str, Any]] = {
         "positions": "rotary",
@@ -74,7 +73,7 @@ class ModernBertDecoder(ModernBert):
         return None  # on a layer of its own there, which kbert's classifiers of decoders have not
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        return arrays
+        return with_decoder_bias(arrays, "lm_head.dense.weight")
 
     def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         return arrays
@@ -82,16 +81,19 @@ class ModernBertDecoder(ModernBert):
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         found = super().read_fields(content, source)
         del found["pooling"]
-        found["attention_pattern"] = tuple(
-            window if window == GLOBAL or not isinstance(window, int) else window // 2
-            for window in found["attention_pattern"]
-        )
         return found
+
+    def _window(self, content: Mapping[str, Any], max_positions: Any) -> Any:
+        """`sliding_window`, which transformers writes; else half of `local_attention`."""
+        window = content.get("local_attention", 128)
+        window = content.get("sliding_window", window // 2 if isinstance(window, int) else window)
+        return clipped(window, max_positions)
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         fields = super().write_fields(config, tokenizer)
         del fields["classifier_pooling"]
         if any(config.window(layer) is not None for layer in range(config.num_layers)):
+            fields["sliding_window"] = fields["local_attention"]
             fields["local_attention"] *= 2
         if tokenizer is None:  # its ids must be numbers, but of the end
             fields |= dict.fromkeys(

@@ -88,7 +88,7 @@ class Reformer(Architecture):
         "hidden_size num_hidden_layers attn_layers is_decoder axial_pos_embds axial_pos_shape "
         "axial_pos_embds_dim chunk_size_feed_forward "
         "axial_norm_std chunk_size_lm_head attention_probs_dropout_prob num_chunks_before "
-        "num_chunks_after sinusoidal_pos_embds".split()
+        "num_chunks_after sinusoidal_pos_embds intermediate_size type_vocab_size".split()
     )
     own_fields = (
         *("hidden_size", "num_layers", "attention_pattern", "attention", "positions"),

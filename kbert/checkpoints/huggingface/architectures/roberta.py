@@ -1,12 +1,13 @@
 """Hugging Face's RoBERTa and XLM-RoBERTa.
 
 Their position table begins with rows that no token uses: positions are counted from one past the
-id of padding (`create_position_ids_from_input_ids` in modeling_roberta.py). And their one segment
-is added to every token, so that kbert keeps it in the positions.
+id of padding, and tokens with that id are none of them (`create_position_ids_from_input_ids` in
+modeling_roberta.py). And their one segment is added to every token, so that kbert keeps it in the
+positions.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from kbert.types import Arrays
 _PAD_ID = 1  # RoBERTa's
 
 
+_PADDING = "padding_position"  # what `fold` calls that row
+
+
 class Roberta(Architecture):
     """Sequence classification has a dense layer of its own in place of the pooler."""
 
@@ -38,12 +42,14 @@ class Roberta(Architecture):
     # Files of transformers before version 3 have both.
     replaced_pooler = ("roberta.pooler.dense.weight", "roberta.pooler.dense.bias")
     masked_lm_activation = "gelu"
+    own_fields: ClassVar[tuple[str, ...]] = (*Architecture.own_fields, "padding_id")
 
     def rules(self, config: Any, head: str | None) -> list[Rule]:
         inner = head == "classifier"
         pooler = "classifier.dense" if inner else f"{self.prefix}.pooler.dense"
         return [
             *encoder_rules(config, self.prefix, tied=("lm_head.decoder.weight",)),
+            Rule("encoder/embeddings/padding", (_PADDING,)),
             *dense("encoder/pooler", pooler),
             *dense("masked_lm/transform", "lm_head.dense"),
             *norm("masked_lm/norm", "lm_head.layer_norm"),
@@ -58,10 +64,17 @@ class Roberta(Architecture):
             fields["num_segments"] = 0
         if isinstance(fields["max_positions"], int):  # else the config refuses it
             fields["max_positions"] -= unused
-        return fields
+        return {**fields, "padding_id": unused - 1}
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
-        pad_id = _PAD_ID if tokenizer is None else tokenizer.pad_id
+        pad_id = config.padding_id
+        if pad_id is None:
+            pad_id = _PAD_ID if tokenizer is None else tokenizer.pad_id
+        elif tokenizer is not None and tokenizer.pad_id != pad_id:
+            raise ValueError(
+                f"The positions of {self.title} pass over the tokenizer's padding, whose id is "
+                f"{tokenizer.pad_id}. Received: padding_id={pad_id}"
+            )
         fields = {
             **super().write_fields(config, tokenizer),
             "max_position_embeddings": config.max_positions + pad_id + 1,
@@ -78,7 +91,9 @@ class Roberta(Architecture):
         if positions not in arrays:
             return arrays
         folded = dict(arrays)
-        folded[positions] = arrays[positions][_unused_rows(content, "the config") :]
+        unused = _unused_rows(content, "the config")
+        folded[positions] = arrays[positions][unused:]
+        folded[_PADDING] = arrays[positions][unused - 1]
         one = content.get("type_vocab_size", self.defaults["type_vocab_size"]) == 1
         if one and self._has_segments:
             if segments not in arrays:
@@ -86,7 +101,9 @@ class Roberta(Architecture):
                     f"The weights of a {self.title} hold {segments!r}. "
                     f"Received: {len(arrays)} arrays without it"
                 )
-            folded[positions] = folded[positions] + folded.pop(segments)
+            segment = folded.pop(segments)
+            folded[positions] = folded[positions] + segment
+            folded[_PADDING] = folded[_PADDING] + segment[0]
         return folded
 
     def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
@@ -95,7 +112,9 @@ class Roberta(Architecture):
             return arrays
         positions = arrays[name]
         unused = np.zeros((content["pad_token_id"] + 1, positions.shape[1]), positions.dtype)
-        unfolded = {**arrays, name: np.concatenate([unused, positions])}
+        unfolded = dict(arrays)
+        unused[-1] = unfolded.pop(_PADDING, unused[-1])
+        unfolded[name] = np.concatenate([unused, positions])
         if self._has_segments:
             unfolded.setdefault(segments, np.zeros((1, positions.shape[1]), positions.dtype))
         return unfolded
@@ -121,6 +140,14 @@ class XlmRoberta(Roberta):
     model_type = "xlm-roberta"
     title = "XLM-RoBERTa"
     class_prefix = "XLMRoberta"
+
+
+class Camembert(XlmRoberta):
+    """XLM-RoBERTa by another name."""
+
+    model_type = "camembert"
+    title = "CamemBERT"
+    class_prefix = "Camembert"
 
 
 def _unused_rows(content: Mapping[str, Any], source: str) -> int:

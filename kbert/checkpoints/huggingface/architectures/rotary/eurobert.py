@@ -23,7 +23,7 @@ from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays
 
 _POOLINGS = {"bos": "first", "mean": "mean", "late": "late"}
-_LOGITS = "lm_head."
+_LOGITS, _TOKENS = "lm_head.", "model.embed_tokens.weight"
 _USUAL = 10_000.0  # transformers' base where a config names none
 
 
@@ -54,7 +54,7 @@ class EuroBert(Architecture):
     }
     required: ClassVar[Mapping[str, tuple]] = {
         **REQUIRED,
-        "tie_word_embeddings": (False,),
+        "tie_word_embeddings": (False, True),
         "hidden_dropout": (0.0, 0),
         "pretraining_tp": (1,),
     }
@@ -84,7 +84,7 @@ class EuroBert(Architecture):
     def rules(self, config: Any, head: str | None) -> list[Rule]:
         width = config.hidden_size
         keys = width // config.num_heads * config.key_value_heads
-        table = [Rule("encoder/embeddings/token", ("model.embed_tokens.weight",))]
+        table = [Rule("encoder/embeddings/token", (_TOKENS,))]
         for i in range(config.num_layers):
             here, there = f"encoder/layers/{i}", f"model.layers.{i}"
             parts = [f"{there}.self_attn.{part}_proj" for part in "qkv"]
@@ -114,12 +114,7 @@ class EuroBert(Architecture):
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         found = super().read_fields(content, source)
-        biases = [bool(content.get(f"{part}_bias", False)) for part in ("attention", "mlp")]
-        if biases == [True, False]:
-            raise ValueError(
-                "kbert's dense layers all have a bias or none. Received: attention_bias=True, "
-                f"mlp_bias=False in {source}"
-            )
+        attention, others = (bool(content.get(f"{x}_bias", False)) for x in ("attention", "mlp"))
         pooling = content.get("classifier_pooling", content.get("clf_pooling", "late"))
         if pooling not in list(_POOLINGS):  # of any kind
             raise ValueError(
@@ -133,8 +128,11 @@ class EuroBert(Architecture):
             **found,
             "rotary_base": read_base(content, _USUAL, source),
             "pooling": _POOLINGS[pooling],
-            "use_bias": biases[0],
-            "bias_exceptions": () if biases[0] else ("heads",),
+            "use_bias": others,
+            "bias_exceptions": (
+                *(("attention",) if attention != others else ()),
+                *(() if others else ("heads",)),
+            ),
         }
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
@@ -143,7 +141,7 @@ class EuroBert(Architecture):
             **super().write_fields(config, tokenizer),
             "num_key_value_heads": config.key_value_heads,
             "head_dim": config.hidden_size // config.num_heads,
-            "attention_bias": config.use_bias,
+            "attention_bias": config.has_bias("attention"),
             "mlp_bias": config.use_bias,
             "classifier_pooling": poolings[config.pooling],
             "tie_word_embeddings": False,
@@ -156,21 +154,18 @@ class EuroBert(Architecture):
         return {**fields, **{f"{role}_token_id": number for role, number in ids.items()}}
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        """There the table that fills masks has a bias where the feed-forward parts have some."""
+        """There the table that fills masks has a bias where the feed-forward parts have some.
+
+        Where it is tied to that of the tokens, kbert's is a copy.
+        """
         folded = dict(arrays)
+        masked = str(content.get("architectures")).find("ForMaskedLM") >= 0
+        if content.get("tie_word_embeddings") and masked and _TOKENS in arrays:
+            folded.setdefault(f"{_LOGITS}weight", arrays[_TOKENS])
+            arrays = folded
         if f"{_LOGITS}weight" in arrays and f"{_LOGITS}bias" not in arrays:
             table = arrays[f"{_LOGITS}weight"]
             folded[f"{_LOGITS}bias"] = np.zeros(len(table), table.dtype)
-        if content.get("mlp_bias", False) and not content.get("attention_bias", False):
-            biases = [name for name in arrays if ".mlp." in name and name.endswith(".bias")]
-            wrong = [name for name in biases if np.any(arrays[name])]
-            if wrong:
-                raise ValueError(
-                    "kbert's dense layers all have a bias or none: beside attention without biases "
-                    f"those of the feed-forward part must be 0. Received: {wrong[0]}"
-                )
-            for name in biases:
-                del folded[name]
         return folded
 
     def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -73,6 +73,9 @@ class RoFormer(Architecture):
         # Of choices it reads the last token there, padding or not.
         head = super().classifier(content, arrays)
         return None if head == "choice" else head
+
+    def usual_pooler(self, config: Any) -> str:
+        return cast(str, config.transform_activation)
 
     def pooler_activation(self, content: Mapping[str, Any], head: str | None) -> str:
         name = content.get("hidden_act", self.defaults["hidden_act"])
