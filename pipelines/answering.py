@@ -36,6 +36,7 @@ def define_flags(columns: type[Options], answers: type[Options]) -> None:
     flags.DEFINE_integer("batch_size", 32, "Rows that go through the model together.", 1)
     option_flags.define(columns)
     option_flags.define(answers)
+    command.define_ignore_flag()
     flags.mark_flags_as_required(["preset", "input", "output"])
 
 

@@ -74,6 +74,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("shards", None, "Number of files. Default: one for every 1,024 rows.", 1)
     flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)
     flags.DEFINE_boolean("dry_run", False, "Show examples and estimates, and stop.")
+    command.define_ignore_flag()
     flags.mark_flags_as_required(["task", "train", "preset", "output_dir"])
 
 

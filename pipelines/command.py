@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 from absl import app, flags, logging
 
+from kbert.checkpoints.keys import ignoring
 from kbert.data.corpus.blocks import unreadable_record
 
 from . import interrupts
@@ -37,9 +38,24 @@ def run(main: Callable[[list[str]], None], define_flags: Callable[[], None], doc
         logger.addFilter(_is_news)
     try:
         interrupts.raise_as_usual()
-        app.run(main)
+        app.run(lambda argv: _with_ignored_keys(main, argv))
     except KeyboardInterrupt:  # outside of `one_line_errors`
         sys.exit(INTERRUPTED)
+
+
+def define_ignore_flag() -> None:
+    """Of the programs that read models of other libraries."""
+    flags.DEFINE_list(
+        "ignore",
+        [],
+        "Keys of a Hugging Face config.json that say nothing about the model, where kbert does not "
+        "know them.",
+    )
+
+
+def _with_ignored_keys(main: Callable[[list[str]], None], argv: list[str]) -> None:
+    with ignoring(flags.FLAGS.ignore if "ignore" in flags.FLAGS else ()):
+        main(argv)
 
 
 def _is_news(record: python_logging.LogRecord) -> bool:

@@ -68,6 +68,7 @@ def define_flags() -> None:
         lower_bound=1,
     )
     flags.DEFINE_boolean("check", False, "Run both models on random inputs and compare.")
+    command.define_ignore_flag()
     flags.mark_flags_as_required(["from", "to"])
 
 

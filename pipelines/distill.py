@@ -91,6 +91,7 @@ def define_flags() -> None:
     for options in (*TEXT, *TASK):
         option_flags.define(options, segments="pairs", learning_rate=None)
     define_task_settings()
+    command.define_ignore_flag()
     flags.mark_flags_as_required(["recipe", "teacher"])
 
 

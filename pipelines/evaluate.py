@@ -48,6 +48,7 @@ def define_flags() -> None:
     flags.DEFINE_boolean("submission", False, "Write GLUE's submission file into --output_dir.")
     flags.DEFINE_boolean("tune_threshold", False, "Find the best threshold on the data.")
     flags.DEFINE_string("preset_dir", None, "Folder for the model with that threshold.")
+    command.define_ignore_flag()
     flags.mark_flags_as_required(["preset", "data"])
 
 

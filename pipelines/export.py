@@ -86,6 +86,7 @@ def define_flags() -> None:
         "by a task that cuts texts. Default: 100000.",
         lower_bound=1,
     )
+    command.define_ignore_flag()
     flags.mark_flags_as_required(["preset", "output_dir"])
 
 

@@ -73,6 +73,7 @@ def define_flags() -> None:
     option_flags.define(SeriesOptions)
     option_flags.define(ResumeOptions)
     flags.DEFINE_boolean("dry_run", False, "Show examples and estimates, and stop.")
+    command.define_ignore_flag()
     flags.mark_flags_as_required(["task", "train", "preset", "output_dir"])
 
 

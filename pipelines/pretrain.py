@@ -117,6 +117,7 @@ def define_flags() -> None:
         "init_preset", None, "Folder of a model to start from; its config replaces --model."
     )
     flags.DEFINE_string("preset_dir", None, "Folder for the final model, to fine-tune from.")
+    command.define_ignore_flag()
     flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the final model.")
     define_dry_run_flag()
     flags.mark_flag_as_required("model_dir")

@@ -49,6 +49,7 @@ def define_flags() -> None:
     define_task_flag("How the data is read. Default: as the model's kind.")
     option_flags.define(ColumnOptions)
     flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)
+    command.define_ignore_flag()
     flags.mark_flags_as_required(["model", "output_dir"])
 
 

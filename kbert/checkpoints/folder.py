@@ -1,7 +1,7 @@
 """Folders of every format: told apart by their files when read, by name when written."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import keras
@@ -15,6 +15,7 @@ from kbert.checkpoints.google import saved_model
 from kbert.checkpoints.huggingface import huggingface, weights
 from kbert.checkpoints.keras_hub import checkpoint as keras_hub
 from kbert.checkpoints.keras_hub import model_h5
+from kbert.checkpoints.keys import ignoring
 from kbert.checkpoints.matching import check_finite
 from kbert.checkpoints.sizes import check_size
 from kbert.configs.base import Config
@@ -39,20 +40,25 @@ _READ = (
 )
 
 
-def read_checkpoint(folder: str | os.PathLike | keras.Model) -> Checkpoint:
+def read_checkpoint(
+    folder: str | os.PathLike | keras.Model, *, ignore: Collection[str] = ()
+) -> Checkpoint:
     """Reads config and weights from a folder, or from a model of KerasHub's.
 
     Args:
         folder: a kbert preset folder, a Hugging Face folder, a KerasHub
             preset, a Google folder of TensorFlow 1 or the Model Garden, with or without pooler and
             heads, a SavedModel of TF Hub, or one of ELMo's; or a KerasHub backbone in memory.
+        ignore: keys of a Hugging Face `config.json` that say nothing about the model, where
+            kbert does not know them.
 
     Returns:
         The checkpoint.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: the folder is of another kind, or its files are damaged or not understood.
+        ValueError: the folder is of another kind, or its files are damaged or not understood; or
+            a key to `ignore` decides what the model computes, or is none of the folder's.
     """
     if not isinstance(folder, str | os.PathLike):
         return keras_hub.read_backbone(folder)
@@ -61,7 +67,10 @@ def read_checkpoint(folder: str | os.PathLike | keras.Model) -> Checkpoint:
         raise FileNotFoundError(f"There is no such folder; kbert reads {_READ}. Received: {folder}")
     for format_ in _FORMATS:
         if format_.is_folder(folder):
-            checkpoint = format_.read_folder(folder)
+            with ignoring(ignore):
+                if ignore:
+                    huggingface.check_has_keys(folder, ignore, format_ is huggingface)
+                checkpoint = format_.read_folder(folder)
             stored = sum(array.size for array in checkpoint.arrays.values())
             check_size(checkpoint.config, stored, checkpoint.source)
             return checkpoint

@@ -1,12 +1,44 @@
 """Keys of another library's config: each is used, or known to say nothing, or refused."""
 
-from collections.abc import Callable, Collection, Mapping
+import contextlib
+import contextvars
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from absl import logging
 
 from kbert.checkpoints.sizes import MOST_LAYERS
 from kbert.configs.base import Config
+
+
+_IGNORED: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
+    "keys to ignore", default=frozenset()
+)
+
+
+@contextlib.contextmanager
+def ignoring(keys: Collection[str]) -> Iterator[None]:
+    """Lets unknown keys of a `config.json` pass, on the word of whoever names them.
+
+    Args:
+        keys: names of keys that say nothing about what the model computes. A config that lacks one
+            of them is read as it is; one that kbert knows to change the model is still refused.
+
+    Raises:
+        ValueError: `keys` is a string.
+
+    Example:
+        >>> with ignoring(["house_style"]):
+        ...     check_keys({"size": 3, "house_style": 1}, fields=["size"], title="a toy",
+        ...                source="memory", decisive=lambda key: False)
+    """
+    if isinstance(keys, str):
+        raise ValueError(f"`ignore` is a list of keys' names. Received: {keys!r}")
+    token = _IGNORED.set(_IGNORED.get() | frozenset(keys))
+    try:
+        yield
+    finally:
+        _IGNORED.reset(token)
 
 
 def make_config(kind: type[Config], fields: Mapping[str, Any], source: str) -> Any:
@@ -66,6 +98,7 @@ def check_keys(
     required: Mapping[str, tuple] | None = None,
     ignored: Collection[str] = (),
     harmless: Callable[[str, Any], bool] | None = None,
+    decisive: Callable[[str], bool] | None = None,
 ) -> None:
     """Refuses a config that may be of another model than kbert would make of it.
 
@@ -79,9 +112,12 @@ def check_keys(
         ignored: keys that say nothing about the encoder's function.
         harmless: key, value -> whether an unknown key says nothing about the model all the same:
             then it is named in a warning. None = no such key.
+        decisive: key -> whether it changes the model, so that `ignoring` cannot let it pass.
+            None = no key may be ignored.
 
     Raises:
-        ValueError: a key is unknown or missing, or a value that kbert's encoder has no equal for.
+        ValueError: a key is unknown or missing, a value that kbert's encoder has no equal for, or
+            a key to ignore that changes the model.
 
     Example:
         >>> check_keys({"size": 3, "speed": 1}, fields=["size"], title="a toy", source="memory")
@@ -97,18 +133,32 @@ Received: unknown speed in memory
                 f"`{key}` must be {allowed[0]!r} in a config of {title} that kbert reads. "
                 f"Received: {content[key]!r} in {source}"
             )
-    unknown = [key for key in content if key not in {*fields, *required, *ignored}]
+    asked = {key for key in _IGNORED.get() if key in content} if decisive is not None else set()
+    read = {*fields, *required}
+    if refused := sorted(key for key in asked if key in read or (decisive and decisive(key))):
+        raise ValueError(
+            "A key that decides what the model computes is not ignored. "
+            f"Received: ignore={refused} for {source}"
+        )
+    unknown = [key for key in content if key not in {*read, *ignored, *asked}]
     unused = [key for key in unknown if harmless is not None and harmless(key, content[key])]
     unknown = [key for key in unknown if key not in unused]
-    if unused and not unknown:
+    if unknown:
+        free = [key for key in unknown if decisive is not None and not decisive(key)]
+        hint = (
+            f" Of keys that say nothing about the model: ignore={free}, in programs "
+            f"--ignore={','.join(free)}."
+        )
+        raise ValueError(
+            "Every key of a config must be understood, or the model may be another one."
+            f"{hint if free else ''} Received: unknown {', '.join(unknown)} in {source}"
+        )
+    if unused:
         logging.warning(
             "%s: not used, as they say nothing about the model: %s", source, ", ".join(unused)
         )
-    if unknown:
-        raise ValueError(
-            "Every key of a config must be understood, or the model may be another one. "
-            f"Received: unknown {', '.join(unknown)} in {source}"
-        )
+    if asked:
+        logging.warning("%s: ignored, as asked: %s", source, ", ".join(sorted(asked)))
     missing = [key for key in fields if key not in content and key not in defaults]
     if missing:
         raise ValueError(f"A config of {title} must give {', '.join(missing)}. Received: {source}")

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -86,6 +86,7 @@ def convert(
     architecture: str | None = None,
     revision: str | None = None,
     strict: bool = True,
+    ignore: Collection[str] = (),
     window: int | None = None,
     max_positions: int | None = None,
 ) -> Conversion:
@@ -99,6 +100,8 @@ def convert(
             config says.
         revision: of a repository of the hub.
         strict: False = leave out, and list, tensors that kbert has no place for.
+        ignore: names of keys in a Hugging Face `config.json` that say nothing about the model,
+            where kbert does not know them. One that changes the model is refused all the same.
         window: makes an encoder one of long rows with windows of so many tokens and with global
             tokens, as Longformer was made of RoBERTa (see `lengthen`); None = as it is.
         max_positions: the positions that it has then; None = as many as before.
@@ -128,7 +131,7 @@ def convert(
             f"A model is written to a folder that is empty or not there yet. Received: {target}"
         )
     folder = locate(source, revision=revision)
-    checkpoint = _lengthened(read_checkpoint(folder), window, max_positions)
+    checkpoint = _lengthened(read_checkpoint(folder, ignore=ignore), window, max_positions)
     model, prefix = _empty(checkpoint)
     arrays, unknown = _split(checkpoint, model, prefix, strict)
     # Refuses what does not fit, as loading the model does.

@@ -1,6 +1,7 @@
 """Models that are saved and revived from their config alone."""
 
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import keras
@@ -45,7 +46,12 @@ class FromConfig(_Base):
 
     @classmethod
     def from_preset(
-        cls, path: PathLike | keras.Model, dtype: DType = None, *, strict: bool = True
+        cls,
+        path: PathLike | keras.Model,
+        dtype: DType = None,
+        *,
+        strict: bool = True,
+        ignore: Collection[str] = (),
     ) -> Self:
         """A model with the weights of a folder; heads in it are ignored.
 
@@ -57,6 +63,8 @@ class FromConfig(_Base):
             dtype: a Keras dtype policy or its name.
             strict: False takes the weights that fit by name and logs what it leaves: weights that
                 the folder lacks stay as they were drawn, others of the folder are not used.
+            ignore: names of keys in a Hugging Face `config.json` that say nothing about the model,
+                where kbert does not know them. One that changes the model is refused all the same.
 
         Returns:
             The model; an encoder with a pooler where the folder has one.
@@ -67,7 +75,8 @@ class FromConfig(_Base):
             ValueError: the folder is of another kind, or its weights do not fit its config.
         """
         named = isinstance(path, str | os.PathLike)
-        checkpoint = read_checkpoint(locate(path) if named else path).expect(cls.config_class)
+        folder = locate(path) if named else path
+        checkpoint = read_checkpoint(folder, ignore=ignore).expect(cls.config_class)
         model = cls(checkpoint.config, dtype=dtype)
         restore(model, checkpoint.adapters, checkpoint.source)
         arrays = checkpoint.part(f"{cls.prefix}/")

@@ -5,7 +5,7 @@ import functools
 import inspect
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import keras
@@ -449,6 +449,7 @@ class Task(TrainStep, keras.Model):
         *,
         strict: bool = True,
         new_head: bool = False,
+        ignore: Collection[str] = (),
         **settings: Any,
     ) -> Self:
         """A task with the weights and the tokenizer of a folder; of `Task` itself, whichever it is.
@@ -464,6 +465,8 @@ class Task(TrainStep, keras.Model):
             new_head: True takes the encoder and the tokenizer alone, whatever heads there are; the
                 task's own are newly initialised. So is the pooler, where the task needs one and
                 there is none. Settings of the folder's task are not used.
+            ignore: names of keys in a Hugging Face `config.json` that say nothing about the model,
+                where kbert does not know them. One that changes the model is refused all the same.
             **settings: constructor arguments, instead of the folder's. `labels` so gives the
                 classes of the folder's head other names, by their place.
 
@@ -490,7 +493,7 @@ class Task(TrainStep, keras.Model):
                 "TextClassifier. Received: Task, which is of no kind"
             )
         folder = locate(path)
-        checkpoint = read_checkpoint(folder)
+        checkpoint = read_checkpoint(folder, ignore=ignore)
         if new_head:
             tokenizer = cls._read_tokenizer(checkpoint, folder)
             return cls(

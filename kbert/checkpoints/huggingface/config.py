@@ -6,7 +6,7 @@ from typing import Any, cast
 from absl import logging
 
 from kbert.checkpoints.checkpoint import PROBLEM_TYPES, default_labels
-from kbert.checkpoints.huggingface.architectures import Architecture
+from kbert.checkpoints.huggingface.architectures import Architecture, is_decisive
 from kbert.checkpoints.huggingface.unread_keys import says_nothing
 from kbert.checkpoints.keys import check_keys, known_activation, make_config
 from kbert.configs.base import Config
@@ -46,6 +46,7 @@ def read_config(architecture: Architecture, content: Mapping[str, Any], source: 
         required=architecture.required,
         ignored=architecture.ignored,
         harmless=says_nothing,
+        decisive=is_decisive,
         title=f"Hugging Face's {architecture.title}",
         source=source,
     )

@@ -49,6 +49,22 @@ def is_folder(folder: Path) -> bool:
     )
 
 
+def check_has_keys(folder: Path, keys: Iterable[str], is_one: bool) -> None:
+    """Raises unless keys that are to be ignored stand in the `config.json` of a folder.
+
+    Args:
+        folder: of the model.
+        keys: their names.
+        is_one: whether it is one of Hugging Face's.
+    """
+    content = read_json(folder / CONFIG_FILE) if is_one and (folder / CONFIG_FILE).is_file() else {}
+    if absent := [key for key in keys if key not in content]:
+        raise ValueError(
+            "`ignore` names keys of a Hugging Face config.json. "
+            f"Received: {', '.join(map(repr, absent))}, of which {folder} has none"
+        )
+
+
 def read_folder(folder: Path) -> Checkpoint:
     """Reads a folder for which `is_folder` holds; see `import_model`."""
     if static_embedding.is_folder(folder):

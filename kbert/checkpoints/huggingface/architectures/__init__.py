@@ -50,7 +50,12 @@ ARCHITECTURES: dict[str, Architecture] = {
 _SHARED_PREFIXES = {"model", "transformer"}  # by architectures that differ
 _CLASS_ENDINGS = r"Model|For\w+|LMHeadModel|DoubleHeadsModel"
 
-__all__ = ["ARCHITECTURES", "Architecture", "find", "identify", "infer", "usual_pooler"]
+# Parts of the names of keys that other architectures have, of which kbert reads none.
+_DECISIVE = re.compile(r"(^|_)(act|activation|alibi|bias|experts?|moe|norm|rope|rotary)(_|$)")
+
+__all__ = [
+    *("ARCHITECTURES", "Architecture", "find", "identify", "infer", "is_decisive", "usual_pooler")
+]
 
 
 def identify(
@@ -140,6 +145,20 @@ def find(model_type: str, source: str) -> Architecture:
             f"Received: {model_type!r} in {source}"
         )
     return ARCHITECTURES[model_type]
+
+
+def is_decisive(key: str) -> bool:
+    """Whether a key changes what a model computes, in one of the architectures or by its name.
+
+    Example:
+        >>> [is_decisive(key) for key in ("rope_theta", "use_bias", "house_style")]
+        [True, True, False]
+    """
+    if _DECISIVE.search(key):
+        return True
+    tables = ARCHITECTURES.values()
+    own = ({*x.fields, *x.required, *(x.ignored - Bert.ignored - {"auto_map"})} for x in tables)
+    return any(key in keys for keys in own)
 
 
 def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> str:
