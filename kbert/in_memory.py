@@ -89,12 +89,12 @@ def rows_of(data: Any) -> Iterator[Any]:
     return map(_row, _values(data))
 
 
-def each_text(data: Any, what: str = "texts", start: int = 0) -> Iterator[str | bytes]:
+def each_text(data: Any, what: str | None = None, start: int = 0) -> Iterator[str | bytes]:
     """The texts of any data, one after the other: its rows, or its column `text`.
 
     Args:
         data: as of `columns_of`.
-        what: what an error calls the texts.
+        what: what an error calls the texts; None = texts.
         start: the number of the first in an error.
 
     Raises:
@@ -107,14 +107,15 @@ def each_text(data: Any, what: str = "texts", start: int = 0) -> Iterator[str | 
     """
     if isinstance(data, str | bytes):
         raise TypeError(
-            f"{what} is an iterable of str or bytes. Received: one {type(data).__name__} of "
-            f"{len(data)} characters; put it in a list."
+            f"{what or 'texts'} is an iterable of str or bytes. Received: one "
+            f"{type(data).__name__} of {len(data)} characters; put it in a list."
         )
-    check_order(data, f"What is given for {what}")
+    check_order(data, f"What is given for {what or 'texts'}")
+    rule = "A text is a str or bytes" if what is None else f"{what} must be strings"
     for number, row in enumerate(column_or_rows(data), start):
         row = plain(row)
         if not isinstance(row, str | bytes):
-            raise TypeError(f"{what} must be strings. Received: {row!r:.80} as number {number}")
+            raise TypeError(f"{rule}. Received: {row!r:.80} as number {number}")
         yield row
 
 
@@ -315,7 +316,7 @@ def _is_several(data: Any) -> bool:
 def _values(data: Any) -> Iterable[Any]:
     """The values of a series, an array, a tensor, a column; anything else as it is."""
     if _is_column(data):
-        values = data[:] if hasattr(type(data), "__len__") else data
+        values = _without_tensor(data[:]) if hasattr(type(data), "__len__") else data
         return _by_names(values, _feature_of(data), data.column_name)
     for convert in ("to_pylist", "to_list"):  # Arrow, pandas and polars, ragged tensors
         if hasattr(data, convert):
@@ -336,9 +337,8 @@ def _row(value: Any) -> Any:
         return value._asdict()
     if names := _fields(value):
         return {name: value[name] for name in names}
-    if isinstance(value, Mapping | tuple):
-        return value
-    return plain(value)
+    is_tensor = hasattr(value, "numpy") and not hasattr(value, "to_list")
+    return value if isinstance(value, Mapping | tuple) or is_tensor else plain(value)
 
 
 def _row_columns(rows: list, triplets: bool = False) -> dict[str, list]:
