@@ -25,6 +25,8 @@ from typing import IO, TYPE_CHECKING, Any
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 _COLLAPSED = re.compile(r"(gs|s3|hdfs|ram):/(?!/)")
 _BUFFER_BYTES = 1 << 20
+# Far above the largest tokenizer.json, of half a million pieces.
+MAX_SETTINGS_BYTES = 1 << 28
 
 if TYPE_CHECKING:
     from pathlib import Path  # a RemotePath stands for one
@@ -392,6 +394,27 @@ def copy(source: str | os.PathLike, target: str | os.PathLike) -> None:
     """Copies the bytes of a file."""
     with Path(source).open("rb") as content, Path(target).open("wb") as file:
         shutil.copyfileobj(content, file, _BUFFER_BYTES)
+
+
+def read_settings(path: str | os.PathLike) -> bytes:
+    """The bytes of a file of settings or of a vocabulary, which are read whole.
+
+    Raises:
+        ValueError: it is larger than any of these is. A sparse file takes no space to be so.
+
+    Example:
+        >>> path = Path(tempfile.mkdtemp(), "config.json")
+        >>> _ = path.write_text("{}")
+        >>> read_settings(path)
+        b'{}'
+    """
+    size = Path(path).stat().st_size
+    if size > MAX_SETTINGS_BYTES:
+        raise ValueError(
+            f"Settings and vocabularies have {MAX_SETTINGS_BYTES} bytes at most. "
+            f"Received: {size} in {os.fspath(path)}"
+        )
+    return Path(path).read_bytes()
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any
 
-from kbert.files import Path
+from kbert.files import Path, read_settings
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -51,7 +51,7 @@ def read_json(path: str | os.PathLike) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it holds something else; the message names the file.
+        ValueError: it holds something else, or is too large; the message names the file.
 
     Example:
         >>> import tempfile
@@ -63,8 +63,9 @@ def read_json(path: str | os.PathLike) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"No such JSON file. Received: {path}")
+    raw = read_settings(path)
     try:
-        content = parse_json(path.read_bytes())
+        content = parse_json(raw)
     except ValueError as error:
         raise ValueError(f"The file is not JSON ({error}). Received: {path}") from error
     if not isinstance(content, dict):

@@ -19,24 +19,30 @@ What answers:
   POST /v1/models/NAME:predict               also /v1/models/NAME/versions/3:predict
   POST /embed, /fill_mask                    {"texts": […]}, where a model can do it
   GET  /v1/models/NAME, …/metadata           versions and signatures
-  GET  /health, /metrics                     metrics in the text form of Prometheus
+  GET  /health, /live                        ready for requests; alive, also while loading
+  GET  /metrics                              metrics in the text form of Prometheus
 
 From Python: kbert.Client("http://127.0.0.1:8501").predict("reviews", texts).
 
 A new version folder is loaded and takes over without losing a request (--poll_seconds); some may
 be served at once (--num_versions). While a batch is computed what arrives waits, up to
---max_waiting texts; then 429. After SIGTERM or Ctrl-C no more is taken, and what was is answered,
-within --stop_seconds. The addresses are printed once requests are taken.
+--max_waiting texts; then 429. After SIGTERM or Ctrl-C what was accepted is answered within
+--stop_seconds; the rest is refused. The addresses are printed once requests are taken.
 """
 
 import gc
+import os
 import sys
+import threading
+import time
 
-from absl import flags
+from absl import flags, logging
 
 from kbert.service import ServiceOptions, serve
 
 from . import command, option_flags
+
+_THREAD_SECONDS = 1.0
 
 
 def define_flags() -> None:
@@ -55,6 +61,27 @@ def main(argv: list[str]) -> None:
     gc.freeze()
     with command.one_line_errors("kbert-serve", ImportError):
         serve(option_flags.read(ServiceOptions, flags.FLAGS), _print_addresses)
+    _end_threads()
+
+
+def _end_threads() -> None:
+    """Ends the process where a thread does not end: one that loads a model, or computes a chunk.
+
+    Python would wait for it, for minutes.
+    """
+    end = time.monotonic() + _THREAD_SECONDS
+    others = [
+        thread
+        for thread in threading.enumerate()
+        if thread is not threading.current_thread() and not thread.daemon
+    ]
+    for thread in others:
+        thread.join(max(end - time.monotonic(), 0))
+    if any(thread.is_alive() for thread in others):
+        logging.warning("The program ends; what is loaded or computed is waited for by nobody")
+        logging.flush()
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def _print_addresses(addresses: list[str]) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import re
+import time
 import urllib.parse
 
 import tensorflow as tf
@@ -12,6 +13,17 @@ import kbert
 from kbert.service import Background, ServiceOptions
 from kbert.serving import Signature, export_saved_model
 from tests.harness import randomise, tiny_config
+
+# Seconds after which a test has failed, however slow the machine.
+LIMIT = 300.0
+
+
+def wait_until(condition) -> None:
+    """Returns once the condition holds."""
+    end = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 class Running(Background):
@@ -22,7 +34,7 @@ class Running(Background):
         return self.addresses[0]
 
     def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection(urllib.parse.urlsplit(self.address).netloc, timeout=30)
+        return http.client.HTTPConnection(urllib.parse.urlsplit(self.address).netloc, timeout=LIMIT)
 
     def request(self, method, path, body=None, headers=None) -> tuple[int, dict, dict]:
         """Status, the JSON of the answer, its headers."""
@@ -105,6 +117,14 @@ def export_operations(folder) -> str:
     def same(text):
         return {"text": text}
 
+    def long(text):
+        """A loop, of more turns than can be waited for where the text is "endless"."""
+        is_endless = tf.reduce_any(tf.equal(text, "endless"))
+        turns = tf.where(is_endless, tf.int64.max, 1)
+        zero = tf.zeros([], tf.int64)
+        (turn,) = tf.while_loop(lambda turn: turn < turns, lambda turn: [turn + 1], [zero])
+        return {"turns": tf.fill(tf.shape(text), turn)}
+
     texts = [tf.TensorSpec([None], tf.string, "text")]
     signatures = {
         "polite": Signature(polite, texts),
@@ -121,6 +141,7 @@ def export_operations(folder) -> str:
         "embed": Signature(embed, texts),
         "fill_mask": Signature(fill_mask, texts),
         "same": Signature(same, texts),
+        "long": Signature(long, texts),
     }
     return export_saved_model(folder, signatures, max_bytes=2**25)
 

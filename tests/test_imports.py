@@ -139,7 +139,7 @@ ORDER = {
         negatives reranking
     """,
     "service": """
-        client errors metrics settings
+        client connections errors metrics settings stopping
         loaded
         batching json_rows
         models

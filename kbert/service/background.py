@@ -10,7 +10,7 @@ from absl import logging
 from kbert.service.server import run
 from kbert.service.settings import ServiceOptions
 
-_LONGEST_STOP = 60.0  # seconds
+_MORE_SECONDS = 30.0  # than `stop_seconds`, for a chunk that is computed still
 
 
 class Background:
@@ -26,7 +26,8 @@ class Background:
 
     Raises:
         ValueError, OSError, ImportError: as of `serve`, when it starts.
-        RuntimeError: at the end of the block, where it does not stop within a minute.
+        RuntimeError: at the end of the block, where it does not stop half a minute after
+            `stop_seconds`.
 
     Example:
         >>> import tempfile
@@ -85,10 +86,11 @@ class Background:
 
     def __exit__(self, *_: Any) -> None:
         self.stop()
-        self._thread.join(_LONGEST_STOP)
+        longest = self._options.stop_seconds + _MORE_SECONDS
+        self._thread.join(longest)
         if self._thread.is_alive():
             raise RuntimeError(
-                f"A service stops within {_LONGEST_STOP:.0f} seconds. Received: one that computes "
+                f"A service stops within {longest:.0f} seconds. Received: one that computes "
                 "on; its thread ends with the process"
             )
         if self._error is not None:

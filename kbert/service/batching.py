@@ -4,7 +4,8 @@ While a batch is computed, what arrives waits, and the next batch is made of it:
 for others that may come. A batch begins with the text that has waited longest and takes those of
 about its length, so that little of it is padding.
 
-It all happens in the one thread of an event loop, but for the runs themselves.
+It all happens in the one thread of an event loop, but for the runs themselves. A run whose callers
+have all given up is stopped between the chunks that it computes.
 """
 
 import asyncio
@@ -19,10 +20,11 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from kbert.service.errors import Refused, Retired
-from kbert.service.loaded import Arrays, Entry, first_line, row_sizes
+from kbert.service.errors import Refused, Retired, drop_frames, most_said
+from kbert.service.loaded import Arrays, Entry, row_sizes
 from kbert.service.metrics import Metrics
 from kbert.service.settings import ServiceOptions
+from kbert.service.stopping import Stop
 
 # Padding of a batch, in bytes of text: so much is cheaper than another run, and beyond it so large
 # a share of the text itself.
@@ -53,6 +55,17 @@ class _Part:
         self.key: Any = (entry.name, shapes) if place >= 0 else id(self)
 
 
+class _Batch:
+    """Parts that are computed in one run, and what stops it."""
+
+    def __init__(self, parts: list[_Part]) -> None:
+        self.parts, self.stop = parts, Stop()
+
+    def stop_if_unwanted(self) -> None:
+        if all(part.request.future.done() for part in self.parts):
+            self.stop.set()
+
+
 def _order(part: _Part) -> tuple[int, int]:
     return part.size, part.number
 
@@ -73,7 +86,7 @@ class Batcher:
         self._parts: dict[int, _Part] = {}  # that wait, by number: the oldest first
         self._groups: dict[Any, list[_Part]] = {}  # the same by key, each sorted by size
         self._waiting = 0  # rows of them
-        self._running = 0
+        self._running: set[_Batch] = set()
         self._count = 0
         self._seconds_per_row = 0.0
         self._is_closed = False
@@ -117,10 +130,21 @@ class Batcher:
             self._forget(request)
 
     async def close(self) -> None:
-        """Takes no more; returns when all that was taken is computed."""
+        """Takes no more; returns when all that was taken is computed, or stopped."""
         self._is_closed = True
         await self._idle.wait()
         self._pool.shutdown(wait=False)
+
+    def stop(self) -> None:
+        """Refuses all requests that were taken, and stops what is computed for them."""
+        self._is_closed = True
+        requests = [part.request for part in self._parts.values()]
+        requests += [part.request for batch in self._running for part in batch.parts]
+        for request in requests:
+            if not request.future.done():
+                refusal = Refused(503, "The service is stopping.", retry_after=1)
+                request.future.set_exception(refusal)
+            self._forget(request)
 
     def _add(self, entry: Entry, inputs: Arrays, rows: int, ragged: bool) -> _Request:
         loop = asyncio.get_running_loop()
@@ -148,6 +172,8 @@ class Batcher:
     def _forget(self, request: _Request) -> None:
         if request.missing:
             self._take([part for part in self._parts.values() if part.request is request])
+            for batch in self._running:
+                batch.stop_if_unwanted()
             self._rest()
 
     def _count_waiting(self, change: int) -> None:
@@ -166,11 +192,11 @@ class Batcher:
 
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._parts and self._running < self._threads:
-            batch = self._choose()
-            self._take(batch)
-            self._running += 1
-            future = loop.run_in_executor(self._pool, _run_timed, batch)
+        while self._parts and len(self._running) < self._threads:
+            batch = _Batch(self._choose())
+            self._take(batch.parts)
+            self._running.add(batch)
+            future = loop.run_in_executor(self._pool, _run_timed, batch.parts, batch.stop)
             future.add_done_callback(functools.partial(self._finish, batch))
 
     def _choose(self) -> list[_Part]:
@@ -182,7 +208,7 @@ class Batcher:
         group = self._groups[oldest.key]
         low = bisect.bisect_left(group, _order(oldest), key=_order)
         high, total, rows = low + 1, oldest.size, oldest.rows
-        share = math.ceil(self._waiting / (self._threads - self._running))
+        share = math.ceil(self._waiting / (self._threads - len(self._running)))
         while rows < min(share, self._options.max_batch_size):
             shorter = group[low - 1] if low else None
             longer = group[high] if high < len(group) else None
@@ -201,16 +227,17 @@ class Batcher:
             total, rows = total + added.size, rows + added.rows
         return group[low:high]
 
-    def _finish(self, batch: list[_Part], done: asyncio.Future) -> None:
-        self._running -= 1
+    def _finish(self, batch: _Batch, done: asyncio.Future) -> None:
+        self._running.discard(batch)
         results, seconds, runs = done.result()
-        rows = sum(part.rows for part in batch)
-        each = seconds / rows
-        self._seconds_per_row += (each - self._seconds_per_row) * 0.2
-        self._metrics.batches.labels(self._model, batch[0].entry.name).inc(runs)
+        rows = sum(part.rows for part in batch.parts)
+        if not batch.stop.is_set:
+            each = seconds / rows
+            self._seconds_per_row += (each - self._seconds_per_row) * 0.2
+        self._metrics.batches.labels(self._model, batch.parts[0].entry.name).inc(runs)
         self._metrics.batch_texts.labels(self._model).observe(rows)
         self._metrics.batch_seconds.labels(self._model).observe(seconds)
-        for part, result in zip(batch, results, strict=True):
+        for part, result in zip(batch.parts, results, strict=True):
             request = part.request
             if request.future.done():  # its caller has given up, or another part has failed
                 continue
@@ -229,29 +256,33 @@ class Batcher:
             self._idle.set()
 
 
-def _run_timed(batch: list[_Part]) -> tuple[list[Arrays | Exception], float, int]:
+def _run_timed(batch: list[_Part], stop: Stop) -> tuple[list[Arrays | Exception], float, int]:
     """The outputs of each part or its error, the seconds it all took, and the number of runs."""
     start = time.perf_counter()
     results: list[Arrays | Exception] = []
     runs = 1
     try:
-        results += _run(batch)
+        results += _run(batch, stop)
     except Exception as error:
-        if len(batch) == 1:
+        if stop.is_set:  # nobody waits for it
+            results += [Refused(503, "The request was given up.") for _ in batch]
+        elif len(batch) == 1:
             results.append(_refusal(error))
         else:  # one text that the model refuses is not to cost the others their answers
-            alone = [_run_timed([part]) for part in batch]
+            alone = [_run_timed([part], stop) for part in batch]
             results += [result for each, _, _ in alone for result in each]
             runs += len(batch)
+        drop_frames(error)  # which hold the inputs of all parts
     return results, time.perf_counter() - start, runs
 
 
-def _run(batch: list[_Part]) -> list[Arrays]:
+def _run(batch: list[_Part], stop: Stop) -> list[Arrays]:
     entry = batch[0].entry
     if len(batch) == 1:
-        return [entry.run(batch[0].inputs)]
+        return [entry.run(batch[0].inputs, stop)]
     names = batch[0].inputs
-    outputs = entry.run({k: np.concatenate([part.inputs[k] for part in batch]) for k in names})
+    inputs = {k: np.concatenate([part.inputs[k] for part in batch]) for k in names}
+    outputs = entry.run(inputs, stop)
     if any(len(x) != len(batch) for x in outputs.values()):
         raise ValueError(
             "Texts of several requests are computed together where a signature gives a row for "
@@ -265,7 +296,7 @@ def _refusal(error: Exception) -> Exception:
     import tensorflow as tf
 
     if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.OutOfRangeError):
-        return Refused(400, f"The model does not take these inputs: {first_line(error)}")
+        return Refused(400, f"The model does not take these inputs: {most_said(error)}")
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return Refused(503, "There is not memory enough for this request.", retry_after=1)
     logging.error("A model failed", exc_info=error)

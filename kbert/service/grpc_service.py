@@ -9,8 +9,8 @@ import numpy as np
 from absl import logging
 
 from kbert.service import json_rows
-from kbert.service.errors import Refused
-from kbert.service.loaded import Arrays, Entry, LoadedModel
+from kbert.service.errors import Refused, drop_frames
+from kbert.service.loaded import Arrays, Entry, LoadedModel, check_rows
 from kbert.service.models import Models
 from kbert.service.settings import ServiceOptions
 
@@ -62,11 +62,14 @@ def make_server(
                 return await answer()
         except Refused as error:
             code, text = _CODES.get(error.status, "UNKNOWN"), str(error)
-        except TimeoutError:
+            drop_frames(error)
+        except TimeoutError as error:
             code, text = "DEADLINE_EXCEEDED", "The request was not computed in time."
-        except Exception:
+            drop_frames(error)
+        except Exception as error:
             logging.exception("A request failed")
             code, text = "INTERNAL", "The service failed; its log says how."
+            drop_frames(error)
         return await context.abort(getattr(grpc.StatusCode, code), text)
 
     class Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -81,21 +84,23 @@ def make_server(
 
             def prepare(loaded: LoadedModel) -> tuple[Entry, Arrays]:
                 entry = loaded.entry(signature)
-                most = options.max_body_bytes
-                return entry, {k: _read(k, x, most) for k, x in request.inputs.items()}
+                entry.check_names(request.inputs)
+                return entry, {k: _read(entry, k, x, options) for k, x in request.inputs.items()}
 
             number, entry, parts = await models.run(name, version, prepare)
             outputs = json_rows.joined(parts)
-            wanted = list(request.output_filter) or list(outputs)
-            if unknown := sorted(set(wanted) - set(outputs)):
+            wanted = (
+                set(request.output_filter) or outputs.keys()
+            )  # a name may be there 50,000 times
+            if unknown := min(wanted - outputs.keys(), default=None):
                 raise Refused(
                     400,
                     f"The signature {entry.name!r} gives {', '.join(outputs)}. "
-                    f"Received: {unknown[0][:100]!r} in output_filter",
+                    f"Received: {unknown[:100]!r} in output_filter",
                 )
             answer = predict_pb2.PredictResponse()
             answer.model_spec.CopyFrom(_spec(request, name, number, signature))
-            for output in wanted:
+            for output in sorted(wanted):
                 answer.outputs[output].CopyFrom(tf.make_tensor_proto(outputs[output]))
             return answer
 
@@ -127,11 +132,19 @@ def make_server(
             answer = get_model_status_pb2.GetModelStatusResponse()
             return json_format.ParseDict(models.status(*_model_of(request.model_spec)), answer)
 
+    milliseconds = max(round(1000 * options.timeout_seconds), 1)
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", options.max_body_bytes),
             ("grpc.max_send_message_length", _ANSWER_BYTES),
             ("grpc.so_reuseport", 0),
+            # Connections, those that say nothing, and those that ask nothing.
+            ("grpc.max_allowed_incoming_connections", options.max_connections),
+            ("grpc.server_handshake_timeout_ms", milliseconds),
+            ("grpc.max_connection_idle_ms", milliseconds),
+            # A compressed message is unpacked whole before its size is looked at.
+            ("grpc.compression_enabled_algorithms_bitset", 1),
+            ("grpc.per_message_decompression", 0),
         ],
         maximum_concurrent_rpcs=options.max_connections,
     )
@@ -161,15 +174,27 @@ def _model_of(spec: Any) -> tuple[str, int | None]:
     return spec.name, spec.version.value if spec.HasField("version") else None
 
 
-def _read(name: str, proto: Any, most: int) -> np.ndarray:
-    """A tensor of a request; its shape may say more than its bytes hold, and is checked first."""
+def _read(entry: Entry, name: str, proto: Any, options: ServiceOptions) -> np.ndarray:
+    """A tensor of a request.
+
+    A value may stand for all that follow it, so that a few bytes become what the shape says: type
+    and shape are checked first.
+    """
     import tensorflow as tf
 
-    sizes = [dim.size for dim in proto.tensor_shape.dim]
+    shape, most = proto.tensor_shape, options.max_body_bytes
+    sizes = [dim.size for dim in shape.dim]
+    try:
+        dtype = tf.as_dtype(proto.dtype).name
+    except TypeError:
+        dtype = "no type"
+    entry.check_input(name, dtype, sizes)
+    if sizes and entry.is_rows:
+        check_rows(sizes[0], options.max_texts)
     count = 1
     for size in sizes:
         count *= size
-        if proto.tensor_shape.unknown_rank or size < 0 or count > most:
+        if shape.unknown_rank or not 0 <= size <= most or count > most:
             raise Refused(
                 400, f"The input {name[:100]!r} has at most {most} values. Received: {sizes[:10]}"
             )

@@ -10,20 +10,16 @@ from typing import Any
 from absl import logging
 
 from kbert.service import json_rows
-from kbert.service.errors import Refused
+from kbert.service.connections import Seats
+from kbert.service.errors import Refused, drop_frames
 from kbert.service.loaded import Arrays, Entry, LoadedModel
 from kbert.service.metrics import Metrics
 from kbert.service.models import Models, Prepare
 from kbert.service.settings import ServiceOptions
 
-_READ_ON = 8  # so many times the largest body is read to its end, that the client sees why it fails
 _DEFAULT = "serving_default"
-# Before there is a request.
-_FULL_BODY = b'{"error":"The service has as many connections as it may. Try again later."}'
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-    b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(_FULL_BODY), _FULL_BODY)
-)
+_CLOSE = (b"connection", b"close")
+_LOADING = "The models are loaded. Try again later."
 
 
 class HttpService:
@@ -33,18 +29,42 @@ class HttpService:
         models: what answers.
         options: limits.
         metrics: what it counts in.
+        seats: the connections.
         token: that requests must bear; None = none.
+
+    Attributes:
+        is_ready: whether the models are loaded; until then all but /health and /live get 503.
+        is_stopping: whether it takes requests for the last time: each answer ends its connection.
     """
 
     def __init__(
-        self, models: Models, options: ServiceOptions, metrics: Metrics, token: bytes | None = None
+        self,
+        models: Models,
+        options: ServiceOptions,
+        metrics: Metrics,
+        seats: Seats,
+        token: bytes | None = None,
     ) -> None:
         self._models, self._options, self._metrics = models, options, metrics
-        self._token = token
-        self.is_stopping = False
+        self._seats, self._token = seats, token
+        self.is_ready = self.is_stopping = False
 
     def app(self) -> Any:
         """The application."""
+        routes = self._routes()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            async def answer(message: Any) -> None:
+                if self.is_stopping and message["type"] == "http.response.start":
+                    # A client that is not told so sends its next request into a closed connection.
+                    message = {**message, "headers": [*message["headers"], _CLOSE]}
+                await send(message)
+
+            await routes(scope, receive, answer)
+
+        return app
+
+    def _routes(self) -> Any:
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
         from starlette.requests import Request
@@ -62,23 +82,27 @@ class HttpService:
                 start = time.perf_counter()
                 headers: dict[str, str] = {}
                 try:
-                    if name != "health":
+                    if name not in ("health", "live"):
+                        self._check_state()
                         self._check_token(request.headers.get("authorization", ""))
                     found = await answer(request)
                     response = found if isinstance(found, Response) else json(found)
                 except Refused as error:
                     if error.retry_after is not None:
                         headers["Retry-After"] = str(error.retry_after)
-                    if error.status in (408, 413):  # the rest of its body may still come
+                    if error.status in (408, 413) or self._seats.is_full:
                         headers["Connection"] = "close"
                     if error.status == 401:
                         headers["WWW-Authenticate"] = "Bearer"
                     response = json({"error": str(error)}, error.status, headers)
-                except _Left:
+                    drop_frames(error)
+                except _Left as error:
                     response = Response(status_code=499)  # nobody reads it
-                except Exception:
+                    drop_frames(error)
+                except Exception as error:
                     logging.exception("A request failed")
                     response = json({"error": "The service failed; its log says how."}, 500)
+                    drop_frames(error)
                 # A name that nobody serves would be a new counter for each guess.
                 model = request.path_params.get("model", "")
                 known = model if self._models.has(model) else ""
@@ -97,6 +121,7 @@ class HttpService:
         model = "/v1/models/{model}"
         routes = [
             route("health", "/health", "GET", self._health),
+            route("live", "/live", "GET", self._live),
             route("metrics", "/metrics", "GET", metrics),
             route("embed", "/embed", "POST", self._embed),
             route("fill_mask", "/fill_mask", "POST", self._fill_mask),
@@ -113,7 +138,23 @@ class HttpService:
     async def _health(self, request: Any) -> dict[str, Any]:
         if self.is_stopping:
             raise Refused(503, "The service is stopping.")
+        if not self.is_ready:
+            raise Refused(503, _LOADING, retry_after=1)
         return {"status": "ok"}
+
+    async def _live(self, request: Any) -> dict[str, Any]:
+        return {"status": "ok"}
+
+    def _check_state(self) -> None:
+        if not self.is_ready:
+            raise Refused(503, _LOADING, retry_after=1)
+        if self._seats.is_full:
+            raise Refused(
+                503,
+                f"The service has {self._options.max_connections} connections at most. Try again "
+                "later. Received: one more",
+                retry_after=1,
+            )
 
     async def _status(self, request: Any) -> dict[str, Any]:
         name = request.path_params["model"]
@@ -139,7 +180,7 @@ class HttpService:
 
         def prepare(loaded: LoadedModel) -> Any:
             entry = loaded.entry(signature)
-            return entry, json_rows.read_inputs(wanted, entry)
+            return entry, json_rows.read_inputs(wanted, entry, self._options.max_texts)
 
         name = request.path_params["model"]
         _, entry, parts = await self._run(request, name, _version(request), prepare)
@@ -175,8 +216,8 @@ class HttpService:
             if entry is None:  # a newer version may have lost it
                 raise Refused(400, f"The model is one that {what}. Received: {name!r}")
             (text,) = entry.inputs
-            texts = wanted.get("texts")
-            return entry, {text: json_rows.read_array(texts, entry.inputs[text], "texts")}
+            texts, most = wanted.get("texts"), self._options.max_texts
+            return entry, {text: json_rows.read_array(texts, entry.inputs[text], "texts", most)}
 
         _, entry, parts = await self._run(request, name, None, prepare, ragged=ragged)
         return parts, entry
@@ -232,22 +273,17 @@ class HttpService:
         # The server has refused what is no number.
         size = int(request.headers.get("content-length", "0"))
         body = bytearray()
-        received = 0
-        if size <= _READ_ON * most:
+        if size <= most:
             try:
                 async for chunk in request.stream():
-                    received += len(chunk)
-                    if received > _READ_ON * most:
+                    body += chunk
+                    if len(body) > most:
                         break
-                    if received <= most:
-                        body += chunk
             except ClientDisconnect:
                 raise _Left from None
-        if max(size, received) > most:
-            raise Refused(
-                413,
-                f"A request has {most} bytes at most. Received: {max(size, received)} or more",
-            )
+        size = max(size, len(body))
+        if size > most:
+            raise Refused(413, f"A request has {most} bytes at most. Received: {size} or more")
         return body
 
     def _check_token(self, header: str) -> None:
@@ -271,63 +307,3 @@ def _version(request: Any) -> int | None:
     if not re.fullmatch("[0-9]{1,18}", version):
         raise Refused(400, f"A version is a whole number. Received: {version[:100]!r}")
     return int(version)
-
-
-def connection_class(seconds: float, most: int) -> Any:
-    """The server's class of connections, of which none is held open for nothing.
-
-    Args:
-        seconds: the longest time without a request, its whole head counted, and the longest for
-            the client to take in an answer.
-        most: connections at the same time; the next is told so and closed.
-    """
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    class Connection(H11Protocol):
-        _idle: asyncio.TimerHandle | None = None
-        _unread: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._wait_for_request()
-            if len(self.connections) > most:
-                transport.write(_FULL)
-                transport.close()
-
-        def data_received(self, data: bytes) -> None:
-            if self.transport.is_closing():
-                return
-            super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._stop_timer("_idle")
-
-        def on_response_complete(self) -> None:
-            self._wait_for_request()
-            super().on_response_complete()  # which may begin with the next
-            if not self.cycle.response_complete:
-                self._stop_timer("_idle")
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._unread = self.loop.call_later(seconds, self.transport.abort)
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            self._stop_timer("_unread")
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            self._stop_timer("_idle")
-            self._stop_timer("_unread")
-
-        def _wait_for_request(self) -> None:
-            self._stop_timer("_idle")
-            self._idle = self.loop.call_later(seconds, self.transport.close)
-
-        def _stop_timer(self, name: str) -> None:
-            timer = getattr(self, name)
-            if timer is not None:
-                timer.cancel()
-                setattr(self, name, None)
-
-    return Connection

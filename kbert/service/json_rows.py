@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kbert.service.errors import Refused
-from kbert.service.loaded import Arrays, Entry, Spec
+from kbert.service.loaded import Arrays, Entry, Spec, check_rows
 
 _KINDS = {"b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "numbers"}
 
@@ -79,15 +79,16 @@ def text_of(request: Mapping[str, Any], key: str, default: Any) -> Any:
     return value
 
 
-def read_inputs(request: Mapping[str, Any], entry: Entry) -> Arrays:
+def read_inputs(request: Mapping[str, Any], entry: Entry, most: int) -> Arrays:
     """The inputs of a signature, of a request in row or in column format.
 
     Args:
         request: it has `instances` or `inputs`.
         entry: the signature.
+        most: rows of a request.
 
     Raises:
-        Refused: the values are not what the signature takes.
+        Refused: the values are not what the signature takes, or too many.
     """
     if ("instances" in request) == ("inputs" in request):
         raise Refused(
@@ -107,7 +108,7 @@ def read_inputs(request: Mapping[str, Any], entry: Entry) -> Arrays:
                 f"Received: {describe(columns)}",
             )
         _check_names(columns, names)
-        return {name: read_array(columns[name], entry.inputs[name], name) for name in names}
+        return {name: read_array(columns[name], entry.inputs[name], name, most) for name in names}
     rows = request["instances"]
     if not isinstance(rows, list):
         raise Refused(400, f"`instances` is a list of rows. Received: {describe(rows)}")
@@ -116,6 +117,7 @@ def read_inputs(request: Mapping[str, Any], entry: Entry) -> Arrays:
             400,
             f"The signature {entry.name!r} has no rows: send `inputs`. Received: `instances`",
         )
+    check_rows(len(rows), most)
     if len(names) == 1 and not any(map(_is_named, rows)):
         rows = [{names[0]: row} for row in rows]
     for row in rows:
@@ -127,24 +129,26 @@ def read_inputs(request: Mapping[str, Any], entry: Entry) -> Arrays:
             )
         _check_names(row, names)
     return {
-        name: read_array([row[name] for row in rows], entry.inputs[name], name) for name in names
+        name: read_array([row[name] for row in rows], entry.inputs[name], name, most)
+        for name in names
     }
 
 
-def read_array(value: Any, spec: Spec, name: str) -> np.ndarray:
+def read_array(value: Any, spec: Spec, name: str, most: int) -> np.ndarray:
     """A JSON value as an input of a signature.
 
     Args:
         value: nested lists.
         spec: of the input.
         name: of the input.
+        most: rows of a request.
 
     Raises:
-        Refused: it is of another type or rank, or its lists differ in length.
+        Refused: it is of another type or rank, its lists differ in length, or has too many rows.
 
     Example:
         >>> spec = Spec(np.dtype("float32"), (None, None), "float32")
-        >>> read_array([[1, 2.5]], spec, "weights")
+        >>> read_array([[1, 2.5]], spec, "weights", most=8)
         array([[1. , 2.5]], dtype=float32)
     """
 
@@ -153,6 +157,8 @@ def read_array(value: Any, spec: Spec, name: str) -> np.ndarray:
 
     if spec.shape is None:
         raise refuse("a request in JSON, which needs a shape")
+    if spec.shape and isinstance(value, list):
+        check_rows(len(value), most)
     shape: list[int] = []
     level = [value]
     for _ in spec.shape:

@@ -4,7 +4,7 @@ Shapes: `B` texts or rows.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 from absl import logging
 
 from kbert.files import Path
-from kbert.service.errors import Refused
+from kbert.service.errors import Refused, most_said
+from kbert.service.stopping import Stop
 from kbert.types import PathLike
 
 Arrays = dict[str, np.ndarray]
@@ -89,42 +90,52 @@ class Entry:
         ]
         self.vectors = found[0] if self.takes_text and len(found) == 1 else None
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """Outputs of inputs that `check` has taken; TensorFlow's errors as they are."""
+    def run(self, inputs: Mapping[str, np.ndarray], stop: Stop | None = None) -> Arrays:
+        """Outputs of inputs that `check` has taken; TensorFlow's errors as they are.
+
+        Args:
+            inputs: name -> array.
+            stop: ends the run while it computes.
+        """
         import tensorflow as tf
 
         given = {
             name: tf.constant(x, dtype=self.inputs[name].tensorflow) for name, x in inputs.items()
         }
-        return {name: x.numpy() for name, x in self._function(**given).items()}
+        outputs = (stop or Stop()).run(self._function, given)
+        return {name: x.numpy() for name, x in outputs.items()}
 
-    def check(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """The number of rows, B; `Refused` where the signature does not take the inputs."""
-        if set(inputs) != set(self.inputs):
+    def check_names(self, names: Iterable[str]) -> None:
+        """`Refused` where the inputs have other names."""
+        if set(names) != set(self.inputs):
             raise Refused(
                 400,
                 f"The signature {self.name!r} takes {_names(self.inputs)}. "
-                f"Received: {_names(inputs)}",
+                f"Received: {_names(names)}",
             )
-        rows = set()
+
+    def check_input(self, name: str, dtype: str, shape: Sequence[int]) -> None:
+        """`Refused` where an input is of another type or shape; `dtype` as TensorFlow names it."""
+        spec = self.inputs[name]
+        fits = spec.shape is None or (
+            len(spec.shape) == len(shape)
+            and all(want in (None, got) for want, got in zip(spec.shape, shape, strict=True))
+        )
+        if not fits or dtype != spec.tensorflow:
+            raise Refused(
+                400,
+                f"The input {name!r} is {spec.describe()}. "
+                f"Received: {dtype} of shape {tuple(shape[:10])}",
+            )
+
+    def check(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """The number of rows, B; `Refused` where the signature does not take the inputs."""
+        self.check_names(inputs)
         for name, array in inputs.items():
-            spec = self.inputs[name]
-            fits = spec.shape is None or (
-                len(spec.shape) == array.ndim
-                and all(
-                    want in (None, got) for want, got in zip(spec.shape, array.shape, strict=True)
-                )
-            )
-            if not fits or array.dtype != spec.dtype:
-                raise Refused(
-                    400,
-                    f"The input {name!r} is {spec.describe()}. "
-                    f"Received: {_type_name(array)} of shape {array.shape}",
-                )
-            if array.ndim:
-                rows.add(len(array))
+            self.check_input(name, _type_name(array), array.shape)
         if not self.is_rows:
             return 1
+        rows = {len(array) for array in inputs.values()}
         if len(rows) != 1:
             raise Refused(
                 400, f"All inputs have the same number of rows. Received: {sorted(rows)[:10]}"
@@ -158,7 +169,7 @@ class LoadedModel:
             self._loaded, signatures = load(self.folder)
         except Exception as error:  # a damaged file raises what its bytes happen to say
             raise ValueError(
-                f"The folder holds no SavedModel or export that loads ({first_line(error)}). "
+                f"The folder holds no SavedModel or export that loads ({most_said(error)}). "
                 f"Received: {self.folder}"
             ) from error
         self.entries = {name: Entry(name, x, self._loaded) for name, x in signatures.items()}
@@ -174,7 +185,7 @@ class LoadedModel:
                 try:
                     entry.run({name: np.array([b"a"], object) for name in entry.inputs})
                 except tf.errors.InvalidArgumentError as error:  # another text it may take
-                    logging.info("%s, %s: %s", self.folder, entry.name, first_line(error))
+                    logging.info("%s, %s: %s", self.folder, entry.name, most_said(error))
 
     def entry(self, name: str) -> Entry:
         """A signature; `Refused` where there is none of the name."""
@@ -222,11 +233,22 @@ def _load_exported(folder: str) -> tuple[Any, Mapping[str, Any]]:
     return exported, exported.functions()
 
 
+def check_rows(rows: int, most: int) -> None:
+    """`Refused` where a request has too many rows; asked before anything is made of them."""
+    if rows > most:
+        raise Refused(413, f"A request has {most} texts at most. Received: {rows}")
+
+
 def row_sizes(inputs: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
     """Bytes of the strings of each row, or its numbers: (B,) int64.
 
+    Of several strings in a row each counts one more, as in the exports themselves: a row of a
+    million empty words is not for nothing.
+
     >>> row_sizes({"text": np.array([b"rain", b""], object)}, 2).tolist()
     [4, 0]
+    >>> row_sizes({"words": np.array([[b"rain", b""]], object)}, 1).tolist()
+    [6]
     """
     sizes = np.zeros(rows, np.int64)
     for array in inputs.values():
@@ -234,7 +256,7 @@ def row_sizes(inputs: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
             sizes += array.size // max(rows, 1)
             continue
         lengths = np.fromiter(map(len, array.ravel()), np.int64, array.size)
-        sizes += lengths.reshape(rows, -1).sum(1)
+        sizes += lengths.reshape(rows, -1).sum(1) + (array.size // rows if array.ndim > 1 else 0)
     return sizes
 
 
@@ -248,17 +270,12 @@ def _spec(tensor: Any) -> Spec:
     return Spec(dtype, shape, tensor.dtype.name)
 
 
-def _names(values: Mapping[str, Any]) -> str:
+def _names(values: Iterable[str]) -> str:
     return ", ".join(repr(str(name)[:100]) for name in list(values)[:10]) or "none"
 
 
 def _type_name(array: np.ndarray) -> str:
     return "string" if array.dtype == object else str(array.dtype)
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says first, or its kind."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def _signature_def(entry: Entry) -> dict[str, Any]:

@@ -14,12 +14,21 @@ from absl import logging
 
 from kbert.files import Path
 from kbert.service.batching import Batcher
-from kbert.service.errors import Refused, Retired
-from kbert.service.loaded import EXPORT, SAVED_MODEL, Arrays, Entry, LoadedModel, row_sizes
+from kbert.service.errors import Refused, Retired, drop_frames
+from kbert.service.loaded import (
+    EXPORT,
+    SAVED_MODEL,
+    Arrays,
+    Entry,
+    LoadedModel,
+    check_rows,
+    row_sizes,
+)
 from kbert.service.metrics import Metrics
 from kbert.service.settings import ServiceOptions
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}|0")
+_STOP_SECONDS = 2.0  # in which a run that is stopped comes to the end of a chunk
 _LONGEST_WAIT = 60.0  # seconds between tries to load what did not
 
 # What a request asks of a version: its signature, and the inputs.
@@ -64,6 +73,7 @@ class Model:
         self.failed: dict[int, str] = {}
         self._tries: dict[int, tuple[float, float]] = {}  # when it is tried again, and the wait
         self._retiring: set[asyncio.Task] = set()
+        self._leaving: set[Version] = set()  # those of them
 
     def find(self, number: int | None) -> Version:
         """A version, the newest where none is named; `Refused` where there is none."""
@@ -113,6 +123,11 @@ class Model:
         closing = [version.batcher.close() for version in self.versions.values()]
         await asyncio.gather(*closing, *self._retiring)
 
+    def stop(self) -> None:
+        """Refuses what was accepted and is not computed."""
+        for version in (*self.versions.values(), *self._leaving):
+            version.batcher.stop()
+
     async def _load(self, pool: ThreadPoolExecutor, number: int, folder: Path) -> bool:
         again, wait = self._tries.get(number, (0.0, max(self._options.poll_seconds, 0.1)))
         if time.monotonic() < again:
@@ -127,6 +142,7 @@ class Model:
                 logging.warning("%s, version %d: %s", self.name, number, why, exc_info=not is_known)
             self.failed[number] = why
             self._tries[number] = (time.monotonic() + wait, min(2 * wait, _LONGEST_WAIT))
+            drop_frames(error)  # which hold what was loaded of it
             return False
         seconds = time.monotonic() - start
         logging.info("%s, version %d: loaded in %.1f s", self.name, number, seconds)
@@ -138,7 +154,9 @@ class Model:
         return True
 
     async def _retire(self, version: Version) -> None:
+        self._leaving.add(version)
         await version.batcher.close()
+        self._leaving.discard(version)
         logging.info("%s, version %d: retired", self.name, version.number)
         # What TensorFlow loads refers to itself: left alone, its weights stay for many versions.
         del version
@@ -160,6 +178,7 @@ class Models:
             name: Model(name, folder, options, metrics)
             for name, folder in options.folders().items()
         }
+        self._is_closed = False
         # One: loading takes processor time from the requests.
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
 
@@ -192,9 +211,15 @@ class Models:
                     logging.exception("%s: looking for new versions failed", model.name)
 
     async def close(self) -> None:
-        """Computes what was accepted, and ends the threads."""
-        await asyncio.gather(*(model.close() for model in self._models.values()))
+        """Takes no more, stops what is computed, refuses what waits, and ends the threads."""
+        self._is_closed = True
         self._loader.shutdown(wait=False, cancel_futures=True)
+        for model in self._models.values():
+            model.stop()
+        closing = [asyncio.create_task(model.close()) for model in self._models.values()]
+        _, late = await asyncio.wait(closing, timeout=_STOP_SECONDS)
+        for task in late:
+            task.cancel()
 
     def has(self, name: str) -> bool:
         """Whether there is a model of the name."""
@@ -256,7 +281,7 @@ class Models:
             Refused: there is no such model, or what it says.
         """
         model = self.find(name)
-        while True:
+        while not self._is_closed:
             version = model.find(number)
             entry, inputs = prepare(version.loaded)
             rows = entry.check(inputs)
@@ -273,6 +298,7 @@ class Models:
                     f"texts at a time. Received: a request whose answer has {values}",
                 )
             return version.number, entry, parts
+        raise Refused(503, "The service is stopping.", retry_after=1)
 
     def status(self, name: str, number: int | None) -> dict[str, Any]:
         """The versions as TensorFlow Serving tells of them."""
@@ -306,9 +332,7 @@ def check_limits(inputs: Mapping[str, Any], rows: int, options: ServiceOptions) 
     """`Refused` where a request has too many texts or too large ones."""
     if not rows:
         raise Refused(400, "A request has one text or row at least. Received: none")
-    rows = max(rows, *(len(x) if x.ndim else 1 for x in inputs.values()))
-    if rows > options.max_texts:
-        raise Refused(413, f"A request has {options.max_texts} texts at most. Received: {rows}")
+    check_rows(max(rows, *(len(x) if x.ndim else 1 for x in inputs.values())), options.max_texts)
     strings = {k: x for k, x in inputs.items() if x.dtype == object and x.size}
     if not strings:
         return

@@ -14,7 +14,8 @@ from absl import logging
 
 from kbert.doctor import usable_cores
 from kbert.files import Path, local_only
-from kbert.service.http_service import HttpService, connection_class
+from kbert.service.connections import Listener, Seats, start_server
+from kbert.service.http_service import HttpService
 from kbert.service.metrics import Metrics
 from kbert.service.models import Models
 from kbert.service.settings import ServiceOptions
@@ -22,6 +23,8 @@ from kbert.service.settings import ServiceOptions
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _BACKLOG = 2048  # connections that wait to be taken, as of uvicorn
 _HEAD_BYTES = 2**16  # of a request
+_SEND_SECONDS = 1.0  # for the last answers to be sent
+_OTHER_FILES = 256  # open files beside the connections of a listener
 
 
 def serve(options: ServiceOptions, started: Callable[[list[str]], None]) -> None:
@@ -58,21 +61,25 @@ def _share_cores(options: ServiceOptions) -> ServiceOptions:
     """The options with a number of batches, for a process of its own.
 
     Products of a few short texts are too small for several threads: those wait for each other
-    longer than they compute. So each batch has one core, and as many run as there are cores.
+    longer than they compute. So each batch has one core, and as many run as there are cores. A
+    thread for each batch of each model: where they were as few as the cores, long requests to one
+    model would keep those to the others waiting.
     """
     import tensorflow as tf
 
     threads = options.intra_op_threads
+    batches = options.batch_threads
+    cores = max(int(usable_cores()), 1)
     try:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
+        if batches is None and threads == 1 and not tf.config.list_physical_devices("GPU"):
+            batches = cores
+        models = len(options.folders()) * options.num_versions
+        tf.config.threading.set_inter_op_parallelism_threads(max(models * (batches or 1), cores))
     except RuntimeError:
         logging.warning("TensorFlow runs already: `intra_op_threads` stays as it was")
         return options
-    if options.batch_threads is not None or threads != 1:
-        return options
-    if tf.config.list_physical_devices("GPU"):
-        return options
-    return dataclasses.replace(options, batch_threads=max(int(usable_cores()), 1))
+    return dataclasses.replace(options, batch_threads=batches)
 
 
 async def run(
@@ -90,11 +97,11 @@ async def run(
 
     token = None if options.token_file is None else _read_token(options.token_file)
     pair = _read_tls(options)
-    metrics = Metrics()
+    _allow_files(options)
+    metrics, seats = Metrics(), Seats(options.max_connections)
     models = Models(options, metrics)
-    service = HttpService(models, options, metrics, token)
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(_listen(options.host, options.port))
+    service = HttpService(models, options, metrics, seats, token)
+    with _listen(options.host, options.port, seats) as listener:
         grpc_server, grpc_port = None, None
         if options.grpc_port is not None:
             from kbert.service.grpc_service import make_server
@@ -105,7 +112,7 @@ async def run(
             tls = {"ssl_certfile": options.tls_certificate, "ssl_keyfile": options.tls_key}
         config = uvicorn.Config(
             service.app(),
-            http=connection_class(options.timeout_seconds, options.max_connections),
+            http="h11",
             ws="none",
             loop="asyncio",
             lifespan="off",
@@ -113,51 +120,96 @@ async def run(
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            backlog=_BACKLOG,
             timeout_keep_alive=int(options.timeout_seconds) + 1,
-            timeout_graceful_shutdown=max(1, round(options.stop_seconds)),
             h11_max_incomplete_event_size=_HEAD_BYTES,
             **tls,
         )
         python_logging.getLogger("uvicorn.error").setLevel(python_logging.WARNING)
         config.load()  # reads the certificate
         server = Server(config)
-        stopping = None
+        # It answers /health and /live while the models are loaded.
+        http = await start_server(server, listener, options.timeout_seconds, seats)
+        tasks = {
+            name: asyncio.create_task(work)
+            for name, work in (("server", server.serve(sockets=[])), ("stop", stop.wait()))
+        }
         try:
-            await models.load()
-            if grpc_server is not None:
-                await grpc_server.start()
-            work = asyncio.create_task(server.serve(sockets=[listener]))
-            watch = asyncio.create_task(models.watch())
-            while not (server.started or work.done()):
-                await asyncio.sleep(0.01)
-            scheme = "https" if tls else "http"
-            addresses = [_address(scheme, options.host, listener.getsockname()[1])]
-            if grpc_port is not None:
-                scheme = "grpcs" if tls else "grpc"
-                addresses.append(_address(scheme, options.host, grpc_port))
-            started(addresses)
-            stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait({stopping, work, watch}, return_when=asyncio.FIRST_COMPLETED)
-            if watch.done():
-                watch.result()  # raises what ended it
+            tasks["load"] = asyncio.create_task(models.load())
+            await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+            if tasks["load"].done():
+                tasks["load"].result()  # raises why one does not load
+                if grpc_server is not None:
+                    await grpc_server.start()
+                service.is_ready = True
+                tasks["watch"] = asyncio.create_task(models.watch())
+                scheme = "https" if tls else "http"
+                addresses = [_address(scheme, options.host, listener.getsockname()[1])]
+                if grpc_port is not None:
+                    scheme = "grpcs" if tls else "grpc"
+                    addresses.append(_address(scheme, options.host, grpc_port))
+                started(addresses)
+                waiting = [tasks[name] for name in ("server", "stop", "watch")]
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             logging.info("Stopping")
-            service.is_stopping = True
-            watch.cancel()
-            server.should_exit = True
-            await work
         finally:
-            if stopping is not None:
-                stopping.cancel()
-            if grpc_server is not None:
-                await grpc_server.stop(options.stop_seconds)
-            await models.close()
+            service.is_stopping = True
+            if service.is_ready:
+                await _drain(options.drain_seconds)
+            http.close()
+            server.should_exit = True
+            for name in tasks.keys() - {"server"}:
+                tasks[name].cancel()
+            seconds = options.stop_seconds - options.drain_seconds
+            await _finish(tasks["server"], server, grpc_server, models, seconds)
+        for task in tasks.values():
+            if task.done() and not task.cancelled():
+                task.result()  # raises what ended it
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Of a socket that does not name the protocol asyncio does not know that it is TCP's, and leaves
-    # Nagle's algorithm on: an answer's body waits 40 ms for the client to acknowledge its head.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+async def _drain(seconds: float) -> None:
+    """Goes on answering while a balancer notices that /health says no."""
+    await asyncio.sleep(seconds)
+
+
+async def _finish(
+    work: asyncio.Task, server: Any, grpc_server: Any, models: Models, seconds: float
+) -> None:
+    """Answers what was accepted for so long, and refuses the rest."""
+    ends = {work}
+    if grpc_server is not None:
+        ends.add(asyncio.create_task(grpc_server.stop(seconds)))
+    await asyncio.wait(ends, timeout=seconds)
+    await models.close()
+    _, late = await asyncio.wait(ends, timeout=_SEND_SECONDS)
+    if late:  # answers that nobody reads
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+        await asyncio.wait(ends, timeout=_SEND_SECONDS)
+
+
+def _allow_files(options: ServiceOptions) -> None:
+    """Raises the process's limit of open files to what the connections take."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return
+    listeners = 1 if options.grpc_port is None else 2
+    wanted = listeners * (options.max_connections + _OTHER_FILES)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    infinite = resource.RLIM_INFINITY
+    if soft == infinite or soft >= wanted:
+        return
+    if hard != infinite and hard < wanted:
+        raise ValueError(
+            f"The connections take {wanted} open files. A process may have {hard}: raise the limit "
+            f"(ulimit -n) or lower it. Received: max_connections={options.max_connections}"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _listen(host: str, port: int, seats: Seats) -> Listener:
+    listener = Listener(socket.AF_INET6 if ":" in host else socket.AF_INET, seats)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

@@ -72,10 +72,22 @@ class ServiceOptions(Options):
         4_000_000, help="Most numbers and strings that an answer may hold.", at_least=1
     )
     max_connections: int = option(
-        512, help="Most open connections; one beyond gets 503.", at_least=1
+        512,
+        help="Most open connections, of HTTP and of gRPC each. Idle ones make room for new ones; "
+        "where all have a request under way, one beyond gets 503.",
+        at_least=1,
     )
     stop_seconds: float = option(
-        30.0, help="After SIGTERM, longest time to finish what was accepted.", above=0
+        30.0,
+        help="After SIGTERM, longest time until the end: to finish what was accepted. What is not "
+        "computed by then is refused.",
+        above=0,
+    )
+    drain_seconds: float = option(
+        0.0,
+        help="After SIGTERM, time in which requests are still taken, while /health says that the "
+        "service stops: what a balancer needs to notice. Part of --stop_seconds.",
+        at_least=0,
     )
     tls_certificate: str | None = option(
         None, help="PEM file of the certificate and those that signed it: serves HTTPS."
@@ -93,6 +105,11 @@ class ServiceOptions(Options):
             raise ValueError(
                 "TLS takes both, `tls_certificate` and `tls_key`. Received: "
                 f"tls_certificate={self.tls_certificate!r}, tls_key={self.tls_key!r}"
+            )
+        if self.drain_seconds >= self.stop_seconds:
+            raise ValueError(
+                "`drain_seconds` is a part of `stop_seconds`, and below it. Received: "
+                f"drain_seconds={self.drain_seconds}, stop_seconds={self.stop_seconds}"
             )
         if self.max_texts > self.max_waiting:
             raise ValueError(

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 
-from kbert.files import Path
+from kbert.files import Path, read_settings
 
 
 def read_lines(
@@ -30,7 +30,7 @@ def read_lines(
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"No {what} file (one {entry} a line). Received: {path}")
-    raw = path.read_bytes()
+    raw = read_settings(path)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -178,8 +178,9 @@ def check_added_tokens(
             "`normalized_tokens` are for a normalization or added tokens: else all tokens are "
             f"found at once. Received: {list(normalized_tokens)} without either"
         )
+    found = {*special_tokens, *added_tokens}
     for token in normalized_tokens or ():
-        if token not in {*special_tokens, *added_tokens}:
+        if token not in found:
             raise ValueError(
                 f"`normalized_tokens` must be added or special tokens. Received: {token!r}"
             )

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from kbert.service.loaded import Entry
-from tests.service_harness import export_classifier, export_operations, running
+from tests.service_harness import LIMIT, export_classifier, export_operations, running
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def service(classifier, operations):
     """Both of them, within small limits."""
     models = [f"reviews={classifier}", f"operations={operations}"]
     limits = {"max_texts": 16, "max_text_bytes": 1000, "max_body_bytes": 20_000}
-    with running(model=models, **limits, timeout_seconds=20, grpc_port=0) as found:
+    with running(model=models, **limits, timeout_seconds=LIMIT, grpc_port=0) as found:
         yield found
 
 
@@ -53,7 +53,7 @@ class Gate:
         self.runs: list[int] = []
 
     def wait_for_run(self) -> None:
-        assert self.entered.acquire(timeout=20)
+        assert self.entered.acquire(timeout=LIMIT)
 
 
 @pytest.fixture
@@ -61,11 +61,11 @@ def gate(monkeypatch):
     """Runs of the models of this process wait for it."""
     gate, run = Gate(), Entry.run
 
-    def slow(self, inputs):
+    def slow(self, inputs, stop=None):
         gate.runs.append(max(map(len, inputs.values())))
         gate.entered.release()
-        assert gate.open.wait(30)
-        return run(self, inputs)
+        assert gate.open.wait(LIMIT)
+        return run(self, inputs, stop)
 
     monkeypatch.setattr(Entry, "run", slow)
     yield gate

@@ -14,7 +14,7 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from tests.service_harness import running, signature
+from tests.service_harness import LIMIT, running, signature
 
 TEXTS = ["the red fox", "", "two men and a woman"]
 
@@ -35,7 +35,7 @@ def request(model, entry="", **inputs):
 
 def predict(channel, request_, **more):
     stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-    return stub.Predict(request_, timeout=20, **more)
+    return stub.Predict(request_, timeout=LIMIT, **more)
 
 
 def refused(channel, request_) -> tuple[str, str]:

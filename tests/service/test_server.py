@@ -18,8 +18,8 @@ import pytest
 from kbert.doctor import usable_cores
 from kbert.service import Client, ServiceError, ServiceOptions, run, serve
 from tests.processes import start_program
-from tests.service.test_http_service import connected, head, wait_until
-from tests.service_harness import running
+from tests.service.test_http_service import connected, head
+from tests.service_harness import LIMIT, running, wait_until
 
 BODY = {"signature_name": "same", "instances": ["a fox", "the sun"]}
 PATH = "/v1/models/m:predict"
@@ -111,7 +111,7 @@ def test_the_program_serves_and_stops_at_sigterm(classifier):
         address = program.stdout.readline().strip()
         assert Client(address).predict("reviews", ["a fox"])[0]["label"] in ("no", "yes")
         program.send_signal(signal.SIGTERM)
-        assert program.wait(20) == 0
+        assert program.wait(LIMIT) == 0
     finally:
         program.kill()
         _, errors = program.communicate()
@@ -120,7 +120,7 @@ def test_the_program_serves_and_stops_at_sigterm(classifier):
 
 def test_https(operations, certificate):
     everyone, key = certificate
-    options = {"tls_certificate": everyone, "tls_key": key, "timeout_seconds": 1}
+    options = {"tls_certificate": everyone, "tls_key": key}
     with running(model=[f"m={operations}"], **options) as service:
         assert service.address.startswith("https://127.0.0.1:")
         with Client(service.address, certificates=everyone) as client:

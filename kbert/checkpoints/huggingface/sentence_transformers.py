@@ -21,7 +21,7 @@ from kbert import atomic
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.huggingface.weights import read_weights
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, write_safetensors
-from kbert.files import Path
+from kbert.files import Path, read_settings
 from kbert.json_file import parse_json, read_json
 from kbert.types import Arrays
 
@@ -169,7 +169,7 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
     """The class and the folder of each module, one at least."""
     path = folder / MODULES_FILE
     try:
-        found = parse_json(path.read_bytes())
+        found = parse_json(read_settings(path))
         modules = [(module["type"].rpartition(".")[2], module["path"]) for module in found]
         modules[0]  # there is one
     except (ValueError, TypeError, LookupError, AttributeError) as error:

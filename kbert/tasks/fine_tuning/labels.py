@@ -1,5 +1,6 @@
 """Labels by name: what a table calls a class, and its place among the task's classes."""
 
+import collections
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
@@ -38,7 +39,8 @@ class Labels:
         self._ids = {name: i for i, name in enumerate(self.names)}
         self._numbers = class_numbers(self.names)
         if len(self._ids) < len(self.names):
-            twice = sorted({x for x in self.names if self.names.count(x) > 1})
+            counts = collections.Counter(self.names)
+            twice = sorted(name for name, count in counts.items() if count > 1)[:10]
             raise ValueError(f"The names of classes must be unique. Received: {twice} twice")
 
     def __len__(self) -> int:
@@ -285,7 +287,8 @@ def thresholds_of(names: Sequence[str], threshold: float | Mapping[str, float]) 
 
 
 def _check_names(names: Sequence[str], given: Any, what: str) -> None:
-    unknown = [name for name in given if name not in names]
+    known = set(names)
+    unknown = [name for name in given if name not in known]
     if unknown:
         raise ValueError(
             f"{what} must name the task's classes, {shown(names)}. Received: {shown(unknown)}"

@@ -51,10 +51,11 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
         settings["words"] = words_of(folder.full.get("pre_tokenizer") or {})
         settings["ignore_merges"] = bool(folder.full["model"].get("ignore_merges"))
     if settings["normalization"] or found:  # else all are found at once
+        whole = set(found)
         settings["normalized_tokens"] = [
             entry["content"]
             for entry in added
-            if entry.get("normalized", entry["content"] in found)
+            if entry.get("normalized", entry["content"] in whole)
         ]
     try:
         return BytePairTokenizer(vocabulary, merges, **(settings | options))
@@ -124,8 +125,9 @@ def _without_role(
 ) -> list[str]:
     """Special tokens without a role, in the order of their ids."""
     in_order = [token["content"] for token in sorted(added, key=lambda token: token["id"])]
-    names = [name for name in in_order if name not in {*roles.values(), *found}]
-    return [*names, *sorted(folder.specials_without_role() - {*names, *roles.values(), *found})]
+    others = {*roles.values(), *found}
+    names = [name for name in in_order if name not in others]
+    return [*names, *sorted(folder.specials_without_role() - others.union(names))]
 
 
 def _add_prefix_space(folder: TokenizerFolder) -> bool:

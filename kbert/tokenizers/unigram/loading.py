@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kbert.files import Path
+from kbert.files import Path, read_settings
 from kbert.json_file import read_json
 from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.unigram.model import (
@@ -63,7 +63,7 @@ def load_unigram(
     """
     path = path or model_file(folder.path)
     if path is not None:
-        model = path.read_bytes()
+        model = read_settings(path)
         pieces = [piece.piece for piece in read_model(path).pieces]
     else:
         path = folder.path / "tokenizer.json"

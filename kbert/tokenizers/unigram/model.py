@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kbert.files import Path
+from kbert.files import Path, read_settings
 from kbert.tokenizers.folder import TokenizerFolder
 
 SPACE = "▁"
@@ -51,7 +51,7 @@ def read_model(model: str | os.PathLike | bytes) -> Any:
         path = Path(model)
         if not path.is_file():
             raise FileNotFoundError(f"No SentencePiece model. Received: {path}")
-        raw, source = path.read_bytes(), str(path)
+        raw, source = read_settings(path), str(path)
     try:
         proto = sentencepiece_model_pb2.ModelProto.FromString(raw)  # type: ignore[attr-defined]
     except DecodeError as error:

@@ -1,0 +1,230 @@
+"""Connections over HTTP: how many are open, which of them give way, and how one is closed."""
+
+import asyncio
+import socket
+from typing import Any
+
+_RESERVE = 32  # connections beyond the most, which are told so, and on which /health answers
+_LINGER_SECONDS = 5.0  # for a client to read why the rest of its body is not
+_HANDSHAKE_SECONDS = 10.0  # of TLS
+
+
+class Seats:
+    """The open connections of a listener.
+
+    One that has no request under way gives way to a new one, the longest idle first, so that idle
+    connections, and those that never finish a handshake, lock nobody out.
+
+    Args:
+        most: connections at the same time.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[int, socket.socket] = {}  # by file descriptor
+        self._idle: dict[int, socket.socket] = {}  # of them; the longest idle first
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more requests than connections may be open are under way."""
+        return len(self._open) - len(self._idle) > self._most
+
+    def take(self, connection: socket.socket) -> bool:
+        """Counts a new connection; whether there was a place for it."""
+        most = self._most
+        if len(self._open) - len(self._idle) >= most:  # a place of an idle one would be none
+            most += _RESERVE
+        while len(self._open) >= most and self._idle:
+            oldest = next(iter(self._idle))
+            leaving = self._idle.pop(oldest)
+            del self._open[oldest]
+            try:
+                leaving.shutdown(socket.SHUT_RDWR)  # whoever reads it finds its end, and closes it
+            except OSError:  # the client has closed it already
+                continue
+        if len(self._open) >= self._most + _RESERVE:
+            return False
+        number = connection.fileno()
+        self._open[number] = self._idle[number] = connection
+        return True
+
+    def leave(self, connection: socket.socket) -> None:
+        """Forgets a connection that is closed."""
+        number = connection.fileno()
+        if self._open.get(number) is connection:
+            del self._open[number]
+            self._idle.pop(number, None)
+
+    def set_idle(self, number: int, is_idle: bool) -> None:
+        """Notes whether a connection, by its file descriptor, has a request under way."""
+        found = self._idle.pop(number, None) or self._open.get(number)
+        if is_idle and found is not None:
+            self._idle[number] = found
+
+
+class _Connection(socket.socket):
+    """A connection that gives its place back when it is closed."""
+
+    seats: Seats
+
+    def close(self) -> None:
+        if self.fileno() >= 0:
+            self.seats.leave(self)
+        super().close()
+
+
+class Listener(socket.socket):
+    """A listening socket whose connections are counted.
+
+    Args:
+        family: of the addresses.
+        seats: where they are.
+    """
+
+    def __init__(self, family: int, seats: Seats) -> None:
+        # Of a socket that does not name the protocol asyncio does not know that it is TCP's, and
+        # leaves Nagle's algorithm on: an answer's body waits 40 ms for the client to acknowledge
+        # its head.
+        super().__init__(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._seats = seats
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """A connection that has a place; others are closed."""
+        while True:
+            accepted, address = super().accept()
+            kind = (accepted.family, accepted.type, accepted.proto)
+            connection = _Connection(*kind, fileno=accepted.detach())
+            connection.seats = self._seats
+            if self._seats.take(connection):
+                return connection, address
+            connection.close()
+
+
+async def start_server(server: Any, listener: Listener, seconds: float, seats: Seats) -> Any:
+    """Takes connections for a server of uvicorn, which itself has no limits for them.
+
+    Args:
+        server: a `uvicorn.Server`.
+        listener: listens.
+        seconds: the longest time without a request, its whole head counted, for the client to take
+            in an answer, and for TLS's handshake.
+        seats: those of the listener.
+
+    Returns:
+        The `asyncio.Server`.
+    """
+    loop, config = asyncio.get_running_loop(), server.config
+    connection = _connection_class(seconds, seats)
+
+    def made() -> Any:
+        return connection(config=config, server_state=server.server_state, app_state={}, _loop=loop)
+
+    tls: dict[str, Any] = {}
+    if config.ssl is not None:
+        wait = min(seconds, _HANDSHAKE_SECONDS)
+        tls = {"ssl": config.ssl, "ssl_handshake_timeout": wait, "ssl_shutdown_timeout": wait}
+    return await loop.create_server(made, sock=listener, backlog=config.backlog, **tls)
+
+
+class _Lingering:
+    """A transport that is closed when its client has read the answer.
+
+    A socket closed while bytes of the client are unread sends a reset, which takes the answer from
+    the client before it is read: whoever sends a large body sees a broken pipe and not why.
+    """
+
+    def __init__(self, transport: Any, is_sending: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._is_sending, self._loop = transport, is_sending, loop
+        self._end: asyncio.TimerHandle | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        return self._end is not None or self._transport.is_closing()
+
+    def close(self) -> None:
+        if self.is_closing():
+            return
+        if not self._is_sending():
+            self._transport.close()
+            return
+        self._end = self._loop.call_later(_LINGER_SECONDS, self._transport.close)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._transport.resume_reading()
+
+    def close_now(self) -> None:
+        self._transport.close()
+
+    def forget(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+
+
+def _connection_class(seconds: float, seats: Seats) -> Any:
+    """The server's class of connections, of which none is held open for nothing."""
+    import h11
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Connection(H11Protocol):
+        _idle: asyncio.TimerHandle | None = None
+        _unread: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            def is_sending() -> bool:
+                return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
+
+            self._number = transport.get_extra_info("socket").fileno()
+            super().connection_made(_Lingering(transport, is_sending, self.loop))  # type: ignore[arg-type]
+            self._wait_for_request()
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                return
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._stop_waiting()
+
+        def on_response_complete(self) -> None:
+            self._wait_for_request()
+            super().on_response_complete()  # which may begin with the next
+            if not self.cycle.response_complete:
+                self._stop_waiting()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._unread = self.loop.call_later(seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._stop_timer("_unread")
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._stop_timer("_idle")
+            self._stop_timer("_unread")
+            self.transport.forget()  # type: ignore[attr-defined]
+
+        def shutdown(self) -> None:
+            if self.transport.is_closing():  # the answer was sent, and only the client is slow
+                self.transport.close_now()  # type: ignore[attr-defined]
+            else:
+                super().shutdown()
+
+        def _wait_for_request(self) -> None:
+            self._stop_timer("_idle")
+            self._idle = self.loop.call_later(seconds, self.transport.close)
+            seats.set_idle(self._number, True)
+
+        def _stop_waiting(self) -> None:
+            self._stop_timer("_idle")
+            seats.set_idle(self._number, False)
+
+        def _stop_timer(self, name: str) -> None:
+            timer = getattr(self, name)
+            if timer is not None:
+                timer.cancel()
+                setattr(self, name, None)
+
+    return Connection
