@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kbert.finite import refuse_not_finite
 from kbert.graphs import graph
 from kbert.graphs import on_cpu as on_cpu  # for those who predict
 from kbert.in_memory import each_text
@@ -48,7 +49,7 @@ def _tensorflow_graph(function: Callable, features: Tensors, jit_compile: bool) 
     return lambda features: tf.nest.map_structure(lambda x: x.numpy(), run(features))
 
 
-def _is_one_of_several() -> bool:
+def is_one_of_several() -> bool:
     """Whether this process is one of a run on several hosts on JAX."""
     if keras.backend.backend() != "jax":
         return False
@@ -74,7 +75,7 @@ def _on_this_host(model: keras.Model) -> Callable:
 
 
 def compiled(
-    function: Callable, *layers: keras.Layer, jit_compile: bool = False
+    function: Callable, *layers: keras.Layer, jit_compile: bool = False, check: bool = True
 ) -> Callable[[dict], Any]:
     """Compiles `function(features)`, which calls `layers` for inference.
 
@@ -86,10 +87,12 @@ def compiled(
         function: of a dict of arrays, a tensor or a structure of tensors.
         *layers: the layers whose weights it uses.
         jit_compile: whether XLA compiles on TensorFlow; JAX always does.
+        check: whether results that are not finite are refused, by name; see `kbert.finite`.
 
     Returns:
-        A function from a dict of NumPy arrays to NumPy arrays. It holds the layers in a closure:
-        a model that keeps it does not count them twice.
+        A function from a dict of NumPy arrays to NumPy arrays, which raises ValueError where these
+        are not finite. It holds the layers in a closure: a model that keeps it does not count them
+        twice.
 
     Example:
         >>> import numpy as np
@@ -103,13 +106,40 @@ def compiled(
         names = (frozenset(features), *(getattr(layer, "variant", None) for layer in layers))
         if names not in made and keras.backend.backend() == "tensorflow":
             made[names] = _tensorflow_graph(function, features, jit_compile)
-        elif names not in made and _is_one_of_several():
+        elif names not in made and is_one_of_several():
             made[names] = _on_this_host(_Forward(function, layers))
         elif names not in made:
             made[names] = _Forward(function, layers).predict_on_batch
-        return made[names](features)
+        found = made[names](features)
+        if check:
+            refuse_not_finite(by_path(found), "the model's answers")
+        return found
 
     return run
+
+
+def by_path(outputs: Any) -> dict[str, Any]:
+    """The arrays of a structure by their names in it.
+
+    >>> sorted(by_path({"logits": 1.0, "states": [2.0, 3.0]}))
+    ['logits', 'states/0', 'states/1']
+    """
+    paths = keras.tree.flatten_with_path(outputs)
+    return {"/".join(map(str, path)) or "output": x for path, x in paths}
+
+
+def check_sample(compute: Callable[[], Any], what: str) -> None:
+    """Raises ValueError where what a model gives for a small batch is not finite, by name.
+
+    Not on one of several hosts on JAX, which cannot compute by itself so.
+
+    Args:
+        compute: gives the outputs.
+        what: whose they are, for the message.
+    """
+    if not is_one_of_several():
+        found = by_path(compute())
+        refuse_not_finite({k: keras.ops.convert_to_numpy(x) for k, x in found.items()}, what)
 
 
 def as_texts(texts: Any, what: str = "texts", start: int = 0) -> list[str | bytes]:

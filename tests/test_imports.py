@@ -11,7 +11,19 @@ ROOT = Path(__file__).parent.parent
 RANKS = {
     **dict.fromkeys(("cache", "files"), -3),
     **dict.fromkeys(
-        ("atomic", "beam", "chunks", "graphs", "json_file", "npy", "order", "progress", "types"), -2
+        (
+            "atomic",
+            "beam",
+            "chunks",
+            "finite",
+            "graphs",
+            "json_file",
+            "npy",
+            "order",
+            "progress",
+            "types",
+        ),
+        -2,
     ),
     "version": -2,
     "in_memory": -1.5,

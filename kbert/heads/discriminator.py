@@ -56,4 +56,5 @@ class DiscriminatorHead(keras.layers.Layer):
 
     def call(self, sequence: Tensor) -> Tensor:
         """(B, T, H) -> logits (B, T), float32."""
-        return ops.squeeze(self.output_dense(self.transform(sequence)), axis=-1)
+        logits = self.output_dense(self.transform(sequence))
+        return ops.cast(ops.squeeze(logits, axis=-1), "float32")

@@ -74,7 +74,8 @@ class LinearHead(keras.layers.Layer):
         """(..., H) -> logits (..., C), float32."""
         if self.transform is not None:
             vectors = self.norm(self.transform(vectors))
-        return self.dense(vectors)
+        # Also where the weights themselves are in half precision: sums and answers are of these.
+        return ops.cast(self.dense(vectors), "float32")
 
 
 class SentenceHead(LinearHead):

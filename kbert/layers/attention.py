@@ -267,7 +267,8 @@ class SelfAttention(_Attention):
         if self.alibi:
             places = ops.reshape(self._places(query[:, 0], position_ids), (-1, length, 1))
             queries, keys = cut_blocks(places, size), neighbour_blocks(places, size)
-            bias = bias + alibi_bias(queries[..., 0], keys[..., 0], self.num_heads)
+            falls = alibi_bias(queries[..., 0], keys[..., 0], self.num_heads)
+            bias = falls + ops.cast(bias, "float32")  # Keras casts arguments to the compute dtype
         bias = ops.broadcast_to(bias, (batch, *ops.shape(bias)[1:]))
         keys, values = neighbour_blocks(key, size), neighbour_blocks(value, size)
         if more is not None:

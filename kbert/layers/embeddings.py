@@ -201,7 +201,7 @@ class Embeddings(keras.layers.Layer):
 
     def _position_table(self) -> Tensor:
         if self.positions != "learned":
-            return ops.convert_to_tensor(self.position)
+            return ops.cast(self.position, self.compute_dtype)
         if self._base is None:
             return self.position
         return self.position + ops.stop_gradient(self._base().position)

@@ -4,14 +4,16 @@ Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `V` vocabulary, `E` 
 examples of a packed row.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 import keras
+import numpy as np
 from keras import ops
 
-from kbert import registry
-from kbert.checkpoints import write_checkpoint
+from kbert import inference, registry
+from kbert.checkpoints import check_finite, write_checkpoint
 from kbert.configs.encoder import EncoderConfig
 from kbert.layers import gather_positions
 from kbert.layers.bias import layer_biases
@@ -27,6 +29,7 @@ from kbert.models.weights import get_arrays
 from kbert.types import DType, PathLike, Shape, Tensor, Tensors
 
 # The last three are those of packed rows.
+_SAMPLE = 16  # tokens that show whether outputs are finite
 INPUTS = (
     *("token_ids", "segment_ids", "padding_mask", "causal_mask"),
     *("position_ids", "example_ids", "cls_positions"),
@@ -420,20 +423,28 @@ class Encoder(TakesAdapters, FromConfig, keras.Model):
             weight_dtype: for "huggingface", of the weights in the files: "float32" or "bfloat16".
 
         Raises:
-            ValueError: an unknown format, parts that no config names, or a model that the other
-                library cannot be.
+            ValueError: an unknown format, parts that no config names, a model that the other
+                library cannot be, or weights or outputs that are not finite.
         """
         self._check_revivable()
+        arrays = get_arrays(self, self.prefix)
+        check_finite(arrays, os.fspath(path))
+        inference.check_sample(self._sample_outputs, os.fspath(path))
         write_checkpoint(
             path,
             self.config,
-            get_arrays(self, self.prefix),
+            arrays,
             format,
             adapters=described(self),
             architecture=architecture,
             max_shard_size=max_shard_size,
             weight_dtype=weight_dtype,
         )
+
+    def _sample_outputs(self) -> dict[str, Any]:
+        ids = np.zeros((1, min(_SAMPLE, self.config.max_positions)), "int32")
+        outputs = self({"token_ids": ids})
+        return {name: outputs[name] for name in ("sequence", "pooled") if name in outputs}
 
     def get_config(self) -> dict[str, Any]:
         self._check_revivable()

@@ -17,9 +17,10 @@ import tensorflow as tf
 from absl import logging
 
 from kbert.files import Path, copy, copy_tree, is_remote, remove_tree
+from kbert.finite import refuse_not_finite
 from kbert.graphs import graph
 from kbert.serving.requests import MAX_BYTES, Signature, bounded
-from kbert.serving.tf_serving import write_settings, write_warm_up
+from kbert.serving.tf_serving import warm_up_requests, write_settings, write_warm_up
 
 _LEAST = 1e-6  # where all numbers are 0, a unit
 
@@ -66,9 +67,9 @@ def export_saved_model(
 ) -> str:
     """Writes `directory/<n+1>/`, where n is the newest version there.
 
-    The model server sees a version only when it is complete: it is written under a hidden name
-    and renamed. To an object store (`gs://…`) its files are copied, `saved_model.pb` last; two
-    writers at a time can there take the same number.
+    The model server sees a version only when it is complete: it is written under a hidden name, run
+    once as the server will (`run_once`) and renamed. To an object store (`gs://…`) its files are
+    copied, `saved_model.pb` last; two writers at a time can there take the same number.
 
     TensorFlow Serving warms up with the requests in `assets.extra` of a version. Its settings,
     `batching_parameters.txt` and `models.config`, are written beside the versions where they are
@@ -86,7 +87,7 @@ def export_saved_model(
         The path of the version written.
 
     Raises:
-        ValueError: `max_bytes` is below 1.
+        ValueError: `max_bytes` is below 1, or the SavedModel fails, or answers NaN or infinity.
         RuntimeError: on a backend whose graphs a SavedModel cannot hold as they are.
 
     Example:
@@ -119,6 +120,7 @@ def export_saved_model(
     def write(folder: str) -> None:
         archive.write_out(folder, options=options, verbose=False)
         write_warm_up(folder, Path(directory).name, signatures)
+        run_once(folder, signatures)
         if check is not None:
             check(folder)
 
@@ -137,6 +139,50 @@ def export_saved_model(
         remove_tree(partial)
     write_settings(directory, path)
     return path
+
+
+def run_once(folder: str, signatures: Mapping[str, Signature]) -> None:
+    """Loads a SavedModel as TensorFlow Serving does and asks each entry point with a request.
+
+    Args:
+        folder: of the SavedModel.
+        signatures: name -> entry point; those that have no texts to warm up with are not asked.
+
+    Raises:
+        ValueError: an entry point fails, or its numbers are not finite.
+
+    Example:
+        >>> from kbert.serving.requests import text_tokens
+        >>> def entry(text):
+        ...     return {"score": tf.math.log(-tf.cast(tf.strings.length(text), tf.float32))}
+        >>> signature = Signature(entry, [tf.TensorSpec([None], tf.string, "text")], text_tokens())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     try:
+        ...         export_saved_model(folder, {"log": signature})
+        ...     except ValueError as error:
+        ...         print(str(error).split(". ")[-1], os.listdir(folder))
+        Received: NaN or infinity in 'score' of 'log' []
+    """
+    requests = {name: list(warm_up_requests(entry)) for name, entry in signatures.items()}
+    if not any(requests.values()):
+        return
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as loaded, v1.Session(graph=loaded) as session:
+        meta = v1.saved_model.load(session, [tf.saved_model.SERVING], folder)
+        for name, texts in requests.items():
+            if not texts:
+                continue
+            entry = meta.signature_def[name]
+            given = {entry.inputs[key].name: values for key, values in texts[-1].items()}
+            wanted = {key: tensor.name for key, tensor in entry.outputs.items()}
+            try:
+                answers = session.run(wanted, given)
+            except tf.errors.OpError as error:
+                raise ValueError(
+                    "A SavedModel is kept if it answers a request of texts, and this one does not. "
+                    f"Received: {name!r}: {' '.join(error.message.split())[:500]}"
+                ) from error
+            refuse_not_finite(answers, f"{name!r}")
 
 
 def compare(

@@ -303,6 +303,14 @@ class EncoderTask(Task):
             )
         super().save_to_preset(path, format, **options)
 
+    def sample_outputs(self) -> dict[str, Any]:
+        """What the encoder gives for a text of one letter; a task adds what its heads do."""
+        if getattr(self.tokenizer, "max_characters", None):
+            return {}
+        features = self.build_inputs(self.tokenizer.encode(tf.constant(["a"])))
+        outputs = self.encode(features)
+        return {name: outputs[name] for name in ("sequence", "pooled") if name in outputs}
+
     row_formats = ("onnx", "openvino", "litert")
     # What an export to another runtime takes, of what the task reads; segments where it has them.
     row_inputs: ClassVar[tuple[str, ...]] = ("token_ids", "segment_ids", "padding_mask")

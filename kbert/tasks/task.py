@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from kbert import registry
+from kbert import inference, registry
 from kbert.checkpoints import Checkpoint, check_finite, read_checkpoint, write_checkpoint
 from kbert.data.tables.table import Table
 from kbert.hub import locate
@@ -55,6 +55,7 @@ from kbert.types import DType, PathLike
 
 HELD_BY_HUGGING_FACE = ("dropout",)  # or named in a warning when it is written
 PRECISIONS = ("float32", "bfloat16", "int8")  # of SavedModels
+AFTER_FIT = "the weights that training ended with"
 LEARNING_RATE = 1e-4  # BERT's (README of google-research/bert)
 
 
@@ -174,6 +175,9 @@ class Task(TrainStep, keras.Model):
 
         Returns:
             The losses and metrics of each epoch.
+
+        Raises:
+            ValueError: the weights of the end give answers that are not finite.
         """
         if has_columns(dataset) and not isinstance(dataset, Mapping):
             raise ValueError(
@@ -189,7 +193,9 @@ class Task(TrainStep, keras.Model):
                 trained.compile_by_default(optimizer)
             logging.info("compile() was not called: trained by %s", type(optimizer).__name__)
         kwargs = {"epochs": epochs, "steps_per_epoch": steps_per_epoch, **kwargs}
-        return TrainStep.fit(trained, dataset, shuffle=False, **kwargs)  # it comes in its order
+        history = TrainStep.fit(trained, dataset, shuffle=False, **kwargs)  # it comes in its order
+        self.check_answers(AFTER_FIT)
+        return history
 
     def strategy_scope(self) -> contextlib.AbstractContextManager:
         """Where an optimizer is made and used: under the strategy that the task was made under."""
@@ -303,8 +309,8 @@ class Task(TrainStep, keras.Model):
         `kbert.tasks.load_exported(directory).predict(texts)` answers with them. Each is run
         beside TensorFlow before it is kept; see docs/serving.md for what it holds.
 
-        Weights that hold NaN or infinity are refused, and nothing is written. On another backend a
-        copy of the task does it, in a process that runs TensorFlow.
+        Weights and answers that hold NaN or infinity are refused, and nothing is written. On
+        another backend a copy of the task does it, in a process that runs TensorFlow.
 
         Args:
             directory: the model's folder; of a SavedModel its newest version is n, of the others it
@@ -343,6 +349,7 @@ class Task(TrainStep, keras.Model):
                 f"max_bytes={max_bytes} with format={format!r}"
             )
         check_finite(_arrays(self.parts), os.fspath(directory))
+        self.check_answers(os.fspath(directory))
         if keras.backend.backend() != "tensorflow":
             given = {"format": format, "precision": precision, "max_bytes": max_bytes, **options}
             return export_copy(self, directory, given)
@@ -393,6 +400,18 @@ class Task(TrainStep, keras.Model):
         resources = [*self.tokenizer.resources, *resources]
         return export_saved_model(directory, signatures, resources=resources, **how)
 
+    def sample_outputs(self) -> dict[str, Any]:
+        """What the model and the heads give for a short text; of a task without an example: {}."""
+        return {}
+
+    def check_answers(self, what: str) -> None:
+        """Raises ValueError where finite weights give answers that are not; computes a few tokens.
+
+        Args:
+            what: whose they are, for the message.
+        """
+        inference.check_sample(self.sample_outputs, what)
+
     def save_to_preset(
         self,
         path: PathLike,
@@ -414,7 +433,8 @@ class Task(TrainStep, keras.Model):
             weight_dtype: for "huggingface", of the weights in the files: "float32" or "bfloat16".
 
         Raises:
-            ValueError: an unknown format, or a model that the other library cannot be.
+            ValueError: an unknown format, a model that the other library cannot be, or one whose
+                weights or answers are not finite: nothing is written.
         """
         parts, record = dict(self.parts), self.record
         if format != "kbert":
@@ -424,11 +444,13 @@ class Task(TrainStep, keras.Model):
             if left := _without_place(type(self), self.settings, format):
                 listed = ", ".join(f"{name}={value!r}" for name, value in left.items())
                 logging.warning("%s has no place for settings of the task: %s", format, listed)
-        labels = record.pop("labels", None)
+        labels, arrays = record.pop("labels", None), _arrays(parts)
+        check_finite(arrays, os.fspath(path))
+        self.check_answers(os.fspath(path))
         write_checkpoint(
             path,
             self.model.config,
-            _arrays(parts),
+            arrays,
             format,
             task=record,
             tokenizer=self.tokenizer,

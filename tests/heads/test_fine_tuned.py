@@ -25,6 +25,9 @@ def test_tokens():
 
 @pytest.mark.parametrize("head", [ChoiceHead, SpanHead, lambda *a, **k: TokenHead(*a, 4, **k)])
 def test_logits_are_float32_under_bfloat16(head):
+    for policy in ("mixed_bfloat16", "bfloat16", "float16"):
+        logits = keras.tree.flatten(head(tiny_config(), dtype=policy)(X))
+        assert {keras.backend.standardize_dtype(x.dtype) for x in logits} == {"float32"}
     for logits in keras.tree.flatten(head(tiny_config(), dtype="mixed_bfloat16")(X)):
         assert keras.backend.standardize_dtype(logits.dtype) == "float32"
 

@@ -17,6 +17,7 @@ from tests.harness import (
     KINDS,
     assert_close,
     assert_gradients_close,
+    dtype_of,
     freeze_unread,
     layer_gradients,
     randomise,
@@ -267,6 +268,25 @@ def test_mixed_bfloat16_computes_in_it_and_stores_float32(inputs):
     # bfloat16 rounds to 2**-9; a few roundings in a row of entries of size 1 to 3.
     assert_close(to_numpy(out["sequence"]), sequence(single, inputs), 0.1)
     assert np.abs(to_numpy(out["sequence"]) - sequence(single, inputs)).mean() < 0.02
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_computes_in_every_precision(kind):
+    """Long enough for windows in blocks. Each block rounds a few sums: a few eps a layer."""
+    config = tiny_config(**KINDS[kind])
+    inputs = tiny_inputs(config, length=min(23, config.max_positions))
+    whole = Encoder(config)
+    randomise(whole)
+    real = inputs["padding_mask"] == 1
+    wanted = sequence(whole, inputs)[real]
+    for policy, eps in (("mixed_bfloat16", 2**-8), ("bfloat16", 2**-8), ("mixed_float16", 2**-11)):
+        half = Encoder(config, dtype=policy)
+        half.set_weights(whole.get_weights())
+        found = half(inputs)["sequence"]
+        assert dtype_of(found) == half.compute_dtype
+        found = to_numpy(keras.ops.cast(found, "float32"))[real]
+        bound = 16 * config.num_layers * eps * np.abs(wanted).max()
+        assert np.abs(found - wanted).max() < bound
 
 
 def test_it_takes_part_in_a_functional_model_and_in_predict(encoder, inputs):

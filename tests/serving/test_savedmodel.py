@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from kbert.serving import Signature, export_saved_model, refuse_differences
+from kbert.serving.requests import text_tokens
 from tests.serving import session
 from tests.waiting import PATIENCE
 
@@ -106,6 +107,36 @@ def test_another_backend_says_what_to_do(tmp_path, layer, monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(RuntimeError, match=r"save_to_preset.*Received: KERAS_BACKEND=jax"):
         export_saved_model(tmp_path, {"dense": signature(layer)})
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda n: {"log": tf.math.log(-n)}, "Answers must be finite .*'log' of 'count'$"),
+        (lambda n: {"part": 1 / (n - n)}, "Answers must be finite .*'part' of 'count'$"),
+        (
+            lambda n: {"n": tf.ensure_shape(n[:1], [2])},
+            "kept if it answers a request .* Received: 'count': ",
+        ),
+    ],
+)
+def test_a_version_is_kept_if_it_answers(tmp_path, function, message):
+    """It is asked once, as the server will, before it has its number: the one before stays."""
+
+    def entry(function):
+        specs = [tf.TensorSpec([None], tf.string, "text")]
+
+        def count(text):
+            return function(tf.cast(tf.strings.length(text), tf.float32))
+
+        return {"count": Signature(count, specs, text_tokens())}
+
+    export_saved_model(tmp_path, entry(lambda n: {"n": n}))
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert before[0] == "1"
+    with pytest.raises(ValueError, match=message):
+        export_saved_model(tmp_path, entry(function))
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_nothing_is_further_off_than_nan(tmp_path):

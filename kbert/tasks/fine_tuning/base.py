@@ -40,6 +40,7 @@ from kbert.tasks.fine_tuning.task_options import (
 )
 from kbert.tasks.fine_tuning.text_rows import WINDOWS_AT_ONCE, TextRows
 from kbert.tasks.losses import Prediction
+from kbert.tasks.task import AFTER_FIT
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization import freezing
 from kbert.training.optimization.layer_rates import layer_scales
@@ -54,6 +55,11 @@ from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import current_strategy
 from kbert.types import MaybeNone, Tensor, Tensors, Terms
 
+# By the names of columns, one example each.
+_SAMPLES: dict[str, list[Any]] = {
+    **{name: ["a"] for name in ("text", "first", "second", "question", "context")},
+    **{"words": [["a"]], "choices": [["a", "a"]]},
+}
 KEPT_CHECKPOINTS = 2  # the newest, and the one before in case that is damaged
 
 
@@ -231,6 +237,14 @@ class FineTuningTask(EncoderTask):
     def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self(features))
 
+    def sample_outputs(self) -> dict[str, Any]:
+        columns = next((x for x in self.columns.inputs if set(x) <= set(_SAMPLES)), None)
+        if columns is None:  # a task of one's own, of whose columns nothing is known
+            return super().sample_outputs()
+        rows = self.tokenize(as_table({name: _SAMPLES[name] for name in columns}), labelled=False)
+        _, features = next(self.predictor.batches(rows, 1))
+        return dict(self(features))
+
     def answer_by(self, run: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
         def logits(features: Mapping[str, Any]) -> dict[str, Any]:
             mask = features["padding_mask"]
@@ -392,7 +406,8 @@ class FineTuningTask(EncoderTask):
 
         Raises:
             ValueError: for data or settings that do not fit; bad data by file and line; for
-                settings of the optimizer, such as `learning_rate`, for one that was compiled.
+                settings of the optimizer, such as `learning_rate`, for one that was compiled; or
+                if the weights of the end give answers that are not finite.
             NonFiniteLoss: if a loss is NaN or infinite; the weights are the last finite ones.
             KeyboardInterrupt: after Ctrl-C, with a `model_dir` once a checkpoint is written (and
                 SystemExit after SIGTERM).
@@ -478,6 +493,7 @@ class FineTuningTask(EncoderTask):
             )
         if history.interrupted:
             raise_stopped(cast(int, history.stopped_by), history.step)
+        self.check_answers(AFTER_FIT)
         return history
 
     def _compile_by_default(

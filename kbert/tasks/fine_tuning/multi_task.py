@@ -20,6 +20,7 @@ from kbert.models.adapters import described
 from kbert.models.adapters.base import train_all
 from kbert.tasks.fine_tuning.base import KEPT_CHECKPOINTS, FineTuningTask, check_compiled
 from kbert.tasks.fine_tuning.settings import FitSettings
+from kbert.tasks.task import AFTER_FIT
 from kbert.training.run.history import History
 from kbert.training.run.phases import Epochs
 from kbert.training.run.run import train
@@ -254,6 +255,8 @@ class MultiTask(TrainStep, keras.Model):
             )
         if history.interrupted:
             raise_stopped(cast(int, history.stopped_by), history.step)
+        for name, task in self.tasks.items():
+            task.check_answers(f"{name}, by {AFTER_FIT}")
         return history
 
     def evaluate(  # type: ignore[override]

@@ -15,6 +15,7 @@ from keras import ops
 from kbert import inference
 from kbert.data.tables.rows import Rows, gather
 from kbert.data.tables.table import Table
+from kbert.finite import refuse_not_finite
 from kbert.progress import Progress
 from kbert.tasks.losses import Pair
 from kbert.types import Tensors
@@ -45,7 +46,7 @@ class Predictor:
         """From the features of a batch to its outputs and losses, arrays."""
         run = functools.partial(self._run, labelled=labelled)
         if logits is None:
-            return inference.compiled(run, *self._task.parts.values())
+            return inference.compiled(run, *self._task.parts.values(), check=False)
 
         def by_runtime(features: Tensors) -> Any:
             found = run(
@@ -117,6 +118,9 @@ class Predictor:
         Returns:
             The outputs of each row, R dicts of arrays; and the losses as arrays
             (Σ weight · loss, Σ weight), none without labels.
+
+        Raises:
+            ValueError: without labels, outputs that are not finite.
         """
         forward = self._losses if labelled else self._outputs
         outputs: list[dict[str, np.ndarray]] = [{} for _ in range(len(rows))]
@@ -124,6 +128,8 @@ class Predictor:
         sums: dict[str, np.ndarray] = {}
         for index, features in self.padded_batches(rows, batch_size):
             found, losses = forward(features)
+            if not labelled:  # an evaluation says by its loss that something is wrong
+                refuse_not_finite(found, "the model's answers")
             for place, row in enumerate(index):
                 outputs[row] = {name: x[place] for name, x in found.items()}
             sums = {name: sums.get(name, 0.0) + np.stack(pair) for name, pair in losses.items()}

@@ -83,6 +83,11 @@ class GenerationTask(Task):
         inputs = {name: batch[name] for name in self.model_inputs if name in batch}
         return self.model.logits(self.model(inputs, training=training)["sequence"])
 
+    def sample_outputs(self) -> dict[str, Any]:
+        ids, mask = np.zeros((1, 2), "int32"), np.ones((1, 2), "int32")
+        names = self.model_inputs
+        return {"logits": self({name: mask if "mask" in name else ids for name in names})}
+
     def loss_denominators(self, batch: Tensors) -> Tensor:
         return ops.sum(ops.cast(batch["weights"], "float32"))[None]
 

@@ -188,6 +188,14 @@ class Pretraining(EncoderTask):
             logits["sentence"] = self.sentence(out["pooled"])
         return logits
 
+    def sample_outputs(self) -> dict[str, Any]:
+        found = super().sample_outputs()
+        if self.masked_lm is not None:
+            found["masked_lm"] = self.masked_lm(found["sequence"][:, :1])
+        if self.sentence is not None:
+            found["sentence"] = self.sentence(found["pooled"])
+        return found
+
     row_inputs = (*EncoderTask.row_inputs, "mask_positions")
 
     def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:

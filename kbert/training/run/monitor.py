@@ -160,7 +160,7 @@ class Monitor(keras.callbacks.CallbackList):
             and getattr(callback, "best_weights", None) is not None
             for callback in self.callbacks
         )
-        if self.is_over and (restores or before != self._fingerprints()):
+        if self.stopped_by is None and (restores or before != self._fingerprints()):
             self.weights_by = CALLBACK
 
     def _fingerprints(self) -> dict[str, int]:

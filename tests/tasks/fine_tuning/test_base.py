@@ -39,7 +39,8 @@ def test_batches_of_every_width_take_one_trace(config, tokenizer):
     widths, traces = set(), []
 
     def call(batch, training=False, original=task.call):
-        traces.append(batch["token_ids"].shape[1])
+        if not tf.executing_eagerly():  # else it is the check of the weights that `fit` ends with
+            traces.append(batch["token_ids"].shape[1])
         return original(batch, training)
 
     task.call = call
@@ -254,6 +255,37 @@ def test_weights_that_are_not_finite_are_not_written(config, tokenizer, tmp_path
         with pytest.raises(ValueError, match=r"must be finite.*NaN or infinity in encoder/"):
             write(folder)
     assert state(folder) == whole
+
+
+def huge(task):
+    """Weights as after one step at a mad rate: finite, and the products of two are not."""
+    for variable in task.trainable_variables:
+        signs = np.where(np.arange(np.prod(variable.shape)) % 3, 1.0, -1.0)
+        variable.assign(1e38 * signs.reshape(variable.shape))
+
+
+def test_answers_that_are_not_finite_are_not_given_or_written(config, tokenizer, tmp_path):
+    task = make(config, tokenizer)
+    folder = tmp_path / "preset"
+    task.save_to_preset(folder)
+    whole = state(folder)
+    huge(task)
+    assert all(np.isfinite(x).all() for x in task.get_weights())
+    for write in (task.save_to_preset, task.export):
+        with pytest.raises(ValueError, match=rf"^Answers must be .*'classifier' of {folder}$"):
+            write(folder)
+    with pytest.raises(ValueError, match=rf"^Answers must be .*'pooled', 'sequence' of {folder}$"):
+        task.encoder.save_to_preset(folder)
+    assert state(folder) == whole
+    with pytest.raises(ValueError, match=r"infinity in 'probabilities' of the model's answers$"):
+        task.predict(["fox"])
+
+
+def test_fit_checks_the_weights_that_it_ends_with(config, tokenizer, tmp_path):
+    """One step: its loss was finite, and no other is computed."""
+    options = {"epochs": 1, "batch_size": 8, "warmup_share": 0, "verbose": 0}
+    with pytest.raises(ValueError, match=r"'classifier' of the weights that training ended with$"):
+        make(config, tokenizer).fit(*data(8), learning_rate=1e38, **options)
 
 
 def test_a_loss_that_is_not_finite_leaves_finite_weights(config, tokenizer, tmp_path):

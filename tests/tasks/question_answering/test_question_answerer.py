@@ -375,3 +375,18 @@ def test_bad_answers_name_their_row(task, columns, message):
 def test_bad_settings(config, tokenizer, changes, message):
     with pytest.raises(ValueError, match=message):
         QuestionAnswerer(kbert.Encoder(config), tokenizer, **changes)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "mixed_bfloat16"])
+def test_a_model_in_half_precision_answers_and_is_served(config, tokenizer, tmp_path, dtype):
+    """Scores are float32 in `predict` and in a version, whatever the weights are stored in."""
+    keras.utils.set_random_seed(1)
+    task = QuestionAnswerer(kbert.Encoder(config, dtype=dtype), tokenizer)
+    pair = {"question": ["what jumps ?"], "context": ["the quick fox jumps over the dog"]}
+    (answer,) = task.predict(pair)
+    served = tf.saved_model.load(task.export(tmp_path)).signatures["answer"]
+    found = served(**{name: tf.constant(x) for name, x in pair.items()})
+    assert {x.dtype for x in found.values()} == {tf.string, tf.int32, tf.float32}
+    assert found["answer"].numpy()[0].decode() == answer["answer"]
+    assert float(found["score"][0]) == pytest.approx(answer["score"], abs=0.05)

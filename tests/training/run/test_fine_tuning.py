@@ -411,8 +411,8 @@ def test_a_callback_that_restores_knows_the_epochs_since_a_restart(tmp_path):
     asked = {"metric": "score", "mode": "max"}
     main(tmp_path, task=eager_task(), evaluate=scripted(0.5, 0.4, 0.3), **asked, send=[15, 10])
     early = keras.callbacks.EarlyStopping("val_score", mode="max", restore_best_weights=True)
+    evaluate = scripted(0.2, 0.9, 0.1, 0.1)
     with pytest.warns(UserWarning, match="^EarlyStopping knows the epochs since step 10, where"):
-        evaluate = scripted(0.2, 0.9, 0.1, 0.1)
         main(tmp_path, task=eager_task(), evaluate=evaluate, callbacks=[early], **asked)
 
 
