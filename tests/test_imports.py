@@ -114,9 +114,9 @@ ORDER = {
         download presets
     """,
     "layers": """
-        adaptable auxiliary bias fake_quantization fused gather highway movement scalar_mix scan
-        token_embeddings word_softmax
-        activations dropout positions recompute
+        adaptable auxiliary bias fake_quantization fused gather highway ids movement scalar_mix scan
+            word_softmax
+        activations dropout positions recompute token_embeddings
         character_cnn dense normalization recurrence
         adaptive attention bidirectional_lstm block embeddings feed_forward
     """,
@@ -127,7 +127,7 @@ ORDER = {
     """,
     "models": """
         adapters blocks family inputs_and_outputs memory pooling weights
-        parts
+        keras_model parts
         from_config
         elmo encoder
         generators reformer static universal_transformer xlnet

@@ -150,9 +150,9 @@ class Distiller(TrainStep, keras.Model):
         """The student's settings and the terms of the loss, for the record of a run."""
         return {**self.student.settings, "distilled_by": [term.record for term in self.terms]}
 
-    def compile(self, optimizer: Any, **settings: Any) -> None:
+    def compile(self, optimizer: Any = None, *positional: Any, **settings: Any) -> None:
         """As of `TrainStep`; where layers learn in turn, the optimizer must know their rates."""
-        super().compile(optimizer, **settings)
+        super().compile(optimizer, *positional, **settings)
         if any(isinstance(term, OwnLoss) for term in self.terms):
             self.student.check_compares_whole_batches(self.micro_batches)
         if self.rate_scales and not getattr(self.optimizer, "rate_scales", None):

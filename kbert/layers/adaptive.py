@@ -20,6 +20,7 @@ import keras
 from keras import ops
 
 from kbert.layers.dense import kernel_initializer
+from kbert.layers.ids import take_rows, whole_numbers
 from kbert.types import Shape, Tensor
 
 
@@ -92,14 +93,14 @@ class AdaptiveEmbeddings(keras.layers.Layer):
         training: bool = False,
     ) -> Tensor:
         """Takes the call of `kbert.layers.Embeddings`; it has no segments."""
-        ids = ops.cast(token_ids, "int32")
+        ids = whole_numbers(token_ids, "token_ids")
         total: Any = 0
         last = len(self.tables) - 1
         for n, (begin, end) in enumerate(itertools.pairwise(self.bounds)):
-            # An id beyond the vocabulary is left so: `take` refuses it, as it does of one table.
-            own = ops.maximum(ids - begin, 0)
+            # An id outside of the vocabulary is left so: the lookup refuses it, as of one table.
+            own = ids if n == 0 else ops.maximum(ids - begin, 0)
             own = own if n == last else ops.minimum(own, end - begin - 1)
-            x = ops.cast(ops.take(self.tables[n], own, axis=0), self.compute_dtype)
+            x = ops.cast(take_rows(self.tables[n], own), self.compute_dtype)
             if self.projects:
                 x = ops.matmul(x, ops.cast(self.projections[n], x.dtype))
             inside = ops.cast((ids >= begin) & (ids < end), x.dtype)[..., None]

@@ -13,6 +13,7 @@ from keras import ops
 
 from kbert.layers.activations import get_activation
 from kbert.layers.highway import Highway
+from kbert.layers.ids import take_rows, whole_numbers
 from kbert.types import Shape, Tensor
 
 
@@ -124,10 +125,11 @@ class CharacterCNN(keras.layers.Layer):
         Returns:
             (..., P).
         """
+        character_ids = whole_numbers(character_ids, "character_ids")
         *leading, characters = ops.shape(character_ids)
         ids = ops.reshape(character_ids, (-1, characters))  # (N, C)
         padded = ops.concatenate([ops.zeros_like(self.table[:1]), self.table])
-        x = ops.cast(ops.take(padded, ids, axis=0), self.compute_dtype)  # (N, C, E)
+        x = ops.cast(take_rows(padded, ids), self.compute_dtype)  # (N, C, E)
         answers = [
             ops.max(ops.conv(x, kernel, padding="valid"), axis=1) + bias  # (N, C - width + 1, F)
             for kernel, bias in zip(self.kernels, self.biases, strict=True)

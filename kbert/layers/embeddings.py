@@ -13,6 +13,7 @@ from keras import ops
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.layers.fake_quantization import fake_quantize
+from kbert.layers.ids import take_rows, whole_numbers
 from kbert.layers.normalization import LayerNorm
 from kbert.layers.positions import check_length, number_tokens, sinusoids
 from kbert.types import DType, MaybeNone, Shape, Tensor
@@ -65,7 +66,7 @@ class Embeddings(keras.layers.Layer):
         padding_id: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # of ids, which half precision rounds
         self.positions = positions
         self.padding_id = padding_id
         self.quantized = quantized
@@ -148,6 +149,7 @@ class Embeddings(keras.layers.Layer):
     def _summed(
         self, token_ids: Tensor, segment_ids: Tensor | None = None, places: Tensor | None = None
     ) -> Tensor:
+        token_ids = whole_numbers(token_ids, "token_ids")
         x = self._token_rows(token_ids, places)  # (B, T, E)
         if places is None:
             length = check_length(ops.shape(token_ids)[1], self.max_positions)
@@ -194,9 +196,9 @@ class Embeddings(keras.layers.Layer):
         return ("token", "position") if self.positions == "learned" else ("token",)
 
     def _token_rows(self, token_ids: Tensor, places: Tensor | None) -> Tensor:
-        rows = ops.take(self.token, token_ids, axis=0)
+        rows = take_rows(self.token, token_ids)
         if self._base is not None:
-            rows = rows + ops.stop_gradient(ops.take(self._base().token, token_ids, axis=0))
+            rows = rows + ops.stop_gradient(take_rows(self._base().token, token_ids))
         return fake_quantize(rows, axis=-1) if self.quantized else rows
 
     def _position_table(self) -> Tensor:
@@ -207,7 +209,7 @@ class Embeddings(keras.layers.Layer):
         return self.position + ops.stop_gradient(self._base().position)
 
     def _position_rows(self, token_ids: Tensor, places: Tensor) -> Tensor:
-        rows = ops.take(self._position_table(), places, axis=0)
+        rows = take_rows(self._position_table(), whole_numbers(places, "places"))
         if self.padding_id is None:
             return rows
         is_padding = ops.equal(token_ids, self.padding_id)[..., None]
@@ -217,6 +219,7 @@ class Embeddings(keras.layers.Layer):
         if segment_ids is None:
             return self.segment[0]  # everything belongs to the first segment
         # A product with one-hot rows: the gradient of a lookup would add B * T rows one by one.
+        segment_ids = whole_numbers(segment_ids, "segment_ids")
         one_hot = ops.one_hot(segment_ids, self.num_segments, dtype=self.segment.dtype)
         return ops.matmul(one_hot, self.segment)  # (B, T, S) @ (S, E)
 
@@ -249,7 +252,7 @@ class SharedEmbeddings(keras.layers.Layer):
     def __init__(
         self, source: Embeddings, *, hidden_size: int, dropout: float = 0.0, **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)
         if type(source) is not Embeddings:
             raise ValueError(
                 "A generator shares the tables of BERT's embeddings: other embeddings are not "

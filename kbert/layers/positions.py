@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from kbert.layers import fused
+from kbert.layers.ids import take_rows, whole_numbers
 from kbert.types import Shape, Tensor
 
 
@@ -58,7 +59,7 @@ class _Positions(keras.layers.Layer):
         if places is None:
             rows = table[: check_length(ops.shape(x)[1], self.max_positions)]
         else:
-            rows = ops.take(table, places, axis=0)
+            rows = take_rows(table, whole_numbers(places, "places"))
         return x + ops.cast(rows, x.dtype)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.layers.ids import take_rows, whole_numbers
 from kbert.types import Shape, Tensor
 
 
@@ -38,7 +39,7 @@ class TokenEmbeddings(keras.layers.Layer):
         initializer_range: float = 0.02,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # of ids, which half precision rounds
         self.shape = (vocabulary_size, hidden_size)
         self.scale = scale
         self.initializer_range = initializer_range
@@ -54,7 +55,8 @@ class TokenEmbeddings(keras.layers.Layer):
 
     def call(self, token_ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, H)."""
-        x = ops.cast(ops.take(self.token, token_ids, axis=0), self.compute_dtype)
+        rows = take_rows(self.token, whole_numbers(token_ids, "token_ids"))
+        x = ops.cast(rows, self.compute_dtype)
         return x if self.scale == 1.0 else x * ops.cast(self.scale, x.dtype)
 
     def logits(self, x: Tensor) -> Tensor:

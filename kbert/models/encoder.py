@@ -141,7 +141,7 @@ class Encoder(TakesAdapters, FromConfig, keras.Model):
                 f"An encoder of this class is made of {kind.__name__}; kbert.Elmo takes an "
                 f"ElmoConfig. Received: {config!r}"
             )
-        super().__init__(name=name, dtype=dtype, **kwargs)
+        super().__init__(name=name, dtype=dtype, autocast=False, **kwargs)
         self.config = config
         self.part = part_of(config)
         self.make_block = make_block
@@ -190,6 +190,21 @@ class Encoder(TakesAdapters, FromConfig, keras.Model):
     def input_names(self) -> tuple[str, ...]:
         """Names of what it reads: those of every encoder, and what its part adds."""
         return tuple(dict.fromkeys((*self.INPUTS, *self.part.inputs)))
+
+    @property
+    def id_rows(self) -> dict[str, int]:
+        rows = {"token_ids": self.config.vocabulary_size}
+        if getattr(self.embeddings, "segment", None) is not None:
+            rows["segment_ids"] = self.config.num_segments
+        if getattr(self.embeddings, "position", None) is not None:
+            rows["position_ids"] = self.config.max_positions
+        return rows
+
+    @property
+    def exported_inputs(self) -> dict[str, tuple[int | None, ...]]:
+        names = ("token_ids", "segment_ids", "padding_mask")
+        names = names if "segment_ids" in self.id_rows else ("token_ids", "padding_mask")
+        return dict.fromkeys(names, (None, None))
 
     @property
     def token_embedding(self) -> keras.Variable:
@@ -332,7 +347,7 @@ class Encoder(TakesAdapters, FromConfig, keras.Model):
 
     def _named_inputs(self, inputs: Any) -> dict[str, Any]:
         names = self.input_names
-        return named_inputs(inputs, names[0], names[1:], "An encoder")
+        return self.integers(named_inputs(inputs, names[0], names[1:], "An encoder"))
 
     def _layer_biases(self, inputs: Tensors, in_blocks: bool) -> list[Tensor | None]:
         """Of the attention scores of each layer."""

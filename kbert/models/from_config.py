@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import keras
 
@@ -10,17 +10,12 @@ from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.configs.base import Config
 from kbert.hub import locate
 from kbert.models.adapters.base import described, restore
+from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.types import DType, PathLike
 
-# What it stands before: its constructor and attributes are there, but it is no base of the mixin.
-if TYPE_CHECKING:
-    from keras import Model as _Base
-else:
-    _Base = object
 
-
-class FromConfig(_Base):
+class FromConfig(KerasModel):
     """Mixin before `keras.Model`: presets, and Keras' own way of saving.
 
     Attributes:
@@ -107,6 +102,7 @@ class FromConfig(_Base):
         return {
             "config": self.config.to_dict(),
             "name": self.name,
+            "trainable": self.trainable,
             "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
         }
 
@@ -115,4 +111,8 @@ class FromConfig(_Base):
         """The reverse of `get_config`."""
         config = dict(config)
         dtype = keras.saving.deserialize_keras_object(config.pop("dtype"))
-        return cls(cls.config_class.from_dict(config.pop("config")), dtype=dtype, **config)
+        trainable = config.pop("trainable", True)  # files of before have no such key
+        model = cls(cls.config_class.from_dict(config.pop("config")), dtype=dtype, **config)
+        if not trainable:
+            model.trainable = False
+        return model

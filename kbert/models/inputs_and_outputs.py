@@ -1,15 +1,22 @@
 """What goes into a model's call, checked by name, and what comes out, as shapes."""
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
+from kbert.layers.ids import check_ids, whole_numbers
 from kbert.types import Tensor
 
 
-def named_inputs(inputs: Any, main: str, optional: tuple[str, ...], model: str) -> dict[str, Any]:
-    """The inputs of a call by their names, checked; masks of booleans as integers.
+def named_inputs(
+    inputs: Any,
+    main: str,
+    optional: tuple[str, ...],
+    model: str,
+) -> dict[str, Any]:
+    """The inputs of a call by their names, which are checked.
 
     Args:
         inputs: token ids, or a dict.
@@ -29,19 +36,29 @@ def named_inputs(inputs: Any, main: str, optional: tuple[str, ...], model: str) 
             f"Received: {', '.join(inputs)}"
         )
     check_rank(main, inputs[main])
-    return {name: _as_integers(x) for name, x in inputs.items()}
+    return dict(inputs)
 
 
-def _as_integers(x: Any) -> Any:
-    """A mask of booleans as one of integers, which TensorFlow compares with 0; others as they are.
+def as_integers(
+    inputs: Mapping[str, Any], rows: Mapping[str, int], dtype: str, vectors: Collection[str]
+) -> dict[str, Any]:
+    """Ids and masks by name as integers, and vectors as Keras would cast them.
 
-    Example:
-        >>> ops.convert_to_numpy(_as_integers(ops.array([True, False]))).tolist()
-        [1, 0]
+    Args:
+        inputs: by name.
+        rows: name -> rows of the table that its ids are of.
+        dtype: of vectors.
+        vectors: names of inputs that are no integers.
+
+    Raises:
+        ValueError: ids outside of their table, where their values are known.
     """
-    dtype = getattr(x, "dtype", None)
-    is_mask = dtype is not None and keras.backend.standardize_dtype(dtype) == "bool"
-    return ops.cast(x, "int32") if is_mask else x
+    for name in rows.keys() & inputs.keys():
+        check_ids(name, inputs[name], rows[name])
+    return {
+        name: ops.cast(x, dtype) if name in vectors else whole_numbers(x, name)
+        for name, x in inputs.items()
+    }
 
 
 def check_rank(name: str, ids: Tensor) -> None:

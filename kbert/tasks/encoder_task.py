@@ -16,6 +16,7 @@ from kbert import registry
 from kbert.checkpoints import Checkpoint
 from kbert.layers.gather import gather_positions
 from kbert.models import Decoder, DecoderEncoder, Encoder, adapters
+from kbert.models.keras_model import KerasModel
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.input_form import InputForm, check_encoder, input_form
 from kbert.tasks.loading import has_input_tokens, load_encoder
@@ -196,6 +197,11 @@ class EncoderTask(Task):
         if positions is None:
             return outputs
         return {**outputs, "sequence": gather_positions(outputs["sequence"], positions)}
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Keras' `predict_on_batch`, of features; ids outside of their tables are refused."""
+        checks = isinstance(self.encoder, KerasModel)
+        return super().predict_on_batch(self.encoder.checked_ids(x) if checks else x)
 
     @property
     def takes_global_positions(self) -> bool:

@@ -6,7 +6,7 @@ import inspect
 import os
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import keras
 import numpy as np
@@ -19,7 +19,8 @@ from kbert.data.tables.table import Table
 from kbert.hub import locate
 from kbert.in_memory import has_columns
 from kbert.layers.fake_quantization import without_fake_quantization
-from kbert.models.adapters.base import described, restore
+from kbert.models.adapters.base import add, described, restore
+from kbert.models.keras_model import quantize_hint
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.options import Options
 from kbert.serving import (
@@ -50,12 +51,18 @@ from kbert.training.optimization.schedules import (
     default_warmup,
     settable,
 )
+from kbert.training.step.keras_arguments import EXPORT, FIT_DATASET, refuse_arguments
 from kbert.training.step.mixin import TrainStep
 from kbert.types import DType, PathLike
 
 HELD_BY_HUGGING_FACE = ("dropout",)  # or named in a warning when it is written
 PRECISIONS = ("float32", "bfloat16", "int8")  # of SavedModels
 AFTER_FIT = "the weights that training ended with"
+_SAVED_AS = (
+    "A task is saved with save_to_preset(folder) and loaded with from_preset(folder): its "
+    "tokenizer goes with it, which a .keras file cannot hold. For checkpoints of the "
+    "weights alone use save_weights()"
+)
 LEARNING_RATE = 1e-4  # BERT's (README of google-research/bert)
 
 
@@ -143,13 +150,30 @@ class Task(TrainStep, keras.Model):
     def build(self, input_shape: Any | None = None) -> None:
         """The parts build themselves when they are made."""
 
+    def quantize(self, mode: Any = None, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuses: Keras rounds its own layers, of which the task has none."""
+        raise ValueError(quantize_hint(self, mode))
+
+    def enable_lora(self, rank: int, **options: Any) -> Self:
+        """Adds the adapter "lora", as `kbert.adapters.add(task, "lora", rank=rank)` does.
+
+        Args:
+            rank: of the products.
+            **options: the adapter's: `alpha`, `targets`, ….
+
+        Raises:
+            TypeError: a task on a model that takes no adapters.
+            ValueError: an option is unknown or out of range.
+        """
+        return add(self, "lora", rank=rank, **options)
+
+    def save(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuses, before a file is opened; see `get_config`."""
+        raise NotImplementedError(_SAVED_AS)
+
     def get_config(self) -> dict[str, Any]:
         """Refuses: a `.keras` file has no place for the tokenizer."""
-        raise NotImplementedError(
-            "A task is saved with save_to_preset(folder) and loaded with from_preset(folder): its "
-            "tokenizer goes with it, which a .keras file cannot hold. For checkpoints of the "
-            "weights alone use save_weights()"
-        )
+        raise NotImplementedError(_SAVED_AS)
 
     def fit(  # type: ignore[override]  # its own arguments are by name
         self,
@@ -185,6 +209,7 @@ class Task(TrainStep, keras.Model):
                 "kbert.data makes them of text. "
                 f"Received: a {type(dataset).__module__.split('.')[0]} {type(dataset).__name__}"
             )
+        refuse_arguments(kwargs, FIT_DATASET, "fit")
         trained = self if trained is None else trained
         if not trained.compiled_by_user:
             with self.strategy_scope():
@@ -343,6 +368,7 @@ class Task(TrainStep, keras.Model):
                 a folder that is not empty, a `max_bytes` that it has not or below 1, or a
                 difference above the tolerance.
         """
+        refuse_arguments(options, EXPORT, "export")
         if max_bytes is not None and format != "savedmodel":
             raise ValueError(
                 "Texts go into a SavedModel, and `max_bytes` is for that. Received: "

@@ -19,6 +19,7 @@ from kbert.models.elmo.embedding import Embedder
 from kbert.models.elmo.export import export_embeddings
 from kbert.models.elmo.prediction import NextWords
 from kbert.models.family import BILMS
+from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import MAX_BYTES
 from kbert.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer
@@ -28,7 +29,7 @@ INPUTS = ("character_ids", "padding_mask")
 
 
 @keras.saving.register_keras_serializable(package="kbert")
-class Elmo(keras.Model):
+class Elmo(KerasModel, keras.Model):
     """Characters of words in, a vector of each layer for every word out.
 
     (Peters et al. 2018, https://arxiv.org/abs/1802.05365; bilm/model.py of allenai/bilm-tf.) It is
@@ -120,6 +121,15 @@ class Elmo(keras.Model):
         if self.mix is not None and not self.mix.built:
             self.mix.build([(None, None, self.config.hidden_size)] * (self.config.num_layers + 1))
 
+    @property
+    def id_rows(self) -> dict[str, int]:
+        return {"character_ids": self.character_cnn.num_characters + 1}  # 0 is padding
+
+    @property
+    def exported_inputs(self) -> dict[str, tuple[int | None, ...]]:
+        characters = (None, None, self.config.max_characters)
+        return {"character_ids": characters, "padding_mask": (None, None)}
+
     def words(self, character_ids: Tensor, training: bool = False) -> Tensor:
         """The vectors of words by themselves: (B, T, C) -> (B, T, P)."""
         return self.character_cnn(character_ids, training=training)
@@ -143,7 +153,8 @@ class Elmo(keras.Model):
         Raises:
             ValueError: an input that is unknown, missing or of another shape.
         """
-        ids, mask = _named_inputs(inputs, self.config.max_characters)
+        named = self.integers(_named_inputs(inputs, self.config.max_characters))
+        ids, mask = named["character_ids"], named.get("padding_mask")
         if mask is None:
             mask = ops.any(ops.not_equal(ids, 0), axis=-1)
         mask = ops.cast(mask, "int32")  # (B, T)
@@ -167,7 +178,7 @@ class Elmo(keras.Model):
         self, inputs: Any, state: Any | None = None, training: bool = False
     ) -> dict[str, Any]:
         # Written out because PyTorch and JAX cannot trace a length that is not known yet.
-        ids, _ = _named_inputs(inputs, self.config.max_characters)
+        ids = _named_inputs(inputs, self.config.max_characters)["character_ids"]
         batch, length, _ = ids.shape
         config = self.config
         layer = keras.KerasTensor((batch, length, config.hidden_size), dtype=self.compute_dtype)
@@ -224,7 +235,9 @@ class Elmo(keras.Model):
         """
         return self._next_words(prefix, top_k)
 
-    def export(self, directory: PathLike, max_bytes: int = MAX_BYTES) -> str:
+    def export(  # type: ignore[override]  # Keras' is of arrays
+        self, directory: PathLike, max_bytes: int = MAX_BYTES, **others: Any
+    ) -> str:
         """Writes `directory/<n+1>/` for TensorFlow Serving: text or words in, embeddings out.
 
         Its entries are `embed`, of `text` (B,) strings that are split at white space, and
@@ -236,9 +249,20 @@ class Elmo(keras.Model):
             directory: the model's folder; its newest version is n.
             max_bytes: of a text, or of the words of a row together; more are refused.
 
+            **others: none; arguments of Keras' `export` are refused by name.
+
         Returns:
             The path written.
+
+        Raises:
+            TypeError: another argument.
         """
+        if others:
+            raise TypeError(
+                "Elmo.export writes a SavedModel of text and words; its arguments are `directory` "
+                "and `max_bytes`, and of a task on ELMo `export` takes `format`. "
+                f"Received: {', '.join(f'{name}={value!r}' for name, value in others.items())}"
+            )
         return export_embeddings(self, directory, max_bytes)
 
     @classmethod
@@ -308,6 +332,7 @@ class Elmo(keras.Model):
             "config": self.config.to_dict(),
             "mix": keras.saving.serialize_keras_object(self.mix),
             "name": self.name,
+            "trainable": self.trainable,
             "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
         }
 
@@ -315,14 +340,18 @@ class Elmo(keras.Model):
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
         config = dict(config)
         own = ElmoConfig.from_dict(config.pop("config"))
+        trainable = config.pop("trainable", True)  # files of before have no such key
         revived = {
             key: keras.saving.deserialize_keras_object(config.pop(key)) for key in ("mix", "dtype")
         }
-        return cls(own, **revived, **config)
+        elmo = cls(own, **revived, **config)
+        if not trainable:
+            elmo.trainable = False
+        return elmo
 
 
-def _named_inputs(inputs: Any, characters: int) -> tuple[Tensor, Tensor | None]:
-    """(character ids, padding mask or None), checked."""
+def _named_inputs(inputs: Any, characters: int) -> dict[str, Any]:
+    """The inputs of a call by their names, which are checked."""
     if not isinstance(inputs, dict):
         inputs = {"character_ids": inputs}
     unknown = [name for name in inputs if name not in INPUTS]
@@ -336,7 +365,7 @@ def _named_inputs(inputs: Any, characters: int) -> tuple[Tensor, Tensor | None]:
         raise ValueError(
             f"`character_ids` must be of shape (batch, words, {characters}). Received: {shape}"
         )
-    return inputs["character_ids"], inputs.get("padding_mask")
+    return dict(inputs)
 
 
 def _reversed_places(mask: Tensor) -> Tensor:

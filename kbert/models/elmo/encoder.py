@@ -4,7 +4,7 @@ Shapes: `B` batch, `T` words of a row, `C` characters of a word, `L` LSTM layers
 `H` = 2P.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -13,6 +13,7 @@ from keras import ops
 from kbert.configs.elmo import ElmoConfig
 from kbert.layers import ScalarMix
 from kbert.models.elmo.elmo import Elmo
+from kbert.models.keras_model import KerasModel
 from kbert.types import Shape, Tensor, Tensors
 
 
@@ -64,7 +65,8 @@ class MeanMaxPooling(keras.layers.Layer):
         return {**super().get_config(), "hidden_size": self.hidden_size}
 
 
-class ElmoEncoder(keras.Model):
+@keras.saving.register_keras_serializable(package="kbert")
+class ElmoEncoder(KerasModel, keras.Model):
     """ELMo as tasks use it: a biLM that stays as it is, and a mix of its layers that is trained.
 
     (Peters et al. 2018, https://arxiv.org/abs/1802.05365, section 3.3: "freeze the weights of the
@@ -104,7 +106,7 @@ class ElmoEncoder(keras.Model):
     """
 
     def __init__(self, elmo: Elmo, *, name: str = "encoder", **kwargs: Any) -> None:
-        super().__init__(name=name, dtype=elmo.dtype_policy, **kwargs)
+        super().__init__(name=name, dtype=elmo.dtype_policy, autocast=False, **kwargs)
         if elmo.mix is not None:
             raise ValueError(
                 "A task trains its own layer mix: pass an Elmo without one. "
@@ -123,9 +125,31 @@ class ElmoEncoder(keras.Model):
         hidden = (None, None, self.config.hidden_size)
         self.mix.build([hidden] * (self.config.num_layers + 1))
 
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, for Keras."""
+        return {"elmo": keras.saving.serialize_keras_object(self.elmo), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        """The reverse of `get_config`; the biLM is trained or frozen as it was."""
+        elmo = keras.saving.deserialize_keras_object(config["elmo"])
+        is_trained = elmo.trainable
+        encoder = cls(**{**config, "elmo": elmo})
+        encoder.elmo.trainable = is_trained
+        return encoder
+
     def parts(self) -> dict[str, keras.layers.Layer]:
         """First part of the weights' names in a preset -> the layer that has them."""
         return {"elmo": self.elmo, "mix": self.mix}
+
+    @property
+    def id_rows(self) -> dict[str, int]:
+        return {"token_ids": self.elmo.id_rows["character_ids"]}
+
+    @property
+    def exported_inputs(self) -> dict[str, tuple[int | None, ...]]:
+        shapes = self.elmo.exported_inputs
+        return {"token_ids": shapes["character_ids"], "padding_mask": shapes["padding_mask"]}
 
     def call(
         self, inputs: Tensors, training: bool = False, return_hidden_states: bool = False
@@ -141,6 +165,7 @@ class ElmoEncoder(keras.Model):
             A dict: "sequence" (B, T, H), the mix; "pooled" (B, 2H), its mean and maximum over the
             words; "hidden_states", L + 1 tensors (B, T, H), the token layer first.
         """
+        inputs = self.integers(inputs)
         mask = inputs["padding_mask"]
         layers = self.elmo(
             {"character_ids": inputs["token_ids"], "padding_mask": mask},

@@ -65,7 +65,7 @@ class Decoder(TakesAdapters, FromConfig, keras.Model):
         self, config: DecoderConfig, *, name: str = "decoder", dtype: DType = None, **kwargs: Any
     ) -> None:
         self.check_config(config)
-        super().__init__(name=name, dtype=dtype, **kwargs)
+        super().__init__(name=name, dtype=dtype, autocast=False, **kwargs)
         self.config = config
         sizes = (config.hidden_size,)
         common = {"initializer_range": config.initializer_range, "dtype": self.dtype_policy}
@@ -103,6 +103,18 @@ class Decoder(TakesAdapters, FromConfig, keras.Model):
                 part.build((None, None, width))
 
     @property
+    def id_rows(self) -> dict[str, int]:
+        return {"token_ids": self.config.vocabulary_size}
+
+    @property
+    def exported_inputs(self) -> dict[str, tuple[int | None, ...]]:
+        return dict.fromkeys(("token_ids", "padding_mask"), (None, None))
+
+    def _named_inputs(self, inputs: Any) -> dict[str, Any]:
+        named = named_inputs(inputs, "token_ids", ("padding_mask",), "A decoder")
+        return self.integers(named)
+
+    @property
     def token_embedding(self) -> keras.Variable:
         """The token table (V, H)."""
         return self.embeddings.token
@@ -132,7 +144,7 @@ class Decoder(TakesAdapters, FromConfig, keras.Model):
         Raises:
             ValueError: an input that is unknown, missing or too long.
         """
-        inputs = named_inputs(inputs, "token_ids", ("padding_mask",), "A decoder")
+        inputs = self._named_inputs(inputs)
         x = self._embed(inputs["token_ids"], training=training)
         biases = layer_biases(
             self._windows,
@@ -213,7 +225,7 @@ class Decoder(TakesAdapters, FromConfig, keras.Model):
         return_hidden_states: bool = False,
         return_attention: bool = False,
     ) -> dict[str, Any]:
-        inputs = named_inputs(inputs, "token_ids", ("padding_mask",), "A decoder")
+        inputs = self._named_inputs(inputs)
         batch, length = inputs["token_ids"].shape
         hidden = (batch, length, self.config.hidden_size)
         layers = self.config.num_layers

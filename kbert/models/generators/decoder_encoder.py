@@ -13,6 +13,7 @@ from keras import ops
 from kbert.configs.decoder import DecoderConfig
 from kbert.models.adapters.base import described, restore
 from kbert.models.generators.decoder import Decoder
+from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.types import Arrays, DType, Tensor, Tensors
 
@@ -32,6 +33,7 @@ class DecoderEncoderConfig(DecoderConfig):
     num_segments: ClassVar[int] = 0
 
 
+@keras.saving.register_keras_serializable(package="kbert")
 class LastToken(keras.layers.Layer):
     """The vector of the last token of each row: all that a decoder has read of it.
 
@@ -55,7 +57,8 @@ class LastToken(keras.layers.Layer):
         return ops.take_along_axis(sequence, last, axis=1)[:, 0]
 
 
-class DecoderEncoder(keras.Model):
+@keras.saving.register_keras_serializable(package="kbert")
+class DecoderEncoder(KerasModel, keras.Model):
     """GPT as tasks fine-tune it: the vector of a row's last token is the vector of the row.
 
     (Radford et al. 2018, "Improving language understanding by generative pre-training", sections
@@ -99,7 +102,7 @@ class DecoderEncoder(keras.Model):
     def __init__(
         self, decoder: Decoder, *, input_tokens: bool = True, name: str = "encoder", **kwargs: Any
     ) -> None:
-        super().__init__(name=name, dtype=decoder.dtype_policy, **kwargs)
+        super().__init__(name=name, dtype=decoder.dtype_policy, autocast=False, **kwargs)
         size = decoder.config.vocabulary_size
         if input_tokens and size <= len(INPUT_TOKENS):
             raise ValueError(
@@ -161,9 +164,31 @@ class DecoderEncoder(keras.Model):
         set_arrays(decoder, "decoder", arrays, source, strict)
         return cls(decoder)
 
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, for Keras."""
+        return {
+            "decoder": keras.saving.serialize_keras_object(self.decoder),
+            "input_tokens": self.has_input_tokens,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        """The reverse of `get_config`."""
+        decoder = keras.saving.deserialize_keras_object(config["decoder"])
+        return cls(**{**config, "decoder": decoder})
+
     def parts(self) -> dict[str, keras.layers.Layer]:
         """First part of the weights' names in a preset -> the layer that has them."""
         return self.decoder.parts()
+
+    @property
+    def id_rows(self) -> dict[str, int]:
+        return self.decoder.id_rows
+
+    @property
+    def exported_inputs(self) -> dict[str, tuple[int | None, ...]]:
+        return self.decoder.exported_inputs
 
     @property
     def adapters(self) -> Any:
@@ -215,8 +240,8 @@ class DecoderEncoder(keras.Model):
             "return_hidden_states": return_hidden_states,
             "return_attention": return_attention,
         }
+        inputs = self.integers(self._named(inputs))
         outputs = self.decoder(inputs, training=training, **flags)
-        ids = inputs["token_ids"] if isinstance(inputs, Mapping) else inputs
-        mask = inputs.get("padding_mask") if isinstance(inputs, Mapping) else None
-        mask = ops.ones_like(ids) if mask is None else mask
+        mask = inputs.get("padding_mask")
+        mask = ops.ones_like(inputs["token_ids"]) if mask is None else mask
         return {**outputs, "pooled": self.pooler(outputs["sequence"], mask)}

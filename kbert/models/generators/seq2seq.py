@@ -68,7 +68,7 @@ class Seq2Seq(FromConfig, keras.Model):
         self, config: Seq2SeqConfig, *, name: str = "seq2seq", dtype: DType = None, **kwargs: Any
     ) -> None:
         self.check_config(config)
-        super().__init__(name=name, dtype=dtype, **kwargs)
+        super().__init__(name=name, dtype=dtype, autocast=False, **kwargs)
         self.config = config
         width = config.hidden_size
         policy = {"dtype": self.dtype_policy}
@@ -146,6 +146,16 @@ class Seq2Seq(FromConfig, keras.Model):
         return self.config.max_positions
 
     @property
+    def id_rows(self) -> dict[str, int]:
+        return dict.fromkeys(
+            ("encoder_token_ids", "decoder_token_ids"), self.config.vocabulary_size
+        )
+
+    @property
+    def exported_inputs(self) -> dict[str, tuple[int | None, ...]]:
+        return dict.fromkeys(INPUTS, (None, None))
+
+    @property
     def token_embedding(self) -> keras.Variable:
         """The token table (V, H)."""
         return self.embeddings.token
@@ -178,6 +188,7 @@ class Seq2Seq(FromConfig, keras.Model):
             ValueError: an input that is unknown, missing or too long.
         """
         check_inputs(inputs)
+        inputs = self.integers(inputs)
         memory, memory_bias, seen = self._encode(inputs, training, return_attention)
         x = self._embed_target(inputs["decoder_token_ids"], training=training)
         bias = causal_bias(ops.shape(inputs["decoder_token_ids"])[1])

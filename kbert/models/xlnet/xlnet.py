@@ -61,6 +61,7 @@ class Xlnet(Encoder):
 
     config_class: ClassVar[type[EncoderConfig]] = XlnetConfig
     config: XlnetConfig
+    vector_inputs = ("memory",)
     # The oldest token that the first one sees with `same_length`: the oldest of the memory.
     first_seen: ClassVar[int] = 0
     INPUTS = (

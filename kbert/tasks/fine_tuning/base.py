@@ -30,6 +30,13 @@ from kbert.tasks.columns import Columns
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
 from kbert.tasks.fine_tuning.predictor import Predictor
+from kbert.tasks.fine_tuning.sample_weights import (
+    SAMPLE_WEIGHT,
+    check_column,
+    example_weights,
+    split_weights,
+    weigh_examples,
+)
 from kbert.tasks.fine_tuning.settings import FitSettings
 from kbert.tasks.fine_tuning.task_options import (
     DECODER_OPTIONS,
@@ -51,6 +58,14 @@ from kbert.training.run.phases import Epochs
 from kbert.training.run.run import train
 from kbert.training.run.settings import SAME, Resume
 from kbert.training.run.signals import raise_stopped
+from kbert.training.step.keras_arguments import (
+    EVALUATE,
+    FIT,
+    PREDICT,
+    check_callbacks,
+    refuse_arguments,
+    refuse_others,
+)
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import current_strategy
 from kbert.types import MaybeNone, Tensor, Tensors, Terms
@@ -405,6 +420,7 @@ class FineTuningTask(EncoderTask):
             Losses and values of each epoch.
 
         Raises:
+            TypeError: for an unknown argument; of Keras' own with the way that works here.
             ValueError: for data or settings that do not fit; bad data by file and line; for
                 settings of the optimizer, such as `learning_rate`, for one that was compiled; or
                 if the weights of the end give answers that are not finite.
@@ -413,6 +429,9 @@ class FineTuningTask(EncoderTask):
                 SystemExit after SIGTERM).
             RuntimeError: another process writes to `model_dir`.
         """
+        refuse_arguments(settings, FIT, "fit")
+        check_callbacks(self, callbacks, in_run=True)
+        settings, weights = split_weights(settings)
         self.train_own_adapter()
         if (adapter := running_options(self)) is not None and not self.compiled_by_user:
             settings = {"learning_rate": adapter.learning_rate, **settings}
@@ -429,6 +448,9 @@ class FineTuningTask(EncoderTask):
                 f"Received: checkpoint_every={options.checkpoint_every}, model_dir=None"
             )
         table = self.as_table(data, labels)
+        if weights is not None:
+            table = table.with_column(SAMPLE_WEIGHT, weights)
+        check_column(table, options.sample_weight, self.columns)
         if validation_split:
             table, validation_data = _split_end(table, validation_split, validation_data)
         if not len(table):
@@ -438,6 +460,8 @@ class FineTuningTask(EncoderTask):
             raise ValueError(f"Training needs words. Received: {len(table)} examples without any")
         if options.class_weights is not None:
             rows = self.weigh_classes(rows, options.class_weights)
+        if options.sample_weight is not None:
+            rows = weigh_examples(rows, example_weights(table, options.sample_weight))
         self.report_cut(rows.cut, len(table))
         evaluate, metric, held_out = None, options.metric, None
         if validation_data is not None:
@@ -527,7 +551,12 @@ class FineTuningTask(EncoderTask):
         return Predictor(self)
 
     def predict(
-        self, data: Any, *, batch_size: int = inference.BATCH_SIZE, verbose: str | int = "auto"
+        self,
+        data: Any,
+        *,
+        batch_size: int = inference.BATCH_SIZE,
+        verbose: str | int = "auto",
+        **others: Any,
     ) -> Sequence:
         """Answers for examples.
 
@@ -535,13 +564,16 @@ class FineTuningTask(EncoderTask):
             data: as for `fit`, without labels; or one text.
             batch_size: the most rows that go through the model together.
             verbose: "auto" for a progress bar where it takes longer than a moment, 0 for none.
+            **others: none; arguments of Keras' `predict` are refused with the way that works.
 
         Returns:
             One answer an example, in order; see the task.
 
         Raises:
+            TypeError: for another argument.
             ValueError: for data that does not fit.
         """
+        refuse_others(others, PREDICT, "predict")
         table = self.as_table([data] if isinstance(data, str | bytes) else data)
         answers, cut = self.predict_and_count(table, batch_size=batch_size, verbose=verbose)
         self.report_cut(cut, len(table))
@@ -564,6 +596,7 @@ class FineTuningTask(EncoderTask):
         *,
         batch_size: int = inference.BATCH_SIZE,
         verbose: str | int = "auto",
+        **others: Any,
     ) -> dict[str, float]:
         """The task's metrics on labelled examples, and the mean loss.
 
@@ -572,13 +605,16 @@ class FineTuningTask(EncoderTask):
             labels: the labels, where `data` holds none.
             batch_size: the most rows that go through the model together.
             verbose: as in `predict`.
+            **others: none; arguments of Keras' `evaluate` are refused with the way that works.
 
         Returns:
             `loss`, and what the task's `score` gives.
 
         Raises:
+            TypeError: for another argument.
             ValueError: for data that does not fit, or without a row.
         """
+        refuse_others(others, EVALUATE, "evaluate")
         inference.check_batch_size(batch_size)
         table = self.as_table(data, labels)
         parts = self.predictor.parts(table, labelled=True)

@@ -19,6 +19,7 @@ from kbert.data.tables.rows import Rows
 from kbert.models.adapters import described
 from kbert.models.adapters.base import train_all
 from kbert.tasks.fine_tuning.base import KEPT_CHECKPOINTS, FineTuningTask, check_compiled
+from kbert.tasks.fine_tuning.sample_weights import check_column
 from kbert.tasks.fine_tuning.settings import FitSettings
 from kbert.tasks.task import AFTER_FIT
 from kbert.training.run.history import History
@@ -26,6 +27,7 @@ from kbert.training.run.phases import Epochs
 from kbert.training.run.run import train
 from kbert.training.run.settings import SAME, Resume
 from kbert.training.run.signals import raise_stopped
+from kbert.training.step.keras_arguments import FIT, check_callbacks, refuse_arguments
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import current_strategy
 from kbert.types import PathLike, Tensor, Tensors, Terms
@@ -161,11 +163,13 @@ class MultiTask(TrainStep, keras.Model):
             raise ValueError(
                 f"`sampling` must be one of {', '.join(SAMPLING)}. Received: {sampling!r}"
             )
+        refuse_arguments(settings, FIT, "fit")
+        check_callbacks(self, callbacks, in_run=True)
         options = FitSettings.from_arguments(settings, "fit")
         is_compiled = self.compiled_by_user
         if is_compiled:
             check_compiled(settings)
-        refused = [x for x in ("class_weights", "freeze") if getattr(options, x)]
+        refused = [x for x in ("class_weights", "freeze", "sample_weight") if getattr(options, x)]
         if refused:
             raise ValueError(
                 "Settings of single tasks have no meaning for several. "
@@ -175,6 +179,8 @@ class MultiTask(TrainStep, keras.Model):
         if validation_data is not None:
             self._check_names(validation_data, all_of_them=False)
         tables = {name: self.tasks[name].as_table(data[name]) for name in self.tasks}
+        for name, task in self.tasks.items():
+            check_column(tables[name], None, task.columns)
         rows = {name: self.tasks[name].tokenize(x, True) for name, x in tables.items()}
         for name, found in rows.items():
             if not len(found):

@@ -52,6 +52,12 @@ class FitSettings(Options):
         None,
         help="Class weights in the loss, as spam=3,ham=1, or balanced: by inverse frequency.",
     )
+    sample_weight: str | None = option(
+        None,
+        help="Column of the training data with what each example counts in the loss, a number of 0 "
+        "or more; of fit() also an array. Evaluations count every example once. Default: all "
+        "count alike.",
+    )
     micro_batches: int = option(
         1,
         help="Gradient accumulation: parts of a device's share of a batch; less memory.",

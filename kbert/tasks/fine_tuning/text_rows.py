@@ -17,7 +17,7 @@ from kbert.data.tables.table import Table
 from kbert.data.tables.windows import pair_windows, text_windows, window_counts
 from kbert.heads import SentenceHead
 from kbert.serving import Signature, text_tokens
-from kbert.tasks.encoder_task import EncoderTask
+from kbert.tasks.encoder_task import EncoderTask, input_names
 from kbert.types import Tensor, Tensors
 
 WINDOWS_AT_ONCE = 32  # that inference holds in memory
@@ -106,7 +106,7 @@ class TextRows:
         Returns:
             (B, C), and what the encoder read and gave for it: "read" of `FineTuningTask`.
         """
-        names = ("token_ids", "segment_ids", "padding_mask", SWAPPED)
+        names = (*input_names(self._task.encoder), SWAPPED)
         features = {name: batch[name] for name in names if name in batch}
         if len(batch["padding_mask"].shape) == 2:
             return self._logits(features, head, training, return_read)

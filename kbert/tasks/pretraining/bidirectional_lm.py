@@ -127,13 +127,17 @@ class BidirectionalLM(RemembersRows):
         return keras.optimizers.Adagrad(LEARNING_RATE, initial_accumulator_value=1.0)
 
     def compile(
-        self, optimizer: Any, *, clip_norm: float | None = CLIP_NORM, **settings: Any
+        self,
+        optimizer: Any = None,
+        *positional: Any,
+        clip_norm: float | None = CLIP_NORM,
+        **settings: Any,
     ) -> None:
         """As every task's (`kbert.training.TrainStep`); a batch is computed as a whole.
 
         The gradient is clipped at 10, as the original's is, where nothing else is said.
         """
-        super().compile(optimizer, clip_norm=clip_norm, **settings)
+        super().compile(optimizer, *positional, clip_norm=clip_norm, **settings)
 
     def call(
         self, batch: Tensors, state: Any | None = None, training: bool = False

@@ -47,14 +47,16 @@ class RemembersRows(Task):
         kept = super().metrics
         return [*kept, self._evaluation_state] if kept and self.state is not None else kept
 
-    def compile(self, optimizer: Any, *, micro_batches: int = 1, **settings: Any) -> None:
+    def compile(
+        self, optimizer: Any = None, *positional: Any, micro_batches: int = 1, **settings: Any
+    ) -> None:
         """As every task's (`kbert.training.TrainStep`); a batch is computed as a whole."""
         if micro_batches != 1 and self.state is not None:
             raise ValueError(
                 "What a model remembers belongs to the rows of whole batches: `micro_batches` must "
                 f"be 1; take fewer rows or shorter ones. Received: micro_batches={micro_batches}"
             )
-        super().compile(optimizer, micro_batches=micro_batches, **settings)
+        super().compile(optimizer, *positional, micro_batches=micro_batches, **settings)
 
     def between_replicas(self, total: Callable) -> None:
         super().between_replicas(total)

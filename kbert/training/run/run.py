@@ -24,6 +24,7 @@ from kbert.training.run.monitor import Evaluate, Monitor
 from kbert.training.run.phases import Epochs, Phase, Start, phases_of, tokens_until
 from kbert.training.run.settings import SAME, Resume
 from kbert.training.run.signals import stopping
+from kbert.training.step.keras_arguments import check_callbacks
 from kbert.training.step.mixin import TrainStep
 from kbert.training.step.verbosity import keras_verbosity
 from kbert.training.strategies import Strategy, current_strategy
@@ -141,6 +142,7 @@ def train(
         trained for 3 steps; best slope 1.5 after step 3 (epoch 3 of 3), whose weights the task has
     """
     plan = (phases,) if isinstance(phases, Epochs) else tuple(phases)
+    check_callbacks(task, callbacks, in_run=True)
     is_evaluated = evaluate is not None or make_evaluation_dataset is not None
     _check_average(task)
     _check(is_evaluated, metric, patience, evaluate_every, checkpoint_every, verbose, plan)

@@ -14,6 +14,7 @@ from keras import ops
 
 from kbert.layers.auxiliary import auxiliary_losses
 from kbert.layers.recompute import recomputation
+from kbert.training.step.keras_arguments import check_callbacks, check_compile
 from kbert.training.step.loss_scale import LossScale
 from kbert.training.step.ratios import DataPosition, Ratios, divide
 from kbert.training.step.verbosity import keras_verbosity
@@ -137,13 +138,14 @@ class StepBase(_Base):
 
     def compile(
         self,
-        optimizer: keras.optimizers.Optimizer | str | dict[str, Any],
-        *,
+        optimizer: keras.optimizers.Optimizer | str | dict[str, Any] | None = None,
+        *positional: Any,
         micro_batches: int = 1,
         clip_norm: float | None = 1.0,
         recompute: bool = False,
         jit_compile: bool | str = "auto",
         run_eagerly: bool = False,
+        **others: Any,
     ) -> None:
         """Prepares the model for `fit`.
 
@@ -157,10 +159,14 @@ class StepBase(_Base):
                 computes the rest again, with the same dropout: less memory, more time.
             jit_compile: Whether XLA compiles forward and backward; `"auto"`: where there is a GPU.
             run_eagerly: Whether to run op by op, for debugging.
+            *positional: None: what Keras takes there is refused, as `others`.
+            **others: None: `loss`, `metrics` and the like of Keras are refused by name.
 
         Raises:
+            TypeError: For an argument of Keras that a step does not take.
             ValueError: If a setting contradicts the step.
         """
+        check_compile(optimizer, positional, others)
         optimizer = keras.optimizers.get(optimizer)
         own = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
         taken = {name: getattr(optimizer, name) for name in own if getattr(optimizer, name, None)}
@@ -213,6 +219,7 @@ class StepBase(_Base):
         self, x: Any = None, *args: Any, verbose: str | int = "auto", **kwargs: Any
     ) -> keras.callbacks.History:
         """Keras' `fit`; a dataset comes in its own order. `verbose`: see `keras_verbosity`."""
+        check_callbacks(self, kwargs.get("callbacks"), in_run=False)
         if isinstance(x, tf.data.Dataset):
             kwargs.setdefault("shuffle", False)  # else Keras warns that it cannot
         with _to_the_end(kwargs.get("steps_per_epoch")):

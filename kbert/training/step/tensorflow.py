@@ -22,9 +22,12 @@ class TensorFlowStep(StepBase):
     test_function: _Function | None
 
     def compile(
-        self, optimizer: keras.optimizers.Optimizer | str | dict[str, Any], **settings: Any
+        self,
+        optimizer: keras.optimizers.Optimizer | str | dict[str, Any] | None = None,
+        *positional: Any,
+        **settings: Any,
     ) -> None:
-        super().compile(optimizer, **settings)
+        super().compile(optimizer, *positional, **settings)
         made_under = self.optimizer._distribution_strategy
         if made_under is not self.distribute_strategy:
             raise ValueError(

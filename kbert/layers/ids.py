@@ -1,0 +1,137 @@
+"""Ids of a table's rows: their type, their range, and the rows that they name."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from kbert.types import Tensor
+
+# The type that holds fewer whole numbers than a vocabulary has -> how many it holds.
+_NARROW = {"bfloat16": 256, "float16": 2048}
+
+
+def whole_numbers(x: Any, name: str = "ids") -> Any:
+    """Ids or a mask as integers; booleans, short integers and floats are cast.
+
+    Keras revives a subclassed model with floats as its inputs, and `keras.layers.Embedding` takes
+    floats too. Half precision rounds ids, so it is refused; where only shapes are inferred there
+    is nothing to round.
+
+    Args:
+        x: a tensor, or what has no type, which is returned as it is.
+        name: of the input, for the message.
+
+    Raises:
+        ValueError: floats of half precision.
+
+    Example:
+        >>> ops.convert_to_numpy(whole_numbers(ops.array([True, False]))).tolist()
+        [1, 0]
+        >>> ops.convert_to_numpy(whole_numbers(ops.array([7.0]))).tolist()
+        [7]
+    """
+    if getattr(x, "dtype", None) is None:
+        return x
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    if dtype in ("int32", "int64"):
+        return x
+    if dtype in _NARROW and not _infers_shapes():
+        raise ValueError(
+            f"`{name}` must be integers: {dtype} rounds whole numbers above {_NARROW[dtype]}. A "
+            "model of mixed precision casts floats that it is given: pass int32. "
+            f"Received: {name} of dtype {dtype}"
+        )
+    return ops.cast(x, "int32")
+
+
+def check_ids(name: str, ids: Any, rows: int) -> None:
+    """Raises where ids lie outside of a table, if their values are known: not inside a graph.
+
+    A graph's lookup refuses token ids itself on TensorFlow's CPU kernels (`take_rows`); GPUs and
+    compiled code do not look.
+
+    Args:
+        name: of the input, for the message.
+        ids: integers, or floats that hold whole numbers.
+        rows: of the table.
+
+    Raises:
+        ValueError: an id below 0, from `rows` on, or between two whole numbers.
+
+    Example:
+        >>> check_ids("segment_ids", np.array([[0, 5]]), 2)
+        Traceback (most recent call last):
+        ValueError: `segment_ids` must be whole numbers from 0 to 1. Received: 5 at [0, 1]
+    """
+    values = known_values(ids)
+    if values is None or values.size == 0 or values.dtype.kind not in "iuf":
+        return
+    if values.dtype.kind != "f" and values.min() >= 0 and values.max() < rows:
+        return
+    # Comparisons, not a cast: of NaN and infinity there is none.
+    wrong = ~((values >= 0) & (values < rows) & (values == np.floor(values)))
+    if wrong.any():
+        where = np.argwhere(wrong)[0].tolist()
+        raise ValueError(
+            f"`{name}` must be whole numbers from 0 to {rows - 1}. "
+            f"Received: {values[tuple(where)]} at {where}"
+        )
+
+
+def assert_ids(name: str, ids: Any, rows: int) -> Any:
+    """The ids, out of a TensorFlow graph that raises where one is outside of its table.
+
+    For graphs that run on the host: a SavedModel's entry, a dataset.
+    """
+    import tensorflow as tf
+
+    ids = tf.convert_to_tensor(ids)
+    inside = tf.reduce_all((ids >= 0) & (ids < tf.cast(rows, ids.dtype)))
+    rule = f"`{name}` must be whole numbers from 0 to {rows - 1}. Received:"
+    passed = tf.debugging.Assert(inside, [rule, tf.reduce_min(ids), "to", tf.reduce_max(ids)])
+    with tf.control_dependencies([] if passed is None else [passed]):
+        return tf.identity(ids)
+
+
+def known_values(x: Any) -> np.ndarray | None:
+    """The values of an array or an eager tensor; None of a symbolic one, or on PyTorch."""
+    if isinstance(x, np.ndarray):
+        return x
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        # A symbolic tensor has no such method.
+        return x.numpy() if isinstance(x, tf.Tensor) and hasattr(x, "numpy") else None
+    if backend == "jax":
+        import jax
+
+        is_concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+        return np.asarray(x) if is_concrete and x.is_fully_addressable else None
+    return None
+
+
+def take_rows(table: Any, ids: Tensor) -> Tensor:
+    """Rows of a table, (R, E) by ids (...) -> (..., E).
+
+    `keras.ops.take` counts negative ids from the table's end. TensorFlow's own gather takes fewer
+    steps, and its CPU kernel raises for any id outside of the table.
+
+    Example:
+        >>> ops.convert_to_numpy(take_rows(ops.array([[5.0], [7.0]]), ops.array([1, 0]))).tolist()
+        [[7.0], [5.0]]
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.gather(ops.convert_to_tensor(table), ids)
+    return ops.take(table, ids, axis=0)
+
+
+def _infers_shapes() -> bool:
+    """Whether Keras is calling a model for the shapes of its outputs alone."""
+    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+
+    return in_symbolic_scope()
