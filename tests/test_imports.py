@@ -165,6 +165,7 @@ ORDER = {
         savedmodel
         rows stored text_rows
         onnx_graph
+        onnx_int8
         litert onnx openvino
         exported onnx_text openvino_text
         text_graphs

@@ -96,8 +96,10 @@ def export_rows(
     partial = os.path.join(place, f".{uuid.uuid4().hex}.partial")
     os.mkdir(partial)
     try:
+        if runtime is onnx:  # it rounds by what they look like inside
+            options["samples"] = samples
         with _refusing(format):
-            runtime.write(partial, rows, precision, **options)
+            facts = runtime.write(partial, rows, precision, **options) or {}
         size = sum(os.path.getsize(os.path.join(partial, name)) for name in os.listdir(partial))
         save_beside(partial)
         description = {
@@ -107,6 +109,7 @@ def export_rows(
             "inputs": {name: list(axes) for name, axes in rows.inputs.items()},
             "outputs": {name: list(axes) for name, axes in rows.outputs.items()},
             "bytes": size,
+            **facts,
             **about,
         }
         with _refusing(format):

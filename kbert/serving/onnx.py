@@ -3,15 +3,15 @@
 import contextlib
 import logging
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from kbert.serving.onnx_graph import graphs, links, remove_unused, simplify
+from kbert.serving.onnx_graph import graphs, simplify
+from kbert.serving.onnx_int8 import product_inputs, round_products, saturating
 from kbert.serving.rows import RowFunction, Run, optional
 
 EXTRA = "onnx"
@@ -19,19 +19,35 @@ PRECISIONS = ("float32", "int8")
 FILE = "model.onnx"
 OPSET = 18  # the newest that tf2onnx writes
 LARGEST = 2**31 - 2**20  # bytes that a protocol buffer holds
+_SATURATING = (
+    "On x86-64 without VNNI sums of two products of 8 bits are held in 16, and some may not fit: "
+    "the model answers otherwise there."
+)
+_ALIKE = "alike_on_all_processors"  # what `saturating` has proven of a file
 
 
-def write(folder: str, rows: RowFunction, precision: str) -> None:
+def write(
+    folder: str,
+    rows: RowFunction,
+    precision: str,
+    *,
+    samples: Sequence[Mapping[str, np.ndarray]] = (),
+) -> dict[str, Any]:
     """Writes a model.
 
     With "int8" the kernels and tables are stored in 8 bits, each column of a kernel with a scale of
     its own, and the runtime rounds what they are multiplied with, each vector by the largest value
-    in it: no calibration.
+    in it; see `kbert.serving.onnx_int8`.
 
     Args:
         folder: where.
         rows: the model.
         precision: of `PRECISIONS`.
+        samples: batches; with "int8" they tell which channels of the vectors are large. The rest
+            of the model does not depend on them.
+
+    Returns:
+        What `export.json` says of it besides.
 
     Raises:
         ImportError: the extra is not installed.
@@ -62,23 +78,11 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
     name_axes(model.graph.output, rows.outputs)
     path = os.path.join(folder, FILE)
     if precision == "int8":
-        quantization = optional("onnxruntime.quantization", EXTRA)
-        logging.disable(logging.WARNING)  # its advice to prepare the model, to the root logger
-        try:
-            quantization.quantize_dynamic(
-                model,
-                path,
-                per_channel=True,
-                weight_type=quantization.QuantType.QInt8,
-                extra_options={"EnableSubgraph": True},
-            )
-        finally:
-            logging.disable(logging.NOTSET)
-        model = onnx.load_model(path)
-        _scale_vectors(model, onnx)
-        onnx.save_model(model, path)
-    else:
-        onnx.save_model(model, path)
+        round_products(model, onnx, _largest_values(model, onnx, samples, path))
+        if found := saturating(model, onnx):
+            raise ValueError(f"{_SATURATING} Received: {', '.join(found)}")
+    onnx.save_model(model, path)
+    return {_ALIKE: True} if precision == "int8" else {}
 
 
 @contextlib.contextmanager
@@ -163,64 +167,37 @@ def _largest(graph: Any, node: Any, name: str, arguments: Any) -> None:
     graph.make_node("Cast", [found], outputs=outputs, name=name, attr={"to": dtype})
 
 
-def _scale_vectors(model: Any, onnx: ModuleType) -> None:
-    """Rounds each vector by the largest value in it, not by the largest of all rows.
+def _largest_values(
+    model: Any, onnx: ModuleType, samples: Sequence[Mapping[str, np.ndarray]], path: str
+) -> dict[str, np.ndarray]:
+    """The largest absolute value in each channel of what is multiplied with kernels.
 
-    By that one a text's answers would change with the texts beside it, and be less exact. Vectors
-    are divided by their largest value, rounded to 127ths and multiplied again after the product,
-    which is ONNX Runtime's operation for those with a scale: there are only such with one for all.
+    Args:
+        model: it; afterwards as before.
+        onnx: the package.
+        samples: batches that it is run on.
+        path: where it is written for that.
     """
-    make = onnx.helper.make_node
-    constants = {
-        "vectors_axis": np.array([-1], np.int64),
-        "vectors_least": np.array(1e-12, np.float32),
-        "vectors_step": np.array(1 / 127, np.float32),
-        "vectors_zero": np.array(128, np.uint8),
-    }
-    axis, least, step, zero = constants
-    parts = graphs(model.graph)
-    readers = Counter(name for part in parts for node in part.node for name in node.input)
-    for graph in reversed(parts):  # loops first: what is around them takes copies
-        made_by, used_by = links(graph.node)
-        # What is rounded, or a product -> what stands in its place.
-        placed: dict[str, list[Any]] = {}
-        for node in [x for x in graph.node if x.op_type == "DynamicQuantizeLinear"]:
-            (name,), rounded = node.input, node.output[0]
-            read_by = used_by.get(rounded, [])
-            if readers[rounded] != len(read_by):  # a loop within reads it too
-                continue
-            products = []
-            for product in read_by:
-                chain = [product]
-                while len(uses := used_by.get(chain[-1].output[0], [])) == 1 and len(chain) < 3:
-                    chain.append(uses[0])
-                if [x.op_type for x in chain] != ["MatMulInteger", "Cast", "Mul"]:
-                    break
-                last = chain[-1]
-                scale = made_by[last.input[1]].input[1]  # of the kernel; the first is the vectors'
-                units = f"{last.output[0]}_of_units"
-                inputs = [rounded, product.input[1], step, scale, zero, *product.input[3:]]
-                kind, domain = "MatMulIntegerToFloat", "com.microsoft"
-                joined = make(kind, inputs, [units], name=units, domain=domain)
-                sized = make("Mul", [units, f"{name}_max"], last.output, name=last.name)
-                products.append((last.output[0], [joined, sized]))
-            else:
-                placed.update(products)
-                placed[rounded] = [
-                    make("Abs", [name], [f"{name}_abs"]),
-                    make("ReduceMax", [f"{name}_abs", axis], [f"{name}_largest"], keepdims=1),
-                    make("Max", [f"{name}_largest", least], [f"{name}_max"]),
-                    make("Div", [name, f"{name}_max"], [f"{name}_units"]),
-                    make("QuantizeLinear", [f"{name}_units", step, zero], [rounded]),
-                ]
-        nodes = [x for node in graph.node for x in placed.get(node.output[0], [node])]
-        del graph.node[:]
-        graph.node.extend(nodes)
-    weights = [onnx.numpy_helper.from_array(x, name) for name, x in constants.items()]
-    model.graph.initializer.extend(weights)
-    remove_unused(model.graph)
-    if all(x.domain != "com.microsoft" for x in model.opset_import):
-        model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    onnxruntime = optional("onnxruntime", EXTRA)
+    names = product_inputs(model, onnx) if samples else []
+    if not names:
+        return {}
+    outputs, given = model.graph.output, len(model.graph.output)
+    outputs.extend(onnx.ValueInfoProto(name=name) for name in names)
+    onnx.save_model(model, path)
+    del outputs[given:]
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3  # errors alone
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    inputs = [value.name for value in session.get_inputs()]
+    found: dict[str, np.ndarray] = {}
+    for features in samples:
+        given_ids = {name: np.asarray(features[name], np.int32) for name in inputs}
+        for name, x in zip(names, session.run(names, given_ids), strict=True):
+            most = np.abs(x).reshape(-1, x.shape[-1]).max(axis=0)
+            found[name] = np.maximum(found.get(name, most), most)
+    return found
 
 
 # Operations of TensorFlow's that are written otherwise than tf2onnx does.
@@ -257,9 +234,15 @@ def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Ru
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or 0
     options.log_severity_level = 3  # errors alone
-    session = onnxruntime.InferenceSession(
-        os.path.join(folder, FILE), options, providers=["CPUExecutionProvider"]
-    )
+    path = os.path.join(folder, FILE)
+    if description.get("precision") == "int8" and not description.get(_ALIKE):
+        onnx = optional("onnx", EXTRA)
+        if found := saturating(onnx.load_model(path), onnx):
+            logging.getLogger("absl").warning(
+                "%s Exported again by this version it does not. Received: %s in %s",
+                *(_SATURATING, ", ".join(found), path),
+            )
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     inputs, outputs = description["inputs"], list(description["outputs"])
 
     def run(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -19,7 +19,9 @@ _SMALL = 64
 # The end of a slice that nothing reaches.
 _ALL = 10**9
 # Of each number or vector by itself: it does not matter how vectors are ordered.
-_BY_ROWS = frozenset({"Add", "Sub", "Mul", "Div", "Erf", "Tanh", "Relu", "LayerNormalization"})
+_BY_ROWS = frozenset({
+    *("Add", "Sub", "Mul", "Div", "Pow", "Erf", "Tanh", "Sigmoid", "Relu", "LayerNormalization")
+})  # fmt: skip
 
 
 def simplify(model: Any, onnx: ModuleType) -> None:
