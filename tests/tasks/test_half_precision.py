@@ -62,11 +62,9 @@ MAKE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKE)
-@pytest.mark.parametrize(
-    "dtype",
-    ["bfloat16", *(pytest.param(x, marks=pytest.mark.slow) for x in ("mixed_float16", "float16"))],
-)
+@pytest.mark.parametrize("dtype", ["bfloat16", "mixed_float16", "float16"])
 def test_a_version_answers_in_the_dtypes_of_float32(config, tokenizer, tmp_path, kind, dtype):
     """Weights in half precision made heads give it, and requests of such a version failed."""
     make, data = MAKE[kind]
