@@ -21,11 +21,6 @@ def on_encoder(kind, *arguments, **settings):
     return make
 
 
-def replaced_tokens(config, tokenizer, dtype):
-    pair = (kbert.Encoder(config, dtype=dtype) for _ in range(2))
-    return tasks.ReplacedTokens(*pair, tokenizer)
-
-
 def causal(config, tokenizer, dtype):
     sizes = {**SIZES, "vocabulary_size": tokenizer.vocabulary_size, "max_positions": 40}
     return tasks.CausalLM(
@@ -56,7 +51,7 @@ MAKE = {
     "vectors": (on_encoder(tasks.TextEmbedder), TEXTS),
     "restored texts": (on_encoder(tasks.TextDenoiser), TEXTS),
     "masks": (on_encoder(tasks.Pretraining), ["the [MASK]", "a [MASK]"]),
-    "replaced": (replaced_tokens, TEXTS),
+    "replaced": (on_encoder(tasks.ReplacedTokenDetection), TEXTS),
     "continuations": (causal, TEXTS),
     "translations": (translator, TEXTS),
 }
