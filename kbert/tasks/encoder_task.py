@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import ops
 
@@ -314,7 +315,7 @@ class EncoderTask(Task):
         if getattr(self.tokenizer, "max_characters", None):
             return {}
         features = self.build_inputs(self.tokenizer.encode(tf.constant(["a"])))
-        outputs = self.encode(features)
+        outputs = self.encode({name: np.asarray(x) for name, x in features.items()})
         return {name: outputs[name] for name in ("sequence", "pooled") if name in outputs}
 
     row_formats = ("onnx", "openvino", "litert")

@@ -21,11 +21,6 @@ def on_encoder(kind, *arguments, **settings):
     return make
 
 
-def replaced_tokens(config, tokenizer, dtype):
-    pair = (kbert.Encoder(config, dtype=dtype) for _ in range(2))
-    return tasks.ReplacedTokens(*pair, tokenizer)
-
-
 def causal(config, tokenizer, dtype):
     sizes = {**SIZES, "vocabulary_size": tokenizer.vocabulary_size, "max_positions": 40}
     return tasks.CausalLM(
@@ -56,17 +51,15 @@ MAKE = {
     "vectors": (on_encoder(tasks.TextEmbedder), TEXTS),
     "restored texts": (on_encoder(tasks.TextDenoiser), TEXTS),
     "masks": (on_encoder(tasks.Pretraining), ["the [MASK]", "a [MASK]"]),
-    "replaced": (replaced_tokens, TEXTS),
+    "replaced": (on_encoder(tasks.ReplacedTokenDetection), TEXTS),
     "continuations": (causal, TEXTS),
     "translations": (translator, TEXTS),
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKE)
-@pytest.mark.parametrize(
-    "dtype",
-    ["bfloat16", *(pytest.param(x, marks=pytest.mark.slow) for x in ("mixed_float16", "float16"))],
-)
+@pytest.mark.parametrize("dtype", ["bfloat16", "mixed_float16", "float16"])
 def test_a_version_answers_in_the_dtypes_of_float32(config, tokenizer, tmp_path, kind, dtype):
     """Weights in half precision made heads give it, and requests of such a version failed."""
     make, data = MAKE[kind]

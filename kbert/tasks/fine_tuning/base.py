@@ -258,7 +258,7 @@ class FineTuningTask(EncoderTask):
             return super().sample_outputs()
         rows = self.tokenize(as_table({name: _SAMPLES[name] for name in columns}), labelled=False)
         _, features = next(self.predictor.batches(rows, 1))
-        return dict(self(features))
+        return dict(self({name: np.asarray(x) for name, x in features.items()}))
 
     def answer_by(self, run: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
         def logits(features: Mapping[str, Any]) -> dict[str, Any]:
