@@ -70,7 +70,7 @@ def test_a_second_fit_by_default_starts_from_step_0(task, tokenizer):
 
 def test_a_checkpoint_of_the_whole_task_says_what_to_do(task, tokenizer, tmp_path):
     saving = keras.callbacks.ModelCheckpoint(tmp_path / "a.keras")
-    with pytest.raises(NotImplementedError, match="save_to_preset"):
+    with pytest.raises(ValueError, match=r"save_weights_only=True.*save_to_preset"):
         task.fit(
             toy.batches(tokenizer, batch_size=6),
             steps_per_epoch=1,
