@@ -77,8 +77,8 @@ def as_inputs(texts: Any, words: bool = False, start: int = 0) -> Texts:
     for number, item in enumerate(rows, start):
         if not isinstance(item, tuple) or len(item) != 2:
             raise ValueError(
-                "All texts are strings, or all are pairs of strings, which are tuples (lists of "
-                f"words need words=True). Received: {item!r} as number {number}"
+                "All texts are strings, or all are pairs of strings (tuples; lists of words need "
+                f"words=True). Received: {item!r} as number {number}"
             )
     first, second = zip(*rows, strict=True)
     sides = (as_texts([*first], "first texts", start), as_texts([*second], "second texts", start))
