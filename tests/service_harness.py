@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import re
-import time
 import urllib.parse
 
 import tensorflow as tf
@@ -13,17 +12,7 @@ import kbert
 from kbert.service import Background, ServiceOptions
 from kbert.serving import Signature, export_saved_model
 from tests.harness import randomise, tiny_config
-
-# Seconds after which a test has failed, however slow the machine.
-LIMIT = 300.0
-
-
-def wait_until(condition) -> None:
-    """Returns once the condition holds."""
-    end = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+from tests.waiting import PATIENCE
 
 
 class Running(Background):
@@ -34,7 +23,9 @@ class Running(Background):
         return self.addresses[0]
 
     def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection(urllib.parse.urlsplit(self.address).netloc, timeout=LIMIT)
+        return http.client.HTTPConnection(
+            urllib.parse.urlsplit(self.address).netloc, timeout=PATIENCE
+        )
 
     def request(self, method, path, body=None, headers=None) -> tuple[int, dict, dict]:
         """Status, the JSON of the answer, its headers."""

@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from kbert.service.loaded import Entry
-from tests.service_harness import LIMIT, export_classifier, export_operations, running
+from tests.service_harness import export_classifier, export_operations, running
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +27,7 @@ def service(classifier, operations):
     """Both of them, within small limits."""
     models = [f"reviews={classifier}", f"operations={operations}"]
     limits = {"max_texts": 16, "max_text_bytes": 1000, "max_body_bytes": 20_000}
-    with running(model=models, **limits, timeout_seconds=LIMIT, grpc_port=0) as found:
+    with running(model=models, **limits, timeout_seconds=PATIENCE, grpc_port=0) as found:
         yield found
 
 
@@ -53,7 +54,7 @@ class Gate:
         self.runs: list[int] = []
 
     def wait_for_run(self) -> None:
-        assert self.entered.acquire(timeout=LIMIT)
+        assert self.entered.acquire(timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def gate(monkeypatch):
     def slow(self, inputs, stop=None):
         gate.runs.append(max(map(len, inputs.values())))
         gate.entered.release()
-        assert gate.open.wait(LIMIT)
+        assert gate.open.wait(PATIENCE)
         return run(self, inputs, stop)
 
     monkeypatch.setattr(Entry, "run", slow)

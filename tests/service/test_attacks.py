@@ -22,7 +22,8 @@ from kbert.service.server import _share_cores
 from kbert.service.stopping import Stop
 from tests.service.test_grpc_service import predict, refused, request
 from tests.service.test_http_service import OPERATIONS, REVIEWS, connected, head, raw
-from tests.service_harness import LIMIT, running, signature, wait_until
+from tests.service_harness import running, signature
+from tests.waiting import PATIENCE, until
 
 ENDLESS = {"signature_name": "long", "instances": ["endless"]}
 
@@ -71,7 +72,7 @@ def alive(monkeypatch):
 )
 def test_a_request_leaves_nothing(service, alive, path, body, status):
     assert service.post(path, body)[0] == status
-    wait_until(lambda: not alive)
+    until(lambda: not alive)
 
 
 def test_requests_that_are_given_up_leave_nothing(operations, alive):
@@ -80,18 +81,18 @@ def test_requests_that_are_given_up_leave_nothing(operations, alive):
         with connected(service) as connection:
             body = json.dumps(ENDLESS).encode()
             connection.sendall(head(OPERATIONS, len(body)) + body)
-            wait_until(lambda: service.metric("kbert_texts_total") == 2)
+            until(lambda: service.metric("kbert_texts_total") == 2)
         with grpc.insecure_channel(service.addresses[1].removeprefix("grpc://")) as channel:
             asked = request("operations", "long", text=["endless"])
             assert refused(channel, asked)[0] == "DEADLINE_EXCEEDED"
         assert raw(service, head(OPERATIONS, 50) + b"{").startswith(b"HTTP/1.1 408")
-        wait_until(lambda: not alive)
+        until(lambda: not alive)
 
 
 def test_refusals_over_grpc_leave_nothing(channel, alive):
     for asked in (request("operations", "polite", text=["rude"]), request("reviews", text=[1.0])):
         assert refused(channel, asked)[0] == "INVALID_ARGUMENT"
-    wait_until(lambda: not alive)
+    until(lambda: not alive)
 
 
 def test_an_output_named_many_times_is_written_once(channel, monkeypatch):
@@ -168,9 +169,9 @@ def test_a_run_is_stopped_in_its_loop(operations):
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    wait_until(lambda: stop._managers)
+    until(lambda: stop._managers)
     stop.set()
-    thread.join(LIMIT)
+    thread.join(PATIENCE)
     assert found
     with pytest.raises(tf.errors.CancelledError):  # nor is one begun
         stop.run(function, {"text": tf.constant(["a"])})
@@ -199,13 +200,13 @@ def test_what_nobody_waits_for_stops(operations):
     """After its time, and when the client has left; and others are answered meanwhile."""
     with running(model=[f"operations={operations}"], timeout_seconds=1) as service:
         assert service.post(OPERATIONS, ENDLESS)[0] == 503
-        wait_until(lambda: service.metric("kbert_batches_total") == 1)
-    with running(model=[f"operations={operations}"], timeout_seconds=LIMIT) as service:
+        until(lambda: service.metric("kbert_batches_total") == 1)
+    with running(model=[f"operations={operations}"], timeout_seconds=PATIENCE) as service:
         body = json.dumps(ENDLESS).encode()
         with connected(service) as connection:
             connection.sendall(head(OPERATIONS, len(body)) + body)
-            wait_until(lambda: service.metric("kbert_texts_total") == 1)
-        wait_until(lambda: service.metric("kbert_batches_total") == 1)
+            until(lambda: service.metric("kbert_texts_total") == 1)
+        until(lambda: service.metric("kbert_batches_total") == 1)
         assert service.post(OPERATIONS, {**ENDLESS, "instances": ["a"]})[0] == 200
 
 
@@ -217,15 +218,15 @@ def test_a_batch_is_computed_while_one_waits_for_it(service, gate):
         gate.wait_for_run()
         with connected(service) as connection:
             connection.sendall(head(REVIEWS, len(body)) + body)
-            wait_until(lambda: service.metric("kbert_waiting_texts{reviews") == 1)
+            until(lambda: service.metric("kbert_waiting_texts{reviews") == 1)
             other = pool.submit(service.post, REVIEWS, {"instances": ["a cat"]})
-            wait_until(lambda: service.metric("kbert_waiting_texts{reviews") == 2)
+            until(lambda: service.metric("kbert_waiting_texts{reviews") == 2)
             gate.open.set()
         assert first.result()[0] == other.result()[0] == 200
 
 
 def test_a_stop_refuses_what_is_not_computed_in_time(operations):
-    settings = {"stop_seconds": 0.5, "timeout_seconds": LIMIT, "grpc_port": 0}
+    settings = {"stop_seconds": 0.5, "timeout_seconds": PATIENCE, "grpc_port": 0}
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(2))
         service = stack.enter_context(running(model=[f"operations={operations}"], **settings))
@@ -234,7 +235,7 @@ def test_a_stop_refuses_what_is_not_computed_in_time(operations):
         found = pool.submit(service.request, "POST", OPERATIONS, ENDLESS)
         asked = request("operations", "long", text=["endless"])
         other = pool.submit(refused, channel, asked)
-        wait_until(lambda: service.metric("kbert_texts_total") == 2)
+        until(lambda: service.metric("kbert_texts_total") == 2)
         service.stop()
         status, answer, headers = found.result()
         assert (status, answer) == (503, {"error": "The service is stopping."})

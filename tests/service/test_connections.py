@@ -14,13 +14,14 @@ from kbert.service import ServiceOptions, models, server
 from kbert.service.connections import _RESERVE, Seats
 from tests.service.test_grpc_service import predict, request
 from tests.service.test_http_service import OPERATIONS, SAME, connected, head, raw
-from tests.service_harness import LIMIT, Running, running, wait_until
+from tests.service_harness import Running, running
+from tests.waiting import PATIENCE, until
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 def read_to_end(connection) -> bytes:
-    connection.settimeout(LIMIT)
+    connection.settimeout(PATIENCE)
     found = b""
     while data := connection.recv(65536):
         found += data
@@ -91,7 +92,7 @@ def test_a_connection_beyond_the_most_is_told_so(operations, gate):
         gate.open.clear()
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             found = [pool.submit(service.post, OPERATIONS, SAME) for _ in range(2)]
-            wait_until(lambda: metric(service, "kbert_texts_total") == 2)
+            until(lambda: metric(service, "kbert_texts_total") == 2)
             size = 2**20 - 1
             answer = raw(service, head(OPERATIONS, size) + b" " * size)  # all of it is sent
             assert answer.startswith(b"HTTP/1.1 503")
@@ -171,7 +172,7 @@ def test_it_says_that_it_loads(operations, monkeypatch):
     load, go = models._load, threading.Event()
 
     def load_later(folder):
-        assert go.wait(LIMIT)
+        assert go.wait(PATIENCE)
         return load(folder)
 
     monkeypatch.setattr(models, "_load", load_later)
@@ -189,7 +190,7 @@ def test_it_says_that_it_loads(operations, monkeypatch):
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         made = pool.submit(running, model=[f"operations={operations}"], port=port)
-        wait_until(is_live)
+        until(is_live)
         for method, path in (("GET", "/health"), ("POST", OPERATIONS), ("GET", "/metrics")):
             status, answer, headers = probe.request(method, path, SAME)
             assert (status, headers["retry-after"]) == (503, "1")
@@ -204,7 +205,7 @@ def test_a_stop_while_it_loads(operations, monkeypatch):
 
     def load_later(folder):
         begun.set()
-        assert go.wait(LIMIT)
+        assert go.wait(PATIENCE)
         return load(folder)
 
     monkeypatch.setattr(models, "_load", load_later)
@@ -239,7 +240,7 @@ def test_answers_while_it_stops_end_their_connections(operations, monkeypatch):
         assert first.read()
         assert not first.will_close
         service.stop()
-        wait_until(lambda: service.get("/health")[0] == 503)
+        until(lambda: service.get("/health")[0] == 503)
         kept.request("GET", "/v1/models/operations")
         last = kept.getresponse()
         assert (last.status, last.will_close) == (200, True)

@@ -14,7 +14,8 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from tests.service_harness import LIMIT, running, signature
+from tests.service_harness import running, signature
+from tests.waiting import PATIENCE
 
 TEXTS = ["the red fox", "", "two men and a woman"]
 
@@ -35,7 +36,7 @@ def request(model, entry="", **inputs):
 
 def predict(channel, request_, **more):
     stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-    return stub.Predict(request_, timeout=LIMIT, **more)
+    return stub.Predict(request_, timeout=PATIENCE, **more)
 
 
 def refused(channel, request_) -> tuple[str, str]:

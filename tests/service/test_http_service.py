@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kbert.service.connections import Seats
-from tests.service_harness import LIMIT, running, signature, wait_until
+from tests.service_harness import running, signature
+from tests.waiting import PATIENCE, until
 
 REVIEWS, OPERATIONS = "/v1/models/reviews:predict", "/v1/models/operations:predict"
 TEXTS = ["the red fox", "a quick brown dog jumps over the lazy cat", "", "sun and moon " * 9]
@@ -23,7 +24,7 @@ TEXTS = ["the red fox", "a quick brown dog jumps over the lazy cat", "", "sun an
 def raw(service, content: bytes) -> bytes:
     """What the service sends until it closes the connection."""
     with connected(service) as connection:
-        connection.settimeout(LIMIT)
+        connection.settimeout(PATIENCE)
         connection.sendall(content)
         found = b""
         while data := connection.recv(65536):
@@ -118,7 +119,7 @@ def test_fill_mask_answers_each_text_by_itself(service, gate):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         answers = pool.submit(ask_all, service, bodies, "/fill_mask")
         gate.wait_for_run()
-        wait_until(lambda: service.metric("kbert_waiting_texts{operations") + sum(gate.runs) == 4)
+        until(lambda: service.metric("kbert_waiting_texts{operations") + sum(gate.runs) == 4)
         gate.open.set()
         found = answers.result()
     assert [answer["answers"] for _, answer, _ in found] == [[[best]], [[best] * 3, []], [[]]]
@@ -313,7 +314,7 @@ def test_requests_that_wait_are_one_batch(service, classifier, gate):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         answers = pool.submit(ask_all, service, [{"instances": [text]} for text in texts])
         gate.wait_for_run()
-        wait_until(lambda: service.metric("kbert_waiting_texts{reviews") + sum(gate.runs) == 20)
+        until(lambda: service.metric("kbert_waiting_texts{reviews") + sum(gate.runs) == 20)
         gate.open.set()
         found = answers.result()
     assert [status for status, _, _ in found] == [200] * 20
@@ -341,7 +342,7 @@ def test_one_text_that_the_model_refuses_costs_the_others_nothing(service, gate)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         answers = pool.submit(ask_all, service, bodies, OPERATIONS)
         gate.wait_for_run()
-        wait_until(lambda: service.metric("kbert_waiting_texts{operations") + sum(gate.runs) == 4)
+        until(lambda: service.metric("kbert_waiting_texts{operations") + sum(gate.runs) == 4)
         gate.open.set()
         found = answers.result()
     assert [status for status, _, _ in found] == [200, 400, 200, 200]
@@ -358,7 +359,7 @@ def test_too_many_are_told_to_come_again_and_none_is_lost(operations, gate):
             gate.wait_for_run()  # it runs; of the others eight may wait
             for waiting in range(1, 9):
                 accepted.append(pool.submit(service.request, "POST", OPERATIONS, SAME))
-                wait_until(lambda n=waiting: service.metric("kbert_waiting_texts") == n)
+                until(lambda n=waiting: service.metric("kbert_waiting_texts") == n)
             refused = [service.request("POST", OPERATIONS, SAME) for _ in range(3)]
             gate.open.set()
             found = [each.result() for each in accepted]
@@ -379,8 +380,8 @@ def test_clients_that_leave_are_not_computed(service, gate):
         gate.wait_for_run()
         with connected(service) as second:
             second.sendall(content)
-            wait_until(lambda: service.metric("kbert_waiting_texts{reviews") == 2)
-        wait_until(lambda: service.metric("kbert_waiting_texts{reviews") == 0)
+            until(lambda: service.metric("kbert_waiting_texts{reviews") == 2)
+        until(lambda: service.metric("kbert_waiting_texts{reviews") == 0)
         gate.open.set()
         assert b"200 OK" in first.recv(65536)
     assert gate.runs == [2]
@@ -419,7 +420,7 @@ def test_an_answer_that_nobody_reads_is_given_up(operations, monkeypatch):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.connect((address.hostname, address.port))
             connection.sendall(head("/v1/models/m:predict", len(body)) + body)
-            assert left.wait(LIMIT)
+            assert left.wait(PATIENCE)
             start = connection.recv(64)
             found = len(start)
             with contextlib.suppress(ConnectionError):

@@ -14,7 +14,8 @@ import pytest
 from kbert.service import ServiceOptions, models
 from kbert.service.metrics import Metrics
 from kbert.service.models import Model
-from tests.service_harness import running, wait_until
+from tests.service_harness import running
+from tests.waiting import until
 
 PATH = "/v1/models/m:predict"
 BODY = {"signature_name": "total", "instances": [[1, 2]]}
@@ -45,7 +46,7 @@ def test_a_new_version_takes_over_and_no_request_is_lost(folder, operations):
             for number in ("2", "10"):
                 shutil.copytree(operations, folder / f".{number}")
                 os.rename(folder / f".{number}", folder / number)
-                wait_until(lambda number=number: versions(service) == [(number, "AVAILABLE")])
+                until(lambda number=number: versions(service) == [(number, "AVAILABLE")])
             done.set()
             for each in asking:
                 each.result()
@@ -70,7 +71,7 @@ def test_several_versions_at_once_and_one_that_is_damaged(folder, operations):
             assert service.post(f"/v1/models/m/versions/{number}:predict", BODY)[0] == wanted
         shutil.rmtree(folder / "3")
         shutil.copytree(operations, folder / "4")
-        wait_until(lambda: versions(service) == [("4", "AVAILABLE"), ("2", "AVAILABLE")])
+        until(lambda: versions(service) == [("4", "AVAILABLE"), ("2", "AVAILABLE")])
         shutil.rmtree(folder)  # what is served stays
         time.sleep(0.3)
         assert service.post(PATH, BODY)[0] == 200
@@ -94,12 +95,12 @@ def test_an_unforeseen_error_is_logged_and_later_versions_load(
     monkeypatch.setattr(models, "_load", load_or_fail)
     monkeypatch.setattr(Model, "folders", look_or_fail)
     with running(model=[f"m={folder}"], poll_seconds=0.05) as service:
-        wait_until(lambda: not failing)
+        until(lambda: not failing)
         shutil.copytree(operations, folder / "2")
-        wait_until(lambda: ("2", "END") in versions(service))
+        until(lambda: ("2", "END") in versions(service))
         assert service.post(PATH, BODY)[0] == 200
         shutil.copytree(operations, folder / "3")
-        wait_until(lambda: ("3", "AVAILABLE") in versions(service))
+        until(lambda: ("3", "AVAILABLE") in versions(service))
     assert "RuntimeError: looking" in caplog.text  # with its traceback
     assert "m, version 2: TypeError('loading')" in caplog.text
     assert caplog.text.count("TypeError: loading") == 1
@@ -121,14 +122,14 @@ def test_what_waits_for_an_old_version_is_answered(folder, operations, gate, mon
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             old = [pool.submit(service.post, PATH, BODY) for _ in range(3)]
             gate.wait_for_run()
-            wait_until(lambda: service.metric("kbert_waiting_texts") + gate.runs[-1] >= 3)
+            until(lambda: service.metric("kbert_waiting_texts") + gate.runs[-1] >= 3)
             gate.open.set()
             shutil.copytree(operations, folder / "2")
             assert [each.result() for each in old] == [(200, {"predictions": [3.0]})] * 3
-        wait_until(lambda: versions(service) == [("2", "AVAILABLE")])
+        until(lambda: versions(service) == [("2", "AVAILABLE")])
         gc.disable()  # it does not wait for Python to do it
         try:
-            wait_until(lambda: loaded[0]() is None)
+            until(lambda: loaded[0]() is None)
         finally:
             gc.enable()
         assert loaded[1]() is not None

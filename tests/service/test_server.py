@@ -19,7 +19,8 @@ from kbert.doctor import usable_cores
 from kbert.service import Client, ServiceError, ServiceOptions, run, serve
 from tests.processes import start_program
 from tests.service.test_http_service import connected, head
-from tests.service_harness import LIMIT, running, wait_until
+from tests.service_harness import running
+from tests.waiting import PATIENCE, until
 
 BODY = {"signature_name": "same", "instances": ["a fox", "the sun"]}
 PATH = "/v1/models/m:predict"
@@ -32,7 +33,7 @@ def test_a_stop_answers_what_was_accepted(operations, gate):
         with concurrent.futures.ThreadPoolExecutor(5) as pool, connected(service) as late:
             answers = [pool.submit(service.post, PATH, BODY) for _ in range(5)]
             gate.wait_for_run()
-            wait_until(lambda: service.metric("kbert_texts_total") == 10)
+            until(lambda: service.metric("kbert_texts_total") == 10)
             late.sendall(head(PATH, 26)[:20])  # not accepted: it is not whole
             service.stop()
 
@@ -41,7 +42,7 @@ def test_a_stop_answers_what_was_accepted(operations, gate):
                     return False
                 return True
 
-            wait_until(is_refused)
+            until(is_refused)
             gate.open.set()
             found = [each.result() for each in answers]
         assert found == [(200, {"predictions": BODY["instances"]})] * 5
@@ -111,7 +112,7 @@ def test_the_program_serves_and_stops_at_sigterm(classifier):
         address = program.stdout.readline().strip()
         assert Client(address).predict("reviews", ["a fox"])[0]["label"] in ("no", "yes")
         program.send_signal(signal.SIGTERM)
-        assert program.wait(LIMIT) == 0
+        assert program.wait(PATIENCE) == 0
     finally:
         program.kill()
         _, errors = program.communicate()

@@ -58,9 +58,7 @@ __all__ = [
 ]
 
 
-def identify(
-    content: Mapping[str, Any], source: str, names: Collection[str] = ()
-) -> Architecture:
+def identify(content: Mapping[str, Any], source: str, names: Collection[str] = ()) -> Architecture:
     """The architecture that a config is of.
 
     Configs of 2019 have no `model_type`. Then the classes under `architectures` decide, else the
