@@ -10,7 +10,6 @@ from absl import logging
 from kbert.checkpoints.sizes import MOST_LAYERS
 from kbert.configs.base import Config
 
-
 _IGNORED: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
     "keys to ignore", default=frozenset()
 )

@@ -122,7 +122,9 @@ def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[st
             )
         labels = tuple(by_id[i] for i in classes)
     at = dict(zip(labels, classes, strict=True))
-    if any(at.get(name, str(i)) != str(i) for name, i in ids.items()) or (ids and not {*at} & {*ids}):
+    if any(at.get(name, str(i)) != str(i) for name, i in ids.items()) or (
+        ids and not {*at} & {*ids}
+    ):
         logging.warning(
             "%s: the classes are %s, by `id2label` as in transformers; `label2id` says otherwise: "
             "%.200r",

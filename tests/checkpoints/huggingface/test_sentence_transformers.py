@@ -248,5 +248,5 @@ def test_rows_of_a_classifier_are_cut_where_the_tokenizer_says(
     assert TextClassifier.from_preset(tmp_path).max_length == expected
     assert TextClassifier.from_preset(tmp_path, max_length=8).max_length == 8
     edit(tmp_path / "tokenizer_config.json", model_max_length="long")
-    with pytest.raises(ValueError, match="row is a number of tokens. Received: 'long' for"):
+    with pytest.raises(ValueError, match=r"row is a number of tokens\. Received: 'long' for"):
         TextClassifier.from_preset(tmp_path)
