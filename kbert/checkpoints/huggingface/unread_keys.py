@@ -44,6 +44,9 @@ _HARMLESS = re.compile(
             r"((per_device|per_gpu)_)?((train|eval|test)_)?batch_size|gradient_\w+|max_grad_norm",
             r"(peak_|init_)?(learning_rate|lr)|lr_scheduler(_\w+)?|optim(izer)?|adam_\w+|adafactor",
             r"weight_decay|warmup_\w+|(max|save|eval|logging)_steps|seed|fp16(_\w+)?|bf16(_\w+)?",
+            r"mlm_probability|masked_lm_prob(ability)?|(eval|metric|best)_\w+|matryoshka_dim\w*",
+            # How the folder is loaded.
+            r"trust_remote_code|is_local|local_files_only|(max_)?seq(uence)?_len(gth)?",
             # What is computed otherwise to the same end, and what of it is handed out.
             r"attn_implementation|use_(flash|sdpa|memory_efficient)_\w+|output_logits|torch_compile",
         )

@@ -40,6 +40,12 @@ HARMLESS = {
     "adam_epsilon": 1e-8,
     "fp16": True,
     "seed": 42,
+    "mlm_probability": 0.15,
+    "matryoshka_dimensions": [64, 32],
+    "best_metric": 0.9,
+    # How it is loaded.
+    "trust_remote_code": True,
+    "seq_length": 512,
     # How it is computed.
     "attn_implementation": "sdpa",
     "use_flash_attention": True,

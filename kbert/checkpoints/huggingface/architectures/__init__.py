@@ -88,18 +88,33 @@ def identify(content: Mapping[str, Any], source: str, names: Collection[str] = (
             "transformers does",
             *(source, content["architectures"][0], model_type),
         )
-    if model_type is None and content.get("type_vocab_size") == 1:
-        raise ValueError(
-            "A config.json with one segment and without `model_type` and `architectures` may be "
-            "BERT's or RoBERTa's, which count positions differently: add `model_type` to it. "
-            f"Received: {source}"
-        )
-    model_type = "bert" if model_type is None else model_type
+    if model_type is None:
+        _check_is_bert(content, source)
+        model_type = "bert"
     for architecture in ARCHITECTURES.values():
         marked = any(key in content for key in architecture.marks)
         if marked and model_type == architecture.model_type:
             return architecture
     return find(model_type, source)
+
+
+def _check_is_bert(content: Mapping[str, Any], source: str) -> None:
+    """Raises where a config that does not say what it is may be another's than BERT's."""
+    if content.get("type_vocab_size") == 1:
+        raise ValueError(
+            "A config.json with one segment and without `model_type` and `architectures` may be "
+            "BERT's or RoBERTa's, which count positions differently: add `model_type` to it. "
+            f"Received: {source}"
+        )
+    others = {*content} - {*Bert.fields, *Bert.ignored}
+    own = {x.model_type: others & {*x.fields} for x in ARCHITECTURES.values()}
+    name = max(own, key=lambda name: len(own[name]))
+    if len(own[name]) > 1:
+        raise ValueError(
+            "A config.json without `model_type` and `architectures` is read as BERT's, and this "
+            f'one has keys of another: perhaps add "model_type": "{name}" to it. '
+            f"Received: {', '.join(sorted(own[name]))} in {source}"
+        )
 
 
 def _of_class(content: Mapping[str, Any]) -> str | None:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from kbert.checkpoints.huggingface.architectures.base import (
     CLASSIFIERS,
     IGNORED,
+    REQUIRED,
     SIZES,
     Architecture,
     dense,
@@ -43,11 +44,14 @@ class Bert(Architecture):
         "layer_norm_eps": 1e-12,
         "initializer_range": 0.02,
     }
-    # The poolers' keys are of multilingual BERT, the last line's of TinyBERT: no code reads them.
+    required: ClassVar[Mapping[str, tuple]] = {**REQUIRED, "pool_act": ("tanh", None)}
+    # The poolers' keys are of multilingual BERT, the others of TinyBERT and, as `pool_act`, of
+    # PaddleNLP: no code reads them.
     ignored = IGNORED | frozenset(
         "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
         "pooler_size_per_head pooler_type "
-        "cell emb_size pre_trained structure training".split()
+        "cell emb_size pre_trained structure training "
+        "enable_recompute fuse init_class num_classes paddlenlp_version".split()
     )
     head_dropouts = dict.fromkeys(CLASSIFIERS, ("classifier_dropout", None))
     sentence_objective = "next_sentence"

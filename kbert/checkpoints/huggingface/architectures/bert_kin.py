@@ -29,6 +29,7 @@ class Ernie(Bert):
     title = "ERNIE"
     class_prefix = "Ernie"
     prefix = "ernie"
+    required: ClassVar[Mapping[str, tuple]] = {**Bert.required, "task_id": (0, None)}
     ignored = Bert.ignored | {"use_task_id", _TASKS}
     own_fields = (*Architecture.own_fields, "part")
 
