@@ -73,9 +73,10 @@ def read_folder(folder: Path) -> Checkpoint:
     if (activation := sentence_transformers.activation(folder)) is not None:
         content["sentence_transformers"] = {"activation_fn": activation}  # as version 4 has it
     checkpoint = import_model(content, read_weights(folder), str(folder))
-    if (checkpoint.task or {}).get("kind") in _ON_ROWS:
+    task = checkpoint.task or {}
+    if task.get("kind") in _ON_ROWS:
         limit = sentence_transformers.longest_row(folder, checkpoint.config.max_positions)
-        checkpoint = dataclasses.replace(checkpoint, task={**checkpoint.task, **limit})
+        checkpoint = dataclasses.replace(checkpoint, task={**task, **limit})
     if sentence_transformers.is_folder(folder):
         return sentence_transformers.extended(checkpoint, folder)
     return checkpoint

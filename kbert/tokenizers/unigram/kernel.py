@@ -233,8 +233,8 @@ class UnigramKernel:
         first_signs = tf.cast(tf.where(leads)[:, 0], tf.int32)
         return Characters(
             *(tf.boolean_mask(column, leads) for column in columns),
-            signs=signs,
-            first_signs=tf.concat([first_signs, tf.size(signs)[None]], 0),
+            signs,
+            tf.concat([first_signs, tf.size(signs)[None]], 0),
         )
 
     def _make_parts(self, pieces: list[str]) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
