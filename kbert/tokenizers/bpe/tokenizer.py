@@ -62,7 +62,7 @@ class BytePairTokenizer(Tokenizer):
 
     Args:
         vocabulary: piece -> id, or the pieces in the order of their ids, or the path of a
-            vocab.json. It must hold all 243 bytes that UTF-8 uses (it never has C0, C1 and F5 to FF) and
+            vocab.json. It must hold the 243 bytes that UTF-8 uses (all but C0, C1 and F5 to FF) and
             what the merges make.
         merges: pairs of pieces ("Ġ t" or ("Ġ", "t")), the first to be merged first, or the path of
             a merges.txt.

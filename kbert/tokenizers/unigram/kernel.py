@@ -263,9 +263,7 @@ def _if_any(
     flags: tf.Tensor, change: Callable[[], tuple[tf.Tensor, tf.Tensor]], ids: tf.RaggedTensor
 ) -> tf.RaggedTensor:
     """Ids, or the values and row splits that `change` gives where any flag is true."""
-    values, row_splits = tf.cond(
-        tf.reduce_any(flags), change, lambda: (ids.values, ids.row_splits)
-    )
+    values, row_splits = tf.cond(tf.reduce_any(flags), change, lambda: (ids.values, ids.row_splits))
     return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
 
 

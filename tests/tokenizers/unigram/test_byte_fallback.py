@@ -99,9 +99,9 @@ def test_save_and_load(tokenizer, tmp_path):
 
 
 def test_errors(model):
-    with pytest.raises(ValueError, match="without byte_fallback.* pass preparation=False"):
+    with pytest.raises(ValueError, match=r"without byte_fallback.* pass preparation=False"):
         UnigramTokenizer(model, preparation=True, layout="deberta")
     proto = ModelProto.FromString(model)
     del proto.pieces[4]
-    with pytest.raises(ValueError, match="each of the 256 bytes.* without <0x00>"):
+    with pytest.raises(ValueError, match=r"each of the 256 bytes.* without <0x00>"):
         UnigramTokenizer(proto.SerializeToString(), layout="deberta")
