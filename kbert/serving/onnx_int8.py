@@ -339,7 +339,7 @@ class _Rounding:
 
     def _store(self, name: str, array: np.ndarray) -> str:
         if name not in self._new:
-            stored = self._onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
+            stored = self._onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
             self._new[name] = stored
         return name
 
