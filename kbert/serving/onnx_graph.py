@@ -133,10 +133,11 @@ def _fold_weights(model: Any, onnx: ModuleType) -> None:
     evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator
     for part in parts:
         for node in list(part.node):
-            given = [stored.get(name) for name in node.input if name]
-            if not given or None in given or any(x.HasField("g") for x in node.attribute):
+            given = {name for name in node.input if name}
+            has_body = any(x.HasField("g") for x in node.attribute)
+            if not given or has_body or not given <= stored.keys():
                 continue
-            arrays = {x.name: onnx.numpy_helper.to_array(x) for x in given}
+            arrays = {name: onnx.numpy_helper.to_array(stored[name]) for name in given}
             opset = {x.domain: x.version for x in model.opset_import}
             found = evaluator(node, opsets=opset).run(None, arrays)
             for name, array in zip(node.output, found, strict=True):
