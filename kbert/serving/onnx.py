@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import tensorflow as tf
 
 from kbert.serving.onnx_graph import graphs, simplify
 from kbert.serving.onnx_int8 import product_inputs, round_products, saturating
@@ -23,6 +24,7 @@ _SATURATING = (
     "On x86-64 without VNNI sums of two products of 8 bits are held in 16, and some may not fit: "
     "the model answers otherwise there."
 )
+_LARGE = 1 << 14  # bytes; what is smaller may be sizes, axes, and so on
 _ALIKE = "alike_on_all_processors"  # what `saturating` has proven of a file
 
 
@@ -53,22 +55,14 @@ def write(
         ImportError: the extra is not installed.
         ValueError: the model does not fit into one file, or has an operation that ONNX has not.
     """
-    convert, onnx = optional("tf2onnx.convert", EXTRA), optional("onnx", EXTRA)
+    onnx = optional("onnx", EXTRA)
     size = sum(x.shape.num_elements() * x.dtype.size for x in rows.concrete.captured_inputs)
     if size > LARGEST:
         raise ValueError(
             'An ONNX file holds at most 2 GB: format="openvino" has no such limit. '
             f"Received: {size:,} bytes of weights"
         )
-    # It calls operations missing before those that nothing reads are gone.
-    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
-    with _left_sizes(rows):
-        model, _ = convert.from_function(
-            rows.graph,
-            input_signature=list(rows.signature().inputs),
-            opset=OPSET,
-            custom_op_handlers={name: (handler, []) for name, handler in _HANDLERS.items()},
-        )
+    model = _convert(rows, onnx)
     name_axes(model.graph.input, rows.inputs)
     simplify(model, onnx)
     parts = graphs(model.graph)
@@ -83,6 +77,60 @@ def write(
             raise ValueError(f"{_SATURATING} Received: {', '.join(found)}")
     onnx.save_model(model, path)
     return {_ALIKE: True} if precision == "int8" else {}
+
+
+def _convert(rows: RowFunction, onnx: ModuleType) -> Any:
+    """As tf2onnx writes it, which sees no weights: it would copy them with every rewriting.
+
+    They are inputs to it, and are put in their places afterwards.
+    """
+    convert, loader = optional("tf2onnx.convert", EXTRA), optional("tf2onnx.tf_loader", EXTRA)
+    concrete = rows.concrete
+    # It calls operations missing before those that nothing reads are gone.
+    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
+    frozen = loader.convert_variables_to_constants_large_model(concrete)
+    weights = _take_weights(frozen)
+    given = [x.name for x in concrete.inputs if x.dtype != tf.resource]
+    outputs = {x.name: name for name, x in concrete.structured_outputs.items()}
+    with _left_sizes(rows):
+        model, _ = convert.from_graph_def(
+            loader.fix_freezing_errors_part2(frozen),
+            input_names=[*given, *weights],
+            output_names=[x.name for x in concrete.outputs],
+            tensors_to_rename={**dict(zip(given, rows.inputs, strict=True)), **outputs},
+            opset=OPSET,
+            custom_op_handlers={name: (handler, []) for name, handler in _HANDLERS.items()},
+        )
+    del frozen
+    inputs = [x for x in model.graph.input if x.name not in weights]
+    read = {name for part in graphs(model.graph) for node in part.node for name in node.input}
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    for name in list(weights):
+        array = weights.pop(name)
+        if name in read:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+def _take_weights(frozen: Any) -> dict[str, np.ndarray]:
+    """Has a graph read its matrices from outside; gives them by the names of these inputs."""
+    found = {}
+    for node in frozen.node:
+        tensor = node.attr["value"].tensor if node.op == "Const" else None
+        if (
+            tensor is None
+            or len(tensor.tensor_content) < _LARGE
+            or len(tensor.tensor_shape.dim) < 2
+        ):
+            continue
+        name, shape, dtype = node.name, tf.TensorShape(tensor.tensor_shape), tensor.dtype
+        found[f"{name}:0"] = tf.make_ndarray(tensor)
+        node.Clear()
+        node.name, node.op = name, "Placeholder"
+        node.attr["dtype"].type = dtype
+        node.attr["shape"].shape.CopyFrom(shape.as_proto())
+    return found
 
 
 @contextlib.contextmanager

@@ -74,7 +74,7 @@ def round_products(model: Any, onnx: ModuleType, largest: Mapping[str, np.ndarra
 def product_inputs(model: Any, onnx: ModuleType) -> list[str]:
     """What is multiplied with kernels outside of loops, by name."""
     rounding = _Rounding(model, onnx)
-    return sorted({node.input[0] for node in rounding.products(rounding.parts[0])})
+    return sorted({node.input[0] for node, _ in rounding.products(rounding.parts[0])})
 
 
 def saturating(model: Any, onnx: ModuleType) -> list[str]:
@@ -138,16 +138,17 @@ class _Rounding:
         self._new: dict[str, Any] = {}
         self._limits: dict[str, float | None] = {}
 
-    def products(self, part: Any) -> list[Any]:
-        """Those with a kernel."""
-        return [x for x in part.node if x.op_type == "MatMul" and self._kernel(x) is not None]
+    def products(self, part: Any) -> list[tuple[Any, tuple[str, bool]]]:
+        """Those with a kernel, and it."""
+        found = [(x, self._kernel(x)) for x in part.node if x.op_type == "MatMul"]
+        return [(node, kernel) for node, kernel in found if kernel is not None]
 
     def _kernel(self, product: Any) -> tuple[str, bool] | None:
         """The name of its kernel, and whether it is transposed there, as a tied table is."""
-        name = product.input[1]
+        name, turned = product.input[1], False
         node = self._made_by.get(name)
-        turned = node is not None and node.op_type == "Transpose" and node.input[0] in self._stored
-        name = node.input[0] if turned else name
+        if node is not None and node.op_type == "Transpose" and node.input[0] in self._stored:
+            name, turned = node.input[0], True
         return (name, turned) if self._is_wide(name) else None
 
     def _is_wide(self, name: str) -> bool:
@@ -165,9 +166,9 @@ class _Rounding:
 
     def factors(self, largest: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """By what each input is multiplied; those that meet one kernel have the same."""
-        together: list[tuple[set[str], set[Any]]] = []
-        for product in (x for part in self.parts for x in self.products(part)):
-            inputs, kernels = {product.input[0]}, {self._kernel(product)}
+        together: list[tuple[set[str], set[tuple[str, bool]]]] = []
+        for product, kernel in (x for part in self.parts for x in self.products(part)):
+            inputs, kernels = {product.input[0]}, {kernel}
             for each in [x for x in together if x[0] & inputs or x[1] & kernels]:
                 together.remove(each)
                 inputs, kernels = inputs | each[0], kernels | each[1]
@@ -189,9 +190,8 @@ class _Rounding:
         """The products and the tables of one part."""
         placed: dict[str, list[Any]] = {}  # output -> what stands in the place of what makes it
         rounded: set[str] = set()
-        for node in self.products(part):
-            name, output, kernel = node.input[0], node.output[0], self._kernel(node)
-            assert kernel is not None
+        for node, kernel in self.products(part):
+            name, output = node.input[0], node.output[0]
             zero, step, _ = self._range(name)
             codes, scale = self._coded(kernel, factors.get(name))
             before = [] if name in rounded else self._round(name, factors.get(name))
@@ -339,7 +339,7 @@ class _Rounding:
 
     def _store(self, name: str, array: np.ndarray) -> str:
         if name not in self._new:
-            stored = self._onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
+            stored = self._onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
             self._new[name] = stored
         return name
 

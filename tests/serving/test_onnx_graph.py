@@ -1,5 +1,7 @@
 """Encoders as ONNX Runtime gets them: few operations, the numbers of TensorFlow's."""
 
+import subprocess
+import sys
 from collections import Counter
 
 import keras
@@ -146,3 +148,64 @@ def test_a_cut_of_other_products_stays(tmp_path):
         ours, theirs = rows.run(features), run(features)
         for name, x in ours.items():
             np.testing.assert_allclose(theirs[name], x, atol=1e-5 * np.abs(x).max(), err_msg=name)
+
+
+_PEAK = """
+import resource, sys, tempfile
+import numpy as np
+import keras
+from kbert.serving import RowFunction
+from kbert.serving.onnx import write
+
+table = keras.Variable(np.ones((6000, 640), "float32"))
+kernels = [keras.Variable(np.full((640, 640), i, "float32")) for i in range(27)]
+
+def function(features):
+    x = keras.ops.take(table, features["token_ids"], axis=0)
+    for kernel in kernels:
+        x = keras.ops.relu(keras.ops.matmul(x, kernel))
+    return {"y": x}
+
+rows = RowFunction(function, {"token_ids": ("batch", "length")})
+small = RowFunction(lambda f: {"y": keras.ops.cast(f["token_ids"], "float32") + 1}, rows.inputs)
+with tempfile.TemporaryDirectory() as folder:
+    write(folder, small, sys.argv[1])  # what it imports is not counted
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with tempfile.TemporaryDirectory() as folder:
+    write(folder, rows, sys.argv[1])
+print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_writing_takes_a_few_times_the_weights_memory(precision):
+    """tf2onnx alone takes fifty times as much: it copies its graph for each rewriting."""
+    weights = 4 * (6000 * 640 + 27 * 640**2)
+    command = [sys.executable, "-c", _PEAK, precision]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout.split()[-1]) < 8 * weights
+
+
+def test_weights_are_stored_as_they_are_multiplied(tmp_path):
+    """Transposed and cut ones too: nothing is computed from weights alone."""
+    random = np.random.default_rng(0)
+    kernel, table = (
+        keras.Variable(random.normal(size=size).astype("float32")) for size in ((96, 64), (80, 96))
+    )
+
+    def function(features):
+        x = keras.ops.take(table, features["token_ids"], axis=0)
+        y = keras.ops.matmul(keras.ops.matmul(x, kernel), keras.ops.transpose(kernel))
+        return {"y": keras.ops.matmul(y, keras.ops.transpose(table)[:, :70])}
+
+    rows = RowFunction(function, {"token_ids": ("batch", "length")})
+    write(str(tmp_path), rows, "float32")
+    graph = onnx.load(str(tmp_path / "model.onnx")).graph
+    stored = {x.name for x in graph.initializer}
+    assert [x.name for x in graph.input] == ["token_ids"]
+    assert not [x.name for x in graph.node if set(x.input) <= stored]
+    features = {"token_ids": np.arange(80).reshape(4, 20)}
+    ours, theirs = rows.run(features)["y"], open_model(tmp_path, rows)(features)["y"]
+    np.testing.assert_allclose(theirs, ours, atol=1e-5 * np.abs(ours).max())

@@ -186,7 +186,10 @@ def test_texts_that_differ_are_refused_and_nothing_is_left(task, tmp_path, monke
 
         return run
 
-    monkeypatch.setattr(onnx, "write", lambda folder, rows, precision: written.append(rows))
+    def write(folder, rows, precision, samples):
+        written.append(rows)
+
+    monkeypatch.setattr(onnx, "write", write)
     monkeypatch.setattr(onnx, "load", load)
     with pytest.raises(ValueError, match=r"may differ from TensorFlow.*Received: 1 in 'new_ids'"):
         task.export(tmp_path / "out", format="onnx", texts=["", "a b"], max_new_tokens=2)
