@@ -26,7 +26,7 @@ from kbert.models.adapters.base import (
     running,
 )
 from kbert.models.generators.decoder_encoder import INPUT_TOKENS
-from kbert.models.weights import get_arrays, set_arrays
+from kbert.models.weights import get_arrays, set_arrays, set_parts
 from kbert.tasks import Task
 from kbert.tasks.loading import find_class
 from kbert.tokenizers import load_tokenizer
@@ -111,16 +111,7 @@ def load(model: Any, folder: PathLike, *, name: str | None = None) -> Any:
     name = content["name"] if name is None else name
     with inserting(model, adapter, name):
         _set(encoder, name, adapter, {k: v for k, v in arrays.items() if k not in of_heads}, source)
-        if is_task:
-            before = {prefix: get_arrays(part, prefix) for prefix, part in heads.items()}
-            try:
-                for prefix, part in heads.items():
-                    own = {k: v for k, v in of_heads.items() if k.startswith(f"{prefix}/")}
-                    set_arrays(part, prefix, own, source)
-            except ValueError:
-                for prefix, part in heads.items():
-                    set_arrays(part, prefix, before[prefix], source)
-                raise
+        set_parts(heads, of_heads, source)
     if table is not None:
         encoder.token_embedding.assign(table)
     return model

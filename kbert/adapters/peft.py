@@ -7,15 +7,20 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+import keras
 import numpy as np
+from absl import logging
 
 from kbert.adapters.foreign import CONFIG_FILE, check_only, read_folder, write_folder
 from kbert.checkpoints.huggingface.architectures import ARCHITECTURES, infer
+from kbert.checkpoints.huggingface.architectures.base import CLASSIFIERS
+from kbert.checkpoints.renames import read_arrays
 from kbert.files import Path
 from kbert.layers import Dense
 from kbert.models import Encoder
 from kbert.models.adapters.base import encoder_of, inserting, known, layers_of, running, slot
 from kbert.models.adapters.lora import Lora, columns
+from kbert.models.weights import set_parts
 from kbert.types import Arrays, PathLike
 
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -46,8 +51,10 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
     """Adds the LoRA of a folder that peft has written.
 
     Args:
-        model: a `kbert.Encoder` with the weights of its base, or a task on one. Heads that the
-            folder holds are not read, and named in the error where there are some.
+        model: a `kbert.Encoder` with the weights of its base, or a task on one. The head that the
+            folder holds of a fine-tuned model (`modules_to_save`) becomes the task's, such as
+            `TextClassifier.from_preset(base, labels=[…], new_head=True)`: the folder has no names
+            of classes.
         folder: with `adapter_config.json` and `adapter_model.safetensors`.
         name: of the adapter.
 
@@ -82,12 +89,10 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
         if all(pair):
             found[path, target] = tuple(np.transpose(arrays[key]) for key in pair)  # type: ignore
             rest -= set(pair)
-    if rest or not found:
-        raise ValueError(
-            "Each weight must be LoRA's of a kernel of the encoder; heads are trained anew or "
-            "loaded by Task.from_preset. Received: "
-            f"{', '.join(sorted(rest)[:6]) or 'no weights'} in {folder / WEIGHTS_FILE}"
-        )
+    source = str(folder / WEIGHTS_FILE)
+    parts, heads = _saved_modules(model, {key: arrays[key] for key in rest}, source)
+    if not found:
+        raise ValueError(f"Some weights must be LoRA's of a kernel. Received: none in {source}")
     targets = tuple(dict.fromkeys(target for _, target in found))
     asked = {(path, target) for path, target, _ in places if target in targets}
     if missing := asked - set(found):
@@ -117,7 +122,50 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
                             f"Received: {array.shape} in {folder / WEIGHTS_FILE}"
                         )
                     weight.assign(array)
+        set_parts(parts, heads, source)
     return model
+
+
+def _saved_modules(
+    model: Any, saved: Arrays, source: str
+) -> tuple[dict[str, keras.layers.Layer], Arrays]:
+    """What peft saved whole, as layers of the model and their weights.
+
+    Args:
+        model: an encoder or a task.
+        saved: the weights that are not LoRA's, under their names there.
+        source: where they are from, for the message.
+
+    Raises:
+        ValueError: a weight that the model has no place for.
+    """
+    encoder = encoder_of(model)
+    parts = dict(model.parts) if model is not encoder else {}
+    parts = {prefix: part for prefix, part in parts.items() if prefix not in model.model_parts}
+    if parts and encoder.pooler is not None:
+        parts["encoder/pooler"] = encoder.pooler
+    head = next((name for name in CLASSIFIERS if name in parts), None)
+    rules = ARCHITECTURES[infer(encoder.config, (), None)].rules(encoder.config, head)
+    names = {key.removeprefix(_PREFIX): array for key, array in saved.items()}
+    here, rest = read_arrays(rules, names)
+    homeless = [key for key in here if not key.startswith(tuple(f"{prefix}/" for prefix in parts))]
+    if rest or homeless:
+        way_out = (
+            ""
+            if parts
+            else ": pass the task, such as TextClassifier.from_preset(base, "
+            "labels=[…], new_head=True)"
+        )
+        raise ValueError(
+            "Each weight must be LoRA's of a kernel of the encoder, or of the head of the task"
+            f"{way_out}. Received: {', '.join(sorted([*rest, *homeless])[:6])} in {source}"
+        )
+    own = {prefix for prefix in parts if any(key.startswith(f"{prefix}/") for key in here)}
+    if own and encoder.pooler_is_new and "encoder/pooler" not in own:
+        logging.warning(
+            "%s: the pooler under the head was newly initialised, and the folder has none", source
+        )
+    return {prefix: part for prefix, part in parts.items() if prefix in own}, here
 
 
 def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None:

@@ -1,6 +1,7 @@
 """Weights of a Keras model under names that last, out and in."""
 
 import re
+from collections.abc import Mapping
 
 import keras
 import numpy as np
@@ -96,3 +97,25 @@ def _bases(model: keras.layers.Layer) -> dict[int, np.ndarray]:
 def _place(weight: keras.Variable, model: keras.layers.Layer) -> str:
     place = weight.path.removeprefix(f"{model.path}/")
     return re.sub(r"^((?:encoder_|decoder_)?layers)_(\d+)/", r"\1/\2/", place)
+
+
+def set_parts(parts: Mapping[str, keras.layers.Layer], arrays: Arrays, source: str) -> None:
+    """Sets all weights of several layers, or none.
+
+    Args:
+        parts: first part of the names -> layer.
+        arrays: name -> array.
+        source: where the arrays are from, for the message.
+
+    Raises:
+        ValueError: as `set_arrays` where it is strict.
+    """
+    before = {prefix: get_arrays(part, prefix) for prefix, part in parts.items()}
+    try:
+        for prefix, part in parts.items():
+            own = {k: x for k, x in arrays.items() if k.startswith(f"{prefix}/")}
+            set_arrays(part, prefix, own, source)
+    except ValueError:
+        for prefix, part in parts.items():
+            set_arrays(part, prefix, before[prefix], source)
+        raise

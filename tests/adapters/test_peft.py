@@ -153,3 +153,51 @@ def test_what_is_not_understood_is_refused(tmp_path):
     adapters.add(encoder, "houlsby", size=2)
     with pytest.raises(ValueError, match="hold LoRA alone"):
         adapters.write_peft(encoder, folder)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "distilbert"])
+def test_a_classifier_of_peft_has_its_head_in_the_folder(tmp_path, kind, tiny_vocabulary):
+    """`modules_to_save`: LoRA and head give peft's logits."""
+    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+    changes = {**MODELS[kind][0], "vocabulary_size": tokenizer.vocabulary_size}
+    encoder = kbert.Encoder(tiny_config(**changes))
+    randomise(encoder)
+    encoder.save_to_preset(tmp_path / "base", "huggingface", architecture=kind)
+    tokenizer.save(tmp_path / "base")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "base", num_labels=3
+    )
+    saved = ["pre_classifier", "classifier"] if kind == "distilbert" else None
+    config = peft.LoraConfig(
+        task_type="SEQ_CLS", r=3, target_modules=MODELS[kind][1], modules_to_save=saved
+    )
+    adapted = peft.get_peft_model(model, config)
+    rng = torch.Generator().manual_seed(0)
+    for weight in adapted.parameters():
+        if weight.requires_grad:
+            weight.data = torch.randn(weight.shape, generator=rng) * 0.3
+    adapted.save_pretrained(tmp_path / "adapter")
+    task = kbert.tasks.TextClassifier.from_preset(
+        tmp_path / "base", labels=["a", "b", "c"], new_head=True
+    )
+    adapters.read_peft(task, tmp_path / "adapter")
+    inputs = inputs_of(task.encoder)
+    with torch.no_grad():
+        expected = adapted.eval()(
+            input_ids=torch.tensor(inputs["token_ids"].astype("int64")),
+            attention_mask=torch.tensor(inputs["padding_mask"].astype("int64")),
+            **(
+                {"token_type_ids": torch.tensor(inputs["segment_ids"].astype("int64"))}
+                if kind in ("bert", "electra")
+                else {}
+            ),
+        ).logits.numpy()
+    assert_close(to_numpy(task(inputs)["classifier"]), expected, 5e-5)
+    with pytest.raises(ValueError, match=r"pass the task, such as .*classifier[./]"):
+        adapters.read_peft(kbert.Encoder.from_preset(tmp_path / "base"), tmp_path / "adapter")
+    two = kbert.tasks.TextClassifier.from_preset(
+        tmp_path / "base", labels=["a", "b"], new_head=True
+    )
+    with pytest.raises(ValueError, match="shape of classifier/dense/kernel"):
+        adapters.read_peft(two, tmp_path / "adapter")
+    assert not two.encoder.adapters or not two.encoder.adapters.added
