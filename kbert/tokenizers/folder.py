@@ -199,6 +199,12 @@ class TokenizerFolder:
             ValueError: others were added.
         """
         specials = {*self.special_tokens().values(), *self.specials_without_role()}
+        listed = {entry["content"] for entry in self.added_tokens()}
+        for token in sorted(self.specials_without_role() - listed - {*vocabulary}):
+            raise ValueError(
+                "Special tokens without a role are pieces of the vocabulary. Received: "
+                f"additional_special_tokens with {token!r} in {self.path}, which it lacks"
+            )
         for entry in self.added_tokens():
             token, number = entry["content"], entry["id"]
             if not entry.get("special", token in specials):
