@@ -243,6 +243,45 @@ def test_a_guess_of_case_is_logged(tmp_path, caplog):
     assert "guessed" not in caplog.text
 
 
+def test_fast_bpe_is_named(tmp_path):
+    (tmp_path / "vocab.txt").write_text("a@@ 10\nb 7\n")
+    (tmp_path / "bpe.codes").write_text("a b 10\n")
+    with pytest.raises(ValueError, match=r"is fastBPE's \(PhoBERT, BERTweet\), which kbert"):
+        load_tokenizer(tmp_path)
+
+
+def template(*parts):
+    return [
+        {"Sequence": {"id": x, "type_id": 0}} if x in "AB" else {"SpecialToken": {"id": x}}
+        for x in parts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("single", "pair"),
+    [
+        (("A",), ("A", "B")),
+        (("[CLS]", "A"), ("[CLS]", "A", "[SEP]", "B", "[SEP]")),
+        (("[CLS]", "A", "[SEP]"), ("[CLS]", "A", "[SEP]", "[SEP]", "B", "[SEP]")),
+        (("[CLS]", "[MASK]", "A", "[SEP]"), ("[CLS]", "A", "[SEP]", "B", "[SEP]")),
+        (("A", "[SEP]", "[CLS]"), ("A", "[SEP]", "B", "[SEP]", "[CLS]")),
+    ],
+)
+def test_other_tokens_around_texts_are_refused(tmp_path, single, pair):
+    step = {"type": "TemplateProcessing", "single": template(*single), "pair": template(*pair)}
+    wordpiece_json(tmp_path, post_processor=step)
+    with pytest.raises(ValueError, match=r"\[CLS\] A \[SEP\] and .*Received: post_processor"):
+        load_tokenizer(tmp_path)
+    # transformers makes BERT's own of this class, whatever the file says
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    for pair in ("[CLS]", "A", "[SEP]", "B", "[SEP]"), ("A", "B"):  # the latter where none is said
+        step |= {"single": template("[CLS]", "A", "[SEP]"), "pair": template(*pair)}
+        wordpiece_json(tmp_path, post_processor=step)
+        load_tokenizer(tmp_path)
+
+
 def test_a_normalizer_in_a_sequence(tmp_path):
     inner = {"type": "BertNormalizer", "lowercase": False, "handle_chinese_chars": False}
     wordpiece_json(tmp_path, normalizer={"type": "Sequence", "normalizers": [inner]})

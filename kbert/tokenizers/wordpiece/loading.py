@@ -67,7 +67,10 @@ def load_wordpiece(folder: TokenizerFolder, **options: Any) -> WordPieceTokenize
             folder.path, settings["lowercase"],
         )  # fmt: skip
     vocabulary, added = _with_added_tokens(folder, vocabulary)
-    return WordPieceTokenizer(vocabulary, **(settings | added | options))
+    tokenizer = WordPieceTokenizer(vocabulary, **(settings | added | options))
+    if not _has_own_pipeline(folder):
+        folder.check_template(tokenizer)
+    return tokenizer
 
 
 def _check_roles(folder: TokenizerFolder, vocabulary: list[str]) -> None:
