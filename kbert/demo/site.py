@@ -25,7 +25,6 @@ from kbert.tasks import Pretraining
 from kbert.tasks.exported import TEXTS
 from kbert.tokenizers import WordPieceTokenizer
 from kbert.tokenizers.wordpiece.characters import CharacterRules
-from kbert.tokenizers.wordpiece.kernel import MAX_WORD_CHARACTERS
 from kbert.types import PathLike
 from kbert.visualization.attention_reading import MOST_TOKENS, TITLES
 
@@ -158,7 +157,7 @@ def tokenizer_data(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
     return {
         "vocabulary": list(tokenizer.vocabulary),
         "unknown": tokenizer.unk_id,
-        "longest": MAX_WORD_CHARACTERS,
+        "longest": tokenizer.max_word_characters,
         "rules": _rules(tokenizer.character_rules),
     }
 

@@ -30,7 +30,6 @@ from kbert.serving.text_rows import (
 from kbert.tokenizers.bpe.merges import CUT, sentencepiece_model
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
 from kbert.tokenizers.wordpiece.characters import CharacterRules
-from kbert.tokenizers.wordpiece.kernel import MAX_WORD_CHARACTERS
 from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 
 PACKAGE = "onnxruntime-extensions"
@@ -397,7 +396,7 @@ def _pieces_of_words(nodes: _Nodes, words: str, tokenizer: WordPieceTokenizer) -
         vocab=json.dumps({piece: i for i, piece in enumerate(tokenizer.vocabulary)}),
         suffix_indicator="##",
         unknown_token=tokenizer.unk_token,
-        max_input_chars_per_word=MAX_WORD_CHARACTERS,
+        max_input_chars_per_word=tokenizer.max_word_characters,
     )
     unknown = nodes.integer(tokenizer.unk_id)
     ids = nodes.lookup(pieces, tokenizer.vocabulary, default=tokenizer.unk_id)

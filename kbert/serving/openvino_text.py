@@ -25,7 +25,7 @@ from kbert.serving.text_rows import (
 from kbert.tokenizers.bpe.byte_alphabet import piece_bytes
 from kbert.tokenizers.bpe.merges import live_merges
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
-from kbert.tokenizers.wordpiece.kernel import MAX_WORD_CHARACTERS
+from kbert.tokenizers.wordpiece.kernel import BYTES_PER_CHARACTER
 from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 
 PACKAGE = "openvino-tokenizers"
@@ -82,13 +82,13 @@ def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.
 
 
 def _wordpieces(steps: Any, texts: list[Any], tokenizer: WordPieceTokenizer) -> list[Any]:
-    rules = tokenizer.character_rules
+    rules, longest = tokenizer.character_rules, tokenizer.max_word_characters
     normalisation = [
         steps.RegexNormalizationStep(r"\x00", ""),
         steps.CharsmapStep(charsmap=_charsmap(rules.changed), remove_extra_whitespaces=False),
         steps.RegexNormalizationStep(f"({code_class(rules.alone)})", r" $1 "),
         # The operation's own limit counts bytes.
-        steps.RegexNormalizationStep(f"[^ ]{{{MAX_WORD_CHARACTERS + 1},}}", _NO_PIECE),
+        steps.RegexNormalizationStep(f"[^ ]{{{longest + 1},}}", _NO_PIECE),
         # Texts that are all empty would be split to one.
         steps.RegexNormalizationStep("^", " "),
     ]
@@ -99,7 +99,9 @@ def _wordpieces(steps: Any, texts: list[Any], tokenizer: WordPieceTokenizer) -> 
     splitting = [
         steps.RegexSplitStep(" +"),
         steps.WordPieceTokenizationStep(
-            tokenizer.vocabulary, tokenizer.unk_token, max_bytes_per_word=4 * MAX_WORD_CHARACTERS
+            tokenizer.vocabulary,
+            tokenizer.unk_token,
+            max_bytes_per_word=BYTES_PER_CHARACTER * longest,
         ),
     ]
     return _run(steps, texts, normalisation, splitting)

@@ -199,6 +199,12 @@ class TokenizerFolder:
             ValueError: others were added.
         """
         specials = {*self.special_tokens().values(), *self.specials_without_role()}
+        listed = {entry["content"] for entry in self.added_tokens()}
+        for token in sorted(self.specials_without_role() - listed - {*vocabulary}):
+            raise ValueError(
+                "Special tokens without a role are pieces of the vocabulary. Received: "
+                f"additional_special_tokens with {token!r} in {self.path}, which it lacks"
+            )
         for entry in self.added_tokens():
             token, number = entry["content"], entry["id"]
             if not entry.get("special", token in specials):
@@ -211,6 +217,44 @@ class TokenizerFolder:
                 "Tokens can be added to WordPiece and byte-level BPE alone. "
                 f"Received: {token!r} in {self.path}, and {reason}"
             )
+
+    def check_template(self, tokenizer: Any) -> None:
+        """Checks the rows of an encoder: CLS A SEP and CLS A SEP B SEP, or XLNet's A SEP B SEP CLS.
+
+        A template that says nothing of pairs has "A B" for them, which no encoder learned from.
+
+        Args:
+            tokenizer: made of these files. One without a mask is no encoder's, and decoders have
+                rows of their own.
+
+        Raises:
+            ValueError: tokenizer.json's post-processor puts other tokens around texts.
+        """
+        cls, sep = tokenizer.cls_token, tokenizer.sep_token
+        if None in (cls, sep, tokenizer.mask_token):
+            return
+        step = self.full.get("post_processor")
+        for each in _steps(step, "processors") if step else []:
+            kind = each.get("type")
+            if kind in ("BertProcessing", "RobertaProcessing"):
+                ends = [each["cls"][0], "A", each["sep"][0]]
+                between = [each["sep"][0]] * (1 if kind == "BertProcessing" else 2)
+                single, pair = ends, [*ends[:-1], *between, "B", ends[-1]]
+            elif kind == "TemplateProcessing":
+                single, pair = (_names_in(each.get(name)) for name in ("single", "pair"))
+            else:  # ByteLevel moves offsets alone
+                continue
+            between = [sep] * tokenizer.pair_separators
+            usual = [cls, "A", sep], [cls, "A", *between, "B", sep]
+            last = ["A", sep, cls], ["A", *between, "B", sep, cls]
+            possible = (usual, last) if tokenizer.kind == "unigram" else (usual,)
+            if not any(single == one and pair in (two, ["A", "B"]) for one, two in possible):
+                shown = f"{' '.join(single)} and {' '.join(pair)}"
+                raise ValueError(
+                    f"Rows of this tokenizer are {' '.join(map(str, usual[0]))} and "
+                    f"{' '.join(map(str, usual[1]))}; no other tokens are put around texts. "
+                    f"Received: post_processor {shown} in {self.path / 'tokenizer.json'}"
+                )
 
     def refuse(self, rule: str, asked: Mapping[str, Any]) -> None:
         """Raises ValueError where tokenizer.json asks for what breaks the rule."""
@@ -233,6 +277,11 @@ def _steps(step: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     if not isinstance(step.get(key), list):
         return [dict(step)]
     return [found for each in step[key] if isinstance(each, dict) for found in _steps(each, key)]
+
+
+def _names_in(template: Any) -> list[str]:
+    """The tokens and texts of a template, in order."""
+    return [next(iter(part.values()))["id"] for part in template or []]
 
 
 def text_of(token: str | dict[str, Any]) -> str:

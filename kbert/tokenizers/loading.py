@@ -75,6 +75,13 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
         return CharacterTokenizer(**(said | options))
     if words := words_file(files):
         return WordTokenizer(words, **options)
+    if files.has("vocab.txt", "bpe.codes"):
+        raise ValueError(
+            "vocab.txt beside bpe.codes is fastBPE's (PhoBERT, BERTweet), which kbert does not "
+            "read; PhoBERT's words are also joined by another program first. "
+            "kbert.Encoder.from_preset loads the model without its tokenizer. "
+            f"Received: {files.path}"
+        )
     if files.has("vocab.txt"):
         return load_wordpiece(files, **options)
     if files.has("vocab.json", "merges.txt") or (kind == "BPE" and not model_file(files.path)):

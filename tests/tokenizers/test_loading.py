@@ -3,6 +3,8 @@
 import json
 
 import pytest
+import tokenizers
+import transformers
 from tokenizers import BertWordPieceTokenizer
 
 import kbert
@@ -166,7 +168,8 @@ def wordpiece_json(folder, vocabulary=VOCABULARY, **changes):
         ({"normalizer": {"type": "BertNormalizer", "clean_text": False}}, "clean_text=False"),
         ({"pre_tokenizer": {"type": "Whitespace"}}, r"pre_tokenizer=\['Whitespace'\]"),
         ({"pre_tokenizer": None}, r"pre_tokenizer=\[\]"),
-        ({"model": {"max_input_chars_per_word": 3}}, "max_input_chars_per_word=3"),
+        ({"normalizer": None}, r"normalizer=\[\]"),
+        ({"normalizer": {"type": "Sequence", "normalizers": []}}, r"normalizer=\[\]"),
     ],
 )
 def test_another_pipeline_of_word_pieces_is_refused(tmp_path, changes, message, beside):
@@ -177,14 +180,113 @@ def test_another_pipeline_of_word_pieces_is_refused(tmp_path, changes, message, 
         load_tokenizer(tmp_path)
 
 
-def test_a_normalizer_in_a_sequence_and_none(tmp_path):
+@pytest.mark.parametrize("length", [3, 100])
+def test_longer_words_are_unknown_where_the_file_says_so(tmp_path, length):
+    vocabulary = [*VOCABULARY, "x", "##x"]
+    wordpiece_json(tmp_path, vocabulary, model={"max_input_chars_per_word": length})
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ours = load_tokenizer(tmp_path)
+    texts = ["x" * length, "x" * (length + 1), "é" * length + " x"]
+    expected = [encoding.ids for encoding in theirs.encode_batch(texts)]
+    assert ours.encode(texts).to_list() == expected
+    assert expected[1] == [ours.unk_id]
+    ours.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").encode(texts).to_list() == expected
+    wordpiece_json(tmp_path, model={"max_input_chars_per_word": 0})
+    with pytest.raises(ValueError, match=r"a whole number of at least 1. Received: 0 in"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("config", [{}, {"do_lower_case": True}, {"do_lower_case": False}])
+@pytest.mark.parametrize("lowercase", [True, False, None])
+@pytest.mark.parametrize(
+    ("folder_class", "model_type"),
+    [
+        ("BertTokenizer", None),
+        ("DistilBertTokenizerFast", None),
+        ("TokenizersBackend", "bert"),
+        ("ConvBertTokenizer", None),
+        (None, "bert"),
+        (None, None),
+    ],
+)
+def test_which_file_decides_is_as_transformers_has_it(
+    tmp_path, config, lowercase, folder_class, model_type, caplog
+):
+    step = {"type": "BertNormalizer", "lowercase": lowercase, "clean_text": True}
+    step |= {"handle_chinese_chars": True, "strip_accents": None}
+    wordpiece_json(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A", "é", "e"],
+                   normalizer=None if lowercase is None else step)  # fmt: skip
+    named = {"tokenizer_class": folder_class} if folder_class else {}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | named))
+    if model_type:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    own = folder_class in ("BertTokenizer", "DistilBertTokenizerFast")
+    if lowercase is None and not own and (folder_class or not model_type):
+        with pytest.raises(ValueError, match=r"normalizer=\[\]"):
+            load_tokenizer(tmp_path)
+        return
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    texts = ["A a é É"]
+    ours = load_tokenizer(tmp_path).encode(texts).to_list()
+    assert ours == theirs(texts, add_special_tokens=False)["input_ids"]
+
+
+def test_a_guess_of_case_is_logged(tmp_path, caplog):
+    save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
+    with caplog.at_level("INFO", "absl"):
+        guessed = load_tokenizer(tmp_path).lowercase
+    assert f"guessed by the pieces: lowercase={guessed}" in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO", "absl"):
+        load_tokenizer(tmp_path, lowercase=True)
+    assert "guessed" not in caplog.text
+
+
+def test_fast_bpe_is_named(tmp_path):
+    (tmp_path / "vocab.txt").write_text("a@@ 10\nb 7\n")
+    (tmp_path / "bpe.codes").write_text("a b 10\n")
+    with pytest.raises(ValueError, match=r"is fastBPE's \(PhoBERT, BERTweet\), which kbert"):
+        load_tokenizer(tmp_path)
+
+
+def template(*parts):
+    return [
+        {"Sequence": {"id": x, "type_id": 0}} if x in "AB" else {"SpecialToken": {"id": x}}
+        for x in parts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("single", "pair"),
+    [
+        (("A",), ("A", "B")),
+        (("[CLS]", "A"), ("[CLS]", "A", "[SEP]", "B", "[SEP]")),
+        (("[CLS]", "A", "[SEP]"), ("[CLS]", "A", "[SEP]", "[SEP]", "B", "[SEP]")),
+        (("[CLS]", "[MASK]", "A", "[SEP]"), ("[CLS]", "A", "[SEP]", "B", "[SEP]")),
+        (("A", "[SEP]", "[CLS]"), ("A", "[SEP]", "B", "[SEP]", "[CLS]")),
+    ],
+)
+def test_other_tokens_around_texts_are_refused(tmp_path, single, pair):
+    step = {"type": "TemplateProcessing", "single": template(*single), "pair": template(*pair)}
+    wordpiece_json(tmp_path, post_processor=step)
+    with pytest.raises(ValueError, match=r"\[CLS\] A \[SEP\] and .*Received: post_processor"):
+        load_tokenizer(tmp_path)
+    # transformers makes BERT's own of this class, whatever the file says
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    for pair in ("[CLS]", "A", "[SEP]", "B", "[SEP]"), ("A", "B"):  # the latter where none is said
+        step |= {"single": template("[CLS]", "A", "[SEP]"), "pair": template(*pair)}
+        wordpiece_json(tmp_path, post_processor=step)
+        load_tokenizer(tmp_path)
+
+
+def test_a_normalizer_in_a_sequence(tmp_path):
     inner = {"type": "BertNormalizer", "lowercase": False, "handle_chinese_chars": False}
     wordpiece_json(tmp_path, normalizer={"type": "Sequence", "normalizers": [inner]})
     found = load_tokenizer(tmp_path)
     assert (found.lowercase, found.strip_accents, found.split_chinese) == (False, None, False)
-    wordpiece_json(tmp_path, normalizer=None)
-    found = load_tokenizer(tmp_path)
-    assert (found.lowercase, found.strip_accents, found.split_chinese) == (False, False, False)
 
 
 def test_a_folder_holds_the_tokenizer_that_was_saved_last(tmp_path):

@@ -58,9 +58,11 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
             if entry.get("normalized", entry["content"] in whole)
         ]
     try:
-        return BytePairTokenizer(vocabulary, merges, **(settings | options))
+        tokenizer = BytePairTokenizer(vocabulary, merges, **(settings | options))
     except ValueError as error:
         raise ValueError(f"{error} in {folder.path}") from error
+    folder.check_template(tokenizer)
+    return tokenizer
 
 
 def read_model(folder: TokenizerFolder) -> tuple[dict[str, int], Any]:

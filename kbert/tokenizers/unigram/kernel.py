@@ -230,12 +230,10 @@ class UnigramKernel:
         is_byte = (signs >= _FIRST_BYTE) & (signs < _FIRST_CHARACTER)
         leads = ~(is_byte & (byte >= 0x80) & (byte < 0xC0))
         columns = (rows, starts, ends, signs == space_id, is_byte)
+        rows, starts, ends, is_space, is_unknown = (tf.boolean_mask(x, leads) for x in columns)
         first_signs = tf.cast(tf.where(leads)[:, 0], tf.int32)
-        return Characters(
-            *(tf.boolean_mask(column, leads) for column in columns),
-            signs,
-            tf.concat([first_signs, tf.size(signs)[None]], 0),
-        )
+        first_signs = tf.concat([first_signs, tf.size(signs)[None]], 0)
+        return Characters(rows, starts, ends, is_space, is_unknown, signs, first_signs)
 
     def _make_parts(self, pieces: list[str]) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """(V, None) ids that each piece is split into, and their lengths in characters."""

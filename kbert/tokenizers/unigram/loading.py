@@ -8,6 +8,7 @@ from kbert.json_file import read_json
 from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.unigram.model import (
     DEBERTA_BEGINNING,
+    SPACE,
     is_fairseq,
     model_of_tokenizer_json,
     read_model,
@@ -27,6 +28,8 @@ _MODEL_TYPES: dict[str | None, str] = {
     "xlm-roberta": "XLMRobertaTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
 }
+# Classes that run any tokenizer.json: the pieces say whose it is.
+_GENERAL = ("", "PreTrainedTokenizer", "TokenizersBackend")
 # Steps of a normalizer in tokenizer.json that `UnigramTokenizer` knows, and what they may replace.
 _NORMALIZERS = ("Lowercase", "NFKD", "Precompiled", "Replace", "Strip", "StripAccents")
 _REPLACED = (("``", '"'), ("''", '"'), (" {2,}", " "), (" {2,}", "▁"))
@@ -74,6 +77,11 @@ def load_unigram(
             "kbert's unigram tokenizer does not split punctuation off before the model. Received: "
             f"split_by_punct={folder.config['split_by_punct']!r} in {folder.path}"
         )
+    if folder.config.get("add_prefix_space", True) is False:
+        raise ValueError(
+            "A unigram model puts a space before the first word, as its authors' code does. "
+            f"Received: add_prefix_space=False in {folder.path / 'tokenizer_config.json'}"
+        )
     settings: dict[str, Any] = {"special_tokens": folder.special_tokens()}
     name = _class_name(folder, path, pieces)
     if name in _CLASSES:
@@ -90,6 +98,7 @@ def load_unigram(
     except ValueError as error:
         raise ValueError(f"{error} in {path}") from error
     folder.refuse_added(tokenizer.vocabulary)
+    folder.check_template(tokenizer)
     return tokenizer
 
 
@@ -104,10 +113,12 @@ def _check_pipeline(folder: TokenizerFolder) -> None:
     kinds = [step.get("type") for step in steps]
     if kinds not in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
         asked["pre_tokenizer"] = kinds
-    elif steps[-1].get("prepend_scheme", "always") == "never":
-        asked["prepend_scheme"] = "never"
-    elif steps[-1].get("add_prefix_space", True) is False:
-        asked["add_prefix_space"] = False
+    else:
+        # Of words that are split before, "first" would leave all but the first without a space.
+        schemes = ("always", "first") if kinds == ["Metaspace"] else ("always",)
+        usual = {"prepend_scheme": schemes, "add_prefix_space": (True,), "replacement": (SPACE,)}
+        said = {name: steps[-1].get(name, values[0]) for name, values in usual.items()}
+        asked |= {name: value for name, value in said.items() if value not in usual[name]}
     folder.refuse(
         "Before a unigram model texts are prepared as ALBERT's, XLNet's, XLM-R's and DeBERTa's "
         "are: quotes and spaces replaced, accents, case, the model's own table, and a space before "
@@ -134,12 +145,12 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
     if name not in _CLASSES and folder.has("config.json"):
         model_type = read_json(folder.path / "config.json").get("model_type")
         name = _MODEL_TYPES.get(model_type, name)
-    if not name:
+    if name in _GENERAL:
         if is_fairseq(pieces) or path.name == "sentencepiece.bpe.model":
             name = "XLMRobertaTokenizer"
         elif tuple(pieces[: len(DEBERTA_BEGINNING)]) == DEBERTA_BEGINNING:
             name = "DebertaV2Tokenizer"
-        elif {"[CLS]", "<cls>"} & set(pieces):
+        elif not name and {"[CLS]", "<cls>"} & set(pieces):
             name = "AlbertTokenizer" if "[CLS]" in pieces else "XLNetTokenizer"
     return name
 

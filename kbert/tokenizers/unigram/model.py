@@ -23,6 +23,7 @@ FAIRSEQ_END = "<mask>"
 DEBERTA_BEGINNING = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
 DEBERTA_END = "[MASK]"
 # Layouts of models whose authors prepared a text before they gave it to SentencePiece.
+_UNKNOWN_PIECES = ("<unk>", "[UNK]")
 PREPARED = ("sentencepiece", "xlnet")
 
 
@@ -233,8 +234,16 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
         )
     vocabulary = model["vocab"]
     special = {token["content"] for token in full.get("added_tokens", []) if token.get("special")}
-    unknown = vocabulary[model["unk_id"]][0]
     names = [piece for piece, _ in vocabulary]
+    number = model.get("unk_id")
+    unknown = names[number] if type(number) is int and 0 <= number < len(names) else None
+    named = folder.special_tokens().get("unk")
+    if unknown not in ((named,) if named else _UNKNOWN_PIECES):
+        raise ValueError(
+            "A unigram model's unk_id is the place of its unknown piece, "
+            f"{named or ' or '.join(_UNKNOWN_PIECES)}. Received: unk_id={number!r}, which is "
+            f"{unknown!r}, in {path}"
+        )
     if is_fairseq(names):
         offset = len(FAIRSEQ_BEGINNING)
         vocabulary = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), *vocabulary[offset:-1]]

@@ -10,8 +10,8 @@ from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_b
 
 # Longer words become [UNK] (WordpieceTokenizer in google-research/bert, tokenization.py).
 MAX_WORD_CHARACTERS = 200
-# The kernel counts bytes: enough for 200 characters of any script.
-MAX_WORD_BYTES = 4 * MAX_WORD_CHARACTERS
+# The kernel counts bytes: enough for so many characters of any script.
+BYTES_PER_CHARACTER = 4
 
 # Words where Chinese characters are not split: white space is dropped, punctuation kept. ASCII
 # symbols count as punctuation, as in BERT.
@@ -60,14 +60,22 @@ class WordPieceKernel:
 
     Args:
         vocabulary: the pieces in the order of their ids.
-        unk_id: id of words that the pieces cannot spell and of words over 200 characters.
+        unk_id: id of words that the pieces cannot spell, and of words that are too long.
         split_chinese: every Chinese character is a word of its own.
+        max_word_characters: the length of the longest word that is spelled.
     """
 
-    def __init__(self, vocabulary: list[str], unk_id: int, split_chinese: bool) -> None:
+    def __init__(
+        self,
+        vocabulary: list[str],
+        unk_id: int,
+        split_chinese: bool,
+        max_word_characters: int = MAX_WORD_CHARACTERS,
+    ) -> None:
+        max_bytes = BYTES_PER_CHARACTER * max_word_characters
         try:
             model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
-                vocabulary, MAX_WORD_BYTES, "##", vocabulary[unk_id], not split_chinese, False
+                vocabulary, max_bytes, "##", vocabulary[unk_id], not split_chinese, False
             )
         except RuntimeError as error:
             raise ValueError(
@@ -82,6 +90,7 @@ class WordPieceKernel:
         )
         self._unk_id = unk_id
         self._split_chinese = split_chinese
+        self._longest = max_word_characters
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         """Pieces of a batch.
@@ -106,7 +115,7 @@ class WordPieceKernel:
         starts, ends = tf.cast(starts, tf.int32), tf.cast(ends, tf.int32)
         # Only a long text can hold a long word.
         return tf.cond(
-            tf.reduce_any(tf.strings.length(texts) > MAX_WORD_CHARACTERS),
+            tf.reduce_any(tf.strings.length(texts) > self._longest),
             lambda: self._limit_words(texts, ids, starts, ends),
             lambda: (ids, starts, ends),
         )
@@ -122,7 +131,7 @@ class WordPieceKernel:
         starts: tf.RaggedTensor,
         ends: tf.RaggedTensor,
     ) -> tuple[tf.RaggedTensor, ...]:
-        """Words of more than 200 characters become one [UNK]."""
+        """Words that are too long become one [UNK]."""
         is_first = self.word_starts(ids)
         first = tf.where(is_first)[:, 0]  # (W,)
         last = tf.concat([first[1:], tf.size(is_first, tf.int64)[None]], 0) - 1
@@ -132,7 +141,7 @@ class WordPieceKernel:
         def limited() -> tuple[tf.Tensor, ...]:
             rows = tf.gather(ids.value_rowids(), first)
             words = tf.strings.substr(tf.gather(texts, rows), begins, num_bytes)
-            too_long = tf.strings.length(words, unit="UTF8_CHAR") > MAX_WORD_CHARACTERS  # (W,)
+            too_long = tf.strings.length(words, unit="UTF8_CHAR") > self._longest  # (W,)
             word = tf.cumsum(tf.cast(is_first, tf.int32)) - 1
             in_long = tf.gather(too_long, word)  # (P,)
             word_ends = tf.gather(begins + num_bytes, word)
@@ -145,7 +154,7 @@ class WordPieceKernel:
             )
 
         flat_ids, flat_starts, flat_ends, row_splits = tf.cond(
-            tf.reduce_any(num_bytes > MAX_WORD_CHARACTERS),
+            tf.reduce_any(num_bytes > self._longest),
             limited,
             lambda: (ids.flat_values, starts.flat_values, ends.flat_values, ids.row_splits),
         )

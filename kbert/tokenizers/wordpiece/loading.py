@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from absl import logging
+
 from kbert.json_file import read_json
 from kbert.tokenizers.base import ROLES
-from kbert.tokenizers.folder import FLAG, TokenizerFolder, check_forms
+from kbert.tokenizers.folder import FLAG, Form, TokenizerFolder, check_forms
 from kbert.tokenizers.wordpiece.tokenizer import CONFIG_KEYS, WordPieceTokenizer
-from kbert.tokenizers.wordpiece.tokenizer_json import MAX_CHARACTERS
 from kbert.tokenizers.wordpiece.vocab_txt import (
     FAIRSEQ_TOKENS,
     SPECIAL_TOKENS,
@@ -20,6 +21,19 @@ _AS_BERT = frozenset(
     "Ernie Funnel LayoutLM LayoutLMv2 Lxmert MPNet MegatronBert MobileBert PreTrained RetriBert "
     "Splinter SqueezeBert TinyBert TokenizersBackend".split()
 )
+# Of these transformers 5 makes the normalizer and the template itself, of tokenizer_config.json and
+# its defaults, and reads only the pieces in tokenizer.json; of the others all of that file.
+_OWN_PIPELINE = frozenset(
+    "Bert DPRContextEncoder DPRQuestionEncoder DPRReader DistilBert Electra Funnel LayoutLM Lxmert "
+    "MPNet MobileBert Splinter SqueezeBert".split()
+)
+# Where no class is named: types of models whose tokenizer is of such a class.
+_OWN_PIPELINE_TYPES = frozenset(
+    "bert convbert distilbert dpr electra ernie funnel layoutlm lxmert megatron-bert mobilebert "
+    "mpnet nomic_bert splinter squeezebert".split()
+)
+_DEFAULTS = {"lowercase": True, "strip_accents": None, "split_chinese": True}
+_LENGTH: Form = ("a whole number of at least 1", lambda x: type(x) is int and x > 0)
 _SEGMENTERS = ("BertJapanese", "RoFormer")
 # Settings of its classes in Python -> the values that change nothing.
 _BASIC: dict[str, tuple[Any, ...]] = {
@@ -46,9 +60,17 @@ def load_wordpiece(folder: TokenizerFolder, **options: Any) -> WordPieceTokenize
     settings = _settings(folder)
     _check_roles(folder, vocabulary)
     _check_pipeline(folder, vocabulary)
-    settings.setdefault("lowercase", not _has_upper_case(vocabulary))
+    if "lowercase" not in settings and "lowercase" not in options:
+        settings["lowercase"] = not _has_upper_case(vocabulary)
+        logging.info(
+            "%s: no file says whether texts are lower-cased; guessed by the pieces: lowercase=%s",
+            folder.path, settings["lowercase"],
+        )  # fmt: skip
     vocabulary, added = _with_added_tokens(folder, vocabulary)
-    return WordPieceTokenizer(vocabulary, **(settings | added | options))
+    tokenizer = WordPieceTokenizer(vocabulary, **(settings | added | options))
+    if not _has_own_pipeline(folder):
+        folder.check_template(tokenizer)
+    return tokenizer
 
 
 def _check_roles(folder: TokenizerFolder, vocabulary: list[str]) -> None:
@@ -64,24 +86,25 @@ def _check_pipeline(folder: TokenizerFolder, vocabulary: list[str]) -> None:
     """Refuses what tokenizer.json asks for besides BERT's words and these pieces of them."""
     if not (model := folder.full.get("model")):  # KerasHub has another file of that name
         return
+    own = _has_own_pipeline(folder)
     kinds = [step["type"] for step in folder.normalizers()]
     words = [step.get("type") for step in folder.pre_tokenizers()]
     prefix = model.get("continuing_subword_prefix", "##")
-    longest = model.get("max_input_chars_per_word", MAX_CHARACTERS)
     usual = special_tokens(vocabulary)[ROLES.index("unk")]
     unknown = model.get("unk_token", usual)
     found = {
         "type": (model["type"], model["type"] != "WordPiece"),
-        "normalizer": (kinds, kinds not in ([], ["BertNormalizer"])),
-        "clean_text": (False, any(x.get("clean_text") is False for x in folder.normalizers())),
-        "pre_tokenizer": (words, words != ["BertPreTokenizer"]),
+        "normalizer": (kinds, not own and kinds != ["BertNormalizer"]),
+        "clean_text": (
+            False,
+            not own and any(x.get("clean_text") is False for x in folder.normalizers()),
+        ),
+        "pre_tokenizer": (words, not own and words != ["BertPreTokenizer"]),
         "continuing_subword_prefix": (prefix, prefix != "##"),
         "unk_token": (unknown, unknown != usual),
-        "max_input_chars_per_word": (longest, longest not in (100, MAX_CHARACTERS)),
     }
     folder.refuse(
-        "Word pieces are read with BERT's normalizer and words (BertNormalizer, BertPreTokenizer), "
-        f"for words of up to 100 or {MAX_CHARACTERS} characters",
+        "Word pieces are read with BERT's normalizer and words (BertNormalizer, BertPreTokenizer)",
         {name: value for name, (value, is_other) in found.items() if is_other},
     )
     added = {entry["content"] for entry in folder.added_tokens()}
@@ -170,20 +193,42 @@ def _of_tokenizer_json(folder: TokenizerFolder) -> list[str]:
 
 
 def _settings(folder: TokenizerFolder) -> dict[str, Any]:
-    """Arguments of the tokenizer that a folder's files name; tokenizer.json is what HF runs."""
-    config = folder.config
+    """Arguments of the tokenizer that a folder's files name."""
+    config, path = folder.config, folder.path / "tokenizer.json"
     found = {name: config[key] for name, key in CONFIG_KEYS.items() if key in config}
     if "special_tokens_in_text" in config:
         found["special_tokens_in_text"] = config["special_tokens_in_text"]
-    for normalizer in folder.normalizers():
+    model = folder.full.get("model") or {}
+    check_forms(model, {"max_input_chars_per_word": _LENGTH}, path)
+    if "max_input_chars_per_word" in model:
+        found["max_word_characters"] = model["max_input_chars_per_word"]
+    for step in folder.normalizers():
         names = ("lowercase", "strip_accents", "handle_chinese_chars")
-        check_forms(normalizer, dict.fromkeys(names, FLAG), folder.path / "tokenizer.json")
-        found["lowercase"] = normalizer.get("lowercase", True)
-        found["strip_accents"] = normalizer.get("strip_accents")
-        found["split_chinese"] = normalizer.get("handle_chinese_chars", True)
-    if folder.full.get("model") and not folder.normalizers():
-        found |= dict.fromkeys(("lowercase", "strip_accents", "split_chinese"), False)
-    return found
+        check_forms(step, dict.fromkeys(names, FLAG), path)
+        there = {
+            "lowercase": step.get("lowercase", True),
+            "strip_accents": step.get("strip_accents"),
+            "split_chinese": step.get("handle_chinese_chars", True),
+        }
+        if not _has_own_pipeline(folder):
+            return found | there
+        own = _DEFAULTS | {name: found[name] for name in _DEFAULTS if name in found}
+        if own != there:
+            logging.info(
+                "%s: %s, as transformers has it of the tokenizer's class and its settings; "
+                "tokenizer.json's normalizer says %s",
+                folder.path, own, there,
+            )  # fmt: skip
+    return _DEFAULTS | found if model and _has_own_pipeline(folder) else found
+
+
+def _has_own_pipeline(folder: TokenizerFolder) -> bool:
+    """Whether tokenizer_config.json, and not tokenizer.json, says how texts are normalised."""
+    if named := folder.config.get("tokenizer_class"):
+        return named.replace("Tokenizer", "", 1).removesuffix("Fast") in _OWN_PIPELINE
+    if not folder.has("config.json"):
+        return False
+    return read_json(folder.path / "config.json").get("model_type") in _OWN_PIPELINE_TYPES
 
 
 def _has_upper_case(vocabulary: list[str]) -> bool:

@@ -15,7 +15,7 @@ from kbert.tokenizers.offsets import given_ranges, original_ranges
 from kbert.tokenizers.token_segments import TokenSegments, check_added_tokens
 from kbert.tokenizers.wordpiece.characters import CharacterRules, character_rules
 from kbert.tokenizers.wordpiece.decoding import join_pieces
-from kbert.tokenizers.wordpiece.kernel import SPACES, WordPieceKernel
+from kbert.tokenizers.wordpiece.kernel import MAX_WORD_CHARACTERS, SPACES, WordPieceKernel
 from kbert.tokenizers.wordpiece.tokenizer_json import added_entry, tokenizer_json
 from kbert.tokenizers.wordpiece.vocab_txt import (
     FAIRSEQ_TOKENS,
@@ -30,6 +30,7 @@ CONFIG_KEYS = {
     "lowercase": "do_lower_case",
     "strip_accents": "strip_accents",
     "split_chinese": "tokenize_chinese_chars",
+    "max_word_characters": "max_input_chars_per_word",
 }
 
 
@@ -54,6 +55,8 @@ class WordPieceTokenizer(Tokenizer):
         normalized_tokens: those of the added tokens that are looked for in the normalised text, so
             that for an uncased model "covid" is found in "COVID". (Hugging Face's
             `AddedToken(normalized=True)`, its default of a token that is not special.)
+        max_word_characters: longer words are the unknown token. Google's code has 200, Hugging
+            Face's 100, which its tokenizer.json says.
 
     Where it differs from Google's code: characters that one side's Unicode tables do not know yet
     (Google's code goes by those of the Python that runs it).
@@ -79,7 +82,13 @@ class WordPieceTokenizer(Tokenizer):
         special_tokens_in_text: bool = False,
         added_tokens: Sequence[str] = (),
         normalized_tokens: Sequence[str] = (),
+        max_word_characters: int = MAX_WORD_CHARACTERS,
     ) -> None:
+        if type(max_word_characters) is not int or max_word_characters < 1:
+            raise ValueError(
+                "max_word_characters must be an integer of at least 1. "
+                f"Received: {max_word_characters!r}"
+            )
         if isinstance(vocabulary, str | os.PathLike):
             vocabulary = read_vocabulary(vocabulary)
         else:
@@ -93,6 +102,7 @@ class WordPieceTokenizer(Tokenizer):
         self.strip_accents = strip_accents
         self.split_chinese = split_chinese
         self.special_tokens_in_text = special_tokens_in_text
+        self.max_word_characters = max_word_characters
         whole = set(added_tokens)
         self.continuation = np.array([p.startswith("##") and p not in whole for p in vocabulary])
         check_added_tokens(vocabulary, tokens, added_tokens, (), None)
@@ -107,7 +117,7 @@ class WordPieceTokenizer(Tokenizer):
         pieces = list(vocabulary)
         for token in self.added_tokens:
             pieces[self._id_of[token]] = f"[added{self._id_of[token]}]"
-        self._kernel = WordPieceKernel(pieces, self.unk_id, split_chinese)
+        self._kernel = WordPieceKernel(pieces, self.unk_id, split_chinese, max_word_characters)
 
     def _segments(self, tokens: Collection[str]) -> TokenSegments | None:
         """Finds tokens, those of the normalised text as that has them."""
@@ -130,10 +140,12 @@ class WordPieceTokenizer(Tokenizer):
             "split_chinese": self.split_chinese,
             "special_tokens_in_text": self.special_tokens_in_text,
         }
-        younger = {
+        younger: dict[str, Any] = {
             "added_tokens": list(self.added_tokens),
             "normalized_tokens": list(self.normalized_tokens),
         }
+        if self.max_word_characters != MAX_WORD_CHARACTERS:
+            younger["max_word_characters"] = self.max_word_characters
         return config | {name: value for name, value in younger.items() if value}
 
     def _options(self) -> dict[str, Any]:
@@ -160,6 +172,7 @@ class WordPieceTokenizer(Tokenizer):
             lowercase=self.lowercase,
             strip_accents=self.strip_accents,
             split_chinese=self.split_chinese,
+            max_word_characters=self.max_word_characters,
         )
 
     _file_names = ("vocab.txt",)

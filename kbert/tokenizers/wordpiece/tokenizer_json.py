@@ -4,9 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Of `tokenization.py` of google-research/bert; the library's own is 100.
-MAX_CHARACTERS = 200
-
 
 def tokenizer_json(
     vocabulary: Sequence[str],
@@ -17,6 +14,7 @@ def tokenizer_json(
     lowercase: bool,
     strip_accents: bool | None,
     split_chinese: bool,
+    max_word_characters: int,
 ) -> bytes:
     """The content of the file. Nothing is put around texts.
 
@@ -28,11 +26,12 @@ def tokenizer_json(
         lowercase: see `kbert.WordPieceTokenizer`, as the next two.
         strip_accents: None = as `lowercase`.
         split_chinese: every Chinese character is a word.
+        max_word_characters: longer words are unknown.
 
     Example:
         >>> found = tokenizer_json(["[UNK]", "pen"], unk_token="[UNK]", special_tokens=[],
         ...                        added_tokens={}, lowercase=True, strip_accents=None,
-        ...                        split_chinese=True)
+        ...                        split_chinese=True, max_word_characters=200)
         >>> json.loads(found)["model"]["vocab"]
         {'[UNK]': 0, 'pen': 1}
     """
@@ -60,7 +59,7 @@ def tokenizer_json(
             "type": "WordPiece",
             "unk_token": unk_token,
             "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": MAX_CHARACTERS,
+            "max_input_chars_per_word": max_word_characters,
             "vocab": ids,
         },
     }

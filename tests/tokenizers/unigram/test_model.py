@@ -139,6 +139,18 @@ def test_a_tokenizer_json_holds_the_whole_model(cased_model, multilingual_model,
     assert load_tokenizer(tmp_path / "saved").checksum == original.checksum
 
 
+@pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "TokenizersBackend"])
+def test_of_a_general_class_the_pieces_say_whose_it_is(multilingual_model, tmp_path, name):
+    """So lie multilingual models of sentence-transformers, whose encoder is a BERT."""
+    content = tokenizer_json(multilingual_model, fairseq=True)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    config = {"tokenizer_class": name, "do_lower_case": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.checksum == UnigramTokenizer(multilingual_model, layout="fairseq").checksum
+
+
 def test_a_tokenizer_json_without_its_normalisation_is_refused(cased_model, tmp_path):
     content = tokenizer_json(cased_model, fairseq=False)
     content["normalizer"] = None
@@ -153,6 +165,19 @@ def test_a_tokenizer_json_without_its_normalisation_is_refused(cased_model, tmp_
         ({"pre_tokenizer": {"type": "Digits"}}, r"pre_tokenizer=\['Digits'\]"),
         ({"pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "never"}}, "prepend_scheme='n"),
         ({"pre_tokenizer": {"type": "Metaspace", "add_prefix_space": False}}, "add_prefix_space=F"),
+        ({"pre_tokenizer": {"type": "Metaspace", "replacement": "_"}}, "replacement='_'"),
+        (
+            {
+                "pre_tokenizer": {
+                    "type": "Sequence",
+                    "pretokenizers": [
+                        {"type": "WhitespaceSplit"},
+                        {"type": "Metaspace", "prepend_scheme": "first"},
+                    ],
+                }
+            },
+            "prepend_scheme='first'",
+        ),
         ("l", "normalizer={'type': 'Replace', 'pattern': {'String': 'l'}"),
         ("Prepend", "normalizer={'type': 'Prepend'"),
     ],
@@ -167,6 +192,29 @@ def test_another_pipeline_is_refused(cased_model, tmp_path, change, message):
         content |= change
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=f"and a space before the first word.*{message}"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("number", [0, 7, 10**6, None])
+def test_an_unk_id_that_is_not_the_unknown_piece_is_refused(cased_model, tmp_path, number):
+    content = tokenizer_json(cased_model, fairseq=False)
+    content["model"]["unk_id"] = number
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"place of its unknown piece.*unk_id={number}"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"add_prefix_space": False}, "add_prefix_space=False in .*tokenizer_config.json"),
+        ({"additional_special_tokens": ["<e1>"]}, "additional_special_tokens with '<e1>' in"),
+    ],
+)
+def test_settings_beside_a_model_are_refused(cased_model, tmp_path, config, message):
+    (tmp_path / "spiece.model").write_bytes(cased_model)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
         load_tokenizer(tmp_path)
 
 
