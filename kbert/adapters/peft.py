@@ -84,17 +84,23 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
     places = list(_places(encoder))
     found: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
     rest = set(arrays)
-    for path, target, module in places:
+    for path, target, module, rows in places:
         pair = [_find(arrays, module, part) for part in "AB"]
         if all(pair):
-            found[path, target] = tuple(np.transpose(arrays[key]) for key in pair)  # type: ignore
+            a, b = (np.transpose(arrays[cast(str, key)]) for key in pair)
+            if rows is not None and b.shape[-1] <= rows.max():
+                raise ValueError(
+                    f"{pair[1]} must be of all columns of {path}. "
+                    f"Received: {b.shape[-1]} in {folder / WEIGHTS_FILE}"
+                )
+            found[path, target] = a, b if rows is None else b[:, rows]
             rest -= set(pair)
     source = str(folder / WEIGHTS_FILE)
     parts, heads = _saved_modules(model, {key: arrays[key] for key in rest}, source)
     if not found:
         raise ValueError(f"Some weights must be LoRA's of a kernel. Received: none in {source}")
     targets = tuple(dict.fromkeys(target for _, target in found))
-    asked = {(path, target) for path, target, _ in places if target in targets}
+    asked = {(path, target) for path, target, *_ in places if target in targets}
     if missing := asked - set(found):
         raise ValueError(
             "LoRA must be of the same kernels in every layer. "
@@ -145,9 +151,15 @@ def _saved_modules(
     if parts and encoder.pooler is not None:
         parts["encoder/pooler"] = encoder.pooler
     head = next((name for name in CLASSIFIERS if name in parts), None)
-    rules = ARCHITECTURES[infer(encoder.config, (), None)].rules(encoder.config, head)
+    architecture = ARCHITECTURES[infer(encoder.config, (), None)]
+    ending = "ForQuestionAnswering" if head is None else CLASSIFIERS[head]
+    content = {
+        **architecture.write_fields(encoder.config, None),
+        "architectures": [f"{architecture.class_prefix}{ending}"],
+    }
     names = {key.removeprefix(_PREFIX): array for key, array in saved.items()}
-    here, rest = read_arrays(rules, names)
+    rules = architecture.rules(encoder.config, head)
+    here, rest = read_arrays(rules, architecture.fold(names, content))
     homeless = [key for key in here if not key.startswith(tuple(f"{prefix}/" for prefix in parts))]
     if rest or homeless:
         way_out = (
@@ -190,11 +202,17 @@ def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None
         )
     arrays: dict[str, np.ndarray] = {}
     modules: dict[str, str] = {}
-    at = {(path, target): module for path, target, module in _places(encoder)}
+    places = list(_places(encoder))
+    at = {(path, target): module for path, target, module, rows in places if rows is None}
     for dense in layers_of(encoder, Dense):
         made = slot(dense, str(name))
         for (target, *_), pair in zip(made.chosen, made.pairs, strict=True) if made else ():
-            module = at[dense.path, target]
+            module = at.get((dense.path, target))
+            if module is None:
+                raise ValueError(
+                    "peft's folders hold LoRA of kernels that transformers has too, where query, "
+                    f"key and value may be one. Received: {target!r} of {dense.path}"
+                )
             modules[target] = re.sub(r"^.*\.\d+\.", "", module)
             for part, weight in zip("AB", pair, strict=True):
                 array = np.transpose(np.asarray(weight.value, "float32"))
@@ -214,8 +232,10 @@ def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None
     write_folder(folder, content, arrays, WEIGHTS_FILE)
 
 
-def _places(encoder: Any) -> Iterator[tuple[str, str, str]]:
+def _places(encoder: Any) -> Iterator[tuple[str, str, str, np.ndarray | None]]:
     """Of each kernel that LoRA can be of: the layer's path, the target, and the module there.
+
+    Last the rows there that are the target's, where the module is of several targets; else None.
 
     Raises:
         ValueError: it is a decoder.
@@ -227,15 +247,23 @@ def _places(encoder: Any) -> Iterator[tuple[str, str, str]]:
         )
     architecture = ARCHITECTURES[infer(encoder.config, (), None)]
     prefix = f"{architecture.prefix}." if architecture.prefix else ""
+    content = architecture.write_fields(encoder.config, None)
     rules = {rule.name: rule for rule in architecture.rules(encoder.config, None)}
     for dense in layers_of(encoder, Dense):
         targets = [target for target, *_ in columns(dense)]
         place = re.sub(r"layers_(\d+)/", r"layers/\1/", dense.path.removeprefix(f"{encoder.path}/"))
         rule = rules.get(f"encoder/{place}/kernel")
-        if targets and rule is not None and rule.transpose and len(rule.sources) == len(targets):
-            for target, source in zip(targets, rule.sources, strict=True):
-                module = source.removesuffix(".weight").removeprefix(prefix)
-                yield dense.path, target, module
+        if not targets or rule is None or not rule.transpose:
+            continue
+        modules = [x.removesuffix(".weight").removeprefix(prefix) for x in rule.sources]
+        if len(modules) == len(targets):
+            for target, module in zip(targets, modules, strict=True):
+                yield dense.path, target, module, None
+        elif len(modules) == 1:
+            (name,) = rule.sources  # whose rows the architecture may order otherwise
+            rows = architecture.fold({name: np.arange(dense.units)[:, None]}, content)[name][:, 0]
+            for target, first, end in columns(dense):
+                yield dense.path, target, modules[0], rows[first:end]
 
 
 def _find(arrays: Mapping[str, Any] | Arrays, module: str, part: str) -> str | None:

@@ -201,3 +201,50 @@ def test_a_classifier_of_peft_has_its_head_in_the_folder(tmp_path, kind, tiny_vo
     with pytest.raises(ValueError, match="shape of classifier/dense/kernel"):
         adapters.read_peft(two, tmp_path / "adapter")
     assert not two.encoder.adapters or not two.encoder.adapters.added
+
+
+@pytest.mark.parametrize("where", ["text", "token"])
+def test_one_kernel_for_query_key_and_value_is_cut_into_theirs(tmp_path, where, tiny_vocabulary):
+    """ModernBERT has one `Wqkv`, and one name for the dense layer under every head."""
+    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+    sizes = {"vocab_size": tokenizer.vocabulary_size, "hidden_size": 16, "intermediate_size": 24}
+    auto, kind, answer = {
+        "text": (
+            transformers.ModernBertForSequenceClassification,
+            kbert.tasks.TextClassifier,
+            "classifier",
+        ),
+        "token": (
+            transformers.ModernBertForTokenClassification,
+            kbert.tasks.TokenClassifier,
+            "tokens",
+        ),
+    }[where]
+    torch.manual_seed(0)
+    model = auto(
+        transformers.ModernBertConfig(
+            **sizes, num_hidden_layers=2, num_attention_heads=2, pad_token_id=0, num_labels=3
+        )
+    )
+    model.save_pretrained(tmp_path / "base")
+    tokenizer.save(tmp_path / "base")
+    config = peft.LoraConfig(
+        r=3, target_modules=["Wqkv", "attn.Wo"], modules_to_save=["classifier", "head"]
+    )
+    adapted = peft.get_peft_model(model, config)
+    for weight in adapted.parameters():
+        if weight.requires_grad:
+            weight.data = torch.randn(weight.shape) * 0.3
+    adapted.save_pretrained(tmp_path / "adapter")
+    task = kind.from_preset(tmp_path / "base", labels=["a", "b", "c"], new_head=True)
+    adapters.read_peft(task, tmp_path / "adapter")
+    inputs = inputs_of(task.encoder)
+    with torch.no_grad():
+        expected = adapted.eval()(
+            input_ids=torch.tensor(inputs["token_ids"].astype("int64")),
+            attention_mask=torch.tensor(inputs["padding_mask"].astype("int64")),
+        ).logits.numpy()
+    real = inputs["padding_mask"] > 0 if where == "token" else slice(None)
+    assert_close(to_numpy(task(inputs)[answer])[real], expected[real], 5e-5)
+    with pytest.raises(ValueError, match=r"may be one\. Received: '(query|key|value)'"):
+        adapters.write_peft(task, tmp_path / "written")
