@@ -90,6 +90,10 @@ def config_of(model_type):
     kinds = {"deberta-v2": "disentangled", "longformer": "global tokens", "xlnet": "xlnet"}
     kinds |= {"mobilebert": "bottleneck", "mpnet": "relative bias", "convbert": "convolution"}
     changes |= KINDS[kinds[model_type]] if model_type in kinds else {}
+    if model_type == "deberta":  # the first version
+        first = {"position_buckets": 0, "shared_projections": False, "table_norm": False}
+        changes |= KINDS["disentangled"]
+        changes["part"] = {**KINDS["disentangled"]["part"], **first}
     changes |= {
         "pooler_activation": architecture.pooler_activations[0],
         "activation": next(iter(architecture.activations.values())),
