@@ -3,10 +3,8 @@
 Shapes: B texts, P pieces of all texts together.
 """
 
-import io
 import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from kbert.serving.text_rows import (
 from kbert.tokenizers.bpe.byte_alphabet import piece_bytes
 from kbert.tokenizers.bpe.merges import live_merges
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
+from kbert.tokenizers.unigram.model import compile_charsmap
 from kbert.tokenizers.wordpiece.kernel import BYTES_PER_CHARACTER
 from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 
@@ -85,7 +84,9 @@ def _wordpieces(steps: Any, texts: list[Any], tokenizer: WordPieceTokenizer) -> 
     rules, longest = tokenizer.character_rules, tokenizer.max_word_characters
     normalisation = [
         steps.RegexNormalizationStep(r"\x00", ""),
-        steps.CharsmapStep(charsmap=_charsmap(rules.changed), remove_extra_whitespaces=False),
+        steps.CharsmapStep(
+            charsmap=compile_charsmap(rules.changed), remove_extra_whitespaces=False
+        ),
         steps.RegexNormalizationStep(f"({code_class(rules.alone)})", r" $1 "),
         # The operation's own limit counts bytes.
         steps.RegexNormalizationStep(f"[^ ]{{{longest + 1},}}", _NO_PIECE),
@@ -140,32 +141,3 @@ def _run(
     for step in splitting:
         texts = list(step.get_ov_subgraph(texts))
     return texts
-
-
-def _charsmap(changed: Mapping[str, str]) -> bytes:
-    """A table of characters as SentencePiece stores it, and OpenVINO reads it."""
-    import sentencepiece
-
-    # Type checkers do not see its classes: they are created at import.
-    from sentencepiece import sentencepiece_model_pb2
-
-    def codes(text: str) -> str:
-        return " ".join(f"{ord(x):X}" for x in text)
-
-    model = io.BytesIO()
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "rules.tsv")
-        with open(path, "w", encoding="utf-8") as file:
-            file.writelines(f"{codes(x)}\t{codes(to)}\n" for x, to in changed.items())
-        # Only its trainer compiles rules; what it learns of one letter is thrown away.
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(["a"]),
-            model_writer=model,
-            model_type="char",
-            vocab_size=8,
-            hard_vocab_limit=False,
-            normalization_rule_tsv=path,
-            minloglevel=2,
-        )
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())  # type: ignore[attr-defined]
-    return proto.normalizer_spec.precompiled_charsmap

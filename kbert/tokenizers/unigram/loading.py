@@ -9,23 +9,25 @@ from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.unigram.model import (
     DEBERTA_BEGINNING,
     SPACE,
-    is_fairseq,
+    fairseq_layout,
     model_of_tokenizer_json,
     read_model,
 )
-from kbert.tokenizers.unigram.tokenizer import CONFIG_KEYS, UnigramTokenizer
+from kbert.tokenizers.unigram.tokenizer import CONFIG_KEYS, SAVED_AS, UnigramTokenizer
 
 # Hugging Face's classes -> their defaults where a folder's files say nothing.
 _CLASSES: dict[str, dict[str, Any]] = {
     "AlbertTokenizer": {"layout": "sentencepiece", "lowercase": True, "keep_accents": False},
     "XLNetTokenizer": {"layout": "sentencepiece", "lowercase": False, "keep_accents": False},
     "XLMRobertaTokenizer": {"layout": "fairseq"},
+    "CamembertTokenizer": {"layout": "camembert"},
     "DebertaV2Tokenizer": {"layout": "deberta"},
 }
 _MODEL_TYPES: dict[str | None, str] = {
     "albert": "AlbertTokenizer",
     "xlnet": "XLNetTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
 }
 # Classes that run any tokenizer.json: the pieces say whose it is.
@@ -146,8 +148,9 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
         model_type = read_json(folder.path / "config.json").get("model_type")
         name = _MODEL_TYPES.get(model_type, name)
     if name in _GENERAL:
-        if is_fairseq(pieces) or path.name == "sentencepiece.bpe.model":
-            name = "XLMRobertaTokenizer"
+        layout = fairseq_layout(pieces)
+        if layout or path.name == "sentencepiece.bpe.model":
+            name = SAVED_AS[layout or "fairseq"][0]
         elif tuple(pieces[: len(DEBERTA_BEGINNING)]) == DEBERTA_BEGINNING:
             name = "DebertaV2Tokenizer"
         elif not name and {"[CLS]", "<cls>"} & set(pieces):
@@ -160,6 +163,6 @@ def _named(folder: TokenizerFolder) -> dict[str, Any]:
     names = CONFIG_KEYS | {name: name for name in _SETTINGS}
     found = {name: folder.config[key] for name, key in names.items() if key in folder.config}
     kinds = {step["type"] for step in folder.normalizers()}
-    if "Precompiled" in kinds:
+    if "Precompiled" in kinds or (folder.full.get("model") or {}).get("type") == "Unigram":
         found |= {"lowercase": "Lowercase" in kinds, "keep_accents": "NFKD" not in kinds}
     return found

@@ -2,8 +2,10 @@
 
 import base64
 import collections
+import io
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,22 @@ NORMAL, USER_DEFINED, UNKNOWN, CONTROL, BYTE = 1, 4, 2, 3, 6
 IN_TEXT = (NORMAL, USER_DEFINED)
 _UNIGRAM, _CHARACTER = 1, 4
 _KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
-FAIRSEQ_BEGINNING = ("<s>", "<pad>", "</s>", "<unk>")
+# What stands before the model's pieces where the ids are those of a dictionary of fairseq, and
+# behind them: XLM-R's has names of its own for the model's first three, CamemBERT's for <unk>.
+FAIRSEQ_BEGINNINGS = {
+    "fairseq": ("<s>", "<pad>", "</s>", "<unk>"),
+    "camembert": ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"),
+}
 FAIRSEQ_END = "<mask>"
+MODEL_BEGINNING = ("<unk>", "<s>", "</s>")
 # What DeBERTa-v3's model begins with, and the token that is added behind it.
 DEBERTA_BEGINNING = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
 DEBERTA_END = "[MASK]"
 # Layouts of models whose authors prepared a text before they gave it to SentencePiece.
+_WHITE_SPACE = (
+    "\t\n\v\f\r\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
 _UNKNOWN_PIECES = ("<unk>", "[UNK]")
 PREPARED = ("sentencepiece", "xlnet")
 
@@ -202,6 +214,35 @@ def character_model(proto: Any, extra: Sequence[str]) -> tuple[bytes, list[str]]
     return model.SerializeToString(), known
 
 
+def compile_charsmap(changed: Mapping[str, str]) -> bytes:
+    """A table of texts and what they become, as SentencePiece stores it and OpenVINO reads it."""
+    import sentencepiece
+
+    # Type checkers do not see its classes: they are created at import.
+    from sentencepiece import sentencepiece_model_pb2
+
+    def codes(text: str) -> str:
+        return " ".join(f"{ord(x):X}" for x in text)
+
+    model = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "rules.tsv")
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(f"{codes(x)}\t{codes(to)}\n" for x, to in changed.items())
+        # Only its trainer compiles rules; what it learns of one letter is thrown away.
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["a"]),
+            model_writer=model,
+            model_type="char",
+            vocab_size=8,
+            hard_vocab_limit=False,
+            normalization_rule_tsv=path,
+            minloglevel=2,
+        )
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())  # type: ignore[attr-defined]
+    return proto.normalizer_spec.precompiled_charsmap
+
+
 def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
     """The SentencePiece model that Hugging Face's tokenizer.json was made from.
 
@@ -224,11 +265,17 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
         for step in folder.normalizers()
         if step["type"] == "Precompiled"
     ]
+    words = [step.get("type") for step in folder.pre_tokenizers()]
+    if not charsmap and words == ["WhitespaceSplit", "Metaspace"]:
+        # As transformers 5 writes it of a vocabulary: white space of every kind ends a word.
+        rules = compile_charsmap(dict.fromkeys(_WHITE_SPACE, " "))
+        charsmap = [base64.b64encode(rules).decode()]
     if model.get("type") != "Unigram" or model.get("byte_fallback") or len(charsmap) != 1:
         raise ValueError(
             "A unigram tokenizer is read from a SentencePiece file (spiece.model, "
-            "sentencepiece.bpe.model), or from a tokenizer.json of type Unigram with a Precompiled "
-            f"normalizer and without byte_fallback. Received: {path} of type "
+            "sentencepiece.bpe.model), or from a tokenizer.json of type Unigram without "
+            "byte_fallback and with a Precompiled normalizer, or else with WhitespaceSplit and "
+            f"Metaspace. Received: {path} of type "
             f"{model.get('type')!r} with {len(charsmap)} Precompiled; put the .model file "
             "next to it"
         )
@@ -244,9 +291,10 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
             f"{named or ' or '.join(_UNKNOWN_PIECES)}. Received: unk_id={number!r}, which is "
             f"{unknown!r}, in {path}"
         )
-    if is_fairseq(names):
-        offset = len(FAIRSEQ_BEGINNING)
-        vocabulary = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), *vocabulary[offset:-1]]
+    if layout := fairseq_layout(names):
+        own = [name for name in MODEL_BEGINNING if name in FAIRSEQ_BEGINNINGS[layout]]
+        offset = len(FAIRSEQ_BEGINNINGS[layout])
+        vocabulary = [*((name, 0.0) for name in own), *vocabulary[offset:-1]]
     proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     proto.trainer_spec.model_type = _UNIGRAM
     proto.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap[0])
@@ -258,6 +306,13 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
     return proto.SerializeToString()
 
 
-def is_fairseq(vocabulary: Sequence[str]) -> bool:
-    """Whether the ids are laid out as in fairseq's dictionary (XLM-R)."""
-    return tuple(vocabulary[:4]) == FAIRSEQ_BEGINNING and vocabulary[-1] == FAIRSEQ_END
+def fairseq_layout(vocabulary: Sequence[str]) -> str | None:
+    """The layout whose ids are of a dictionary of fairseq, XLM-R's or CamemBERT's; None of others.
+
+    >>> fairseq_layout(["<s>", "<pad>", "</s>", "<unk>", "a", "<mask>"])
+    'fairseq'
+    """
+    for layout, beginning in FAIRSEQ_BEGINNINGS.items():
+        if (*vocabulary[: len(beginning)], vocabulary[-1]) == (*beginning, FAIRSEQ_END):
+            return layout
+    return None

@@ -1,4 +1,4 @@
-"""SentencePiece's unigram tokenizer: ALBERT's, XLNet's, XLM-R's, DeBERTa-v3's."""
+"""SentencePiece's unigram tokenizer: ALBERT's, XLNet's, XLM-R's, CamemBERT's, DeBERTa-v3's."""
 
 import hashlib
 import json
@@ -19,9 +19,10 @@ from kbert.tokenizers.unigram.kernel import UnigramKernel
 from kbert.tokenizers.unigram.model import (
     DEBERTA_BEGINNING,
     DEBERTA_END,
-    FAIRSEQ_BEGINNING,
+    FAIRSEQ_BEGINNINGS,
     FAIRSEQ_END,
     IN_TEXT,
+    MODEL_BEGINNING,
     PREPARED,
     SPACE,
     UNKNOWN,
@@ -40,13 +41,17 @@ _USUAL: dict[str, dict[str, tuple[str, ...]]] = {
         "sep": ("[SEP]", "<sep>", "</s>"),
         "mask": ("[MASK]", "<mask>"),
     },
-    "fairseq": {"pad": ("<pad>",), "cls": ("<s>",), "sep": ("</s>",), "mask": ("<mask>",)},
+    **{
+        layout: {"pad": ("<pad>",), "cls": ("<s>",), "sep": ("</s>",), "mask": ("<mask>",)}
+        for layout in FAIRSEQ_BEGINNINGS
+    },
     "xlnet": {"pad": ("<pad>",), "cls": ("<cls>",), "sep": ("<sep>",), "mask": ("<mask>",)},
     "deberta": {"pad": ("[PAD]",), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)},
 }
 # layout -> the class and the file's name of Hugging Face's.
-_SAVED_AS = {
+SAVED_AS = {
     "fairseq": ("XLMRobertaTokenizer", "sentencepiece.bpe.model"),
+    "camembert": ("CamembertTokenizer", "sentencepiece.bpe.model"),
     "deberta": ("DebertaV2Tokenizer", "spm.model"),
 }
 # Of a character's bytes all but the first.
@@ -64,8 +69,8 @@ class UnigramTokenizer(Tokenizer):
     It gives the ids of the `sentencepiece` package for the same model (Kudo 2018), after the
     preparation that the model's authors gave their text: for ALBERT and XLNet `preprocess_text`
     and the digits before a comma in `encode_pieces` (zihangdai/xlnet, prepro_utils.py; taken over
-    by google-research/albert, tokenization.py, without its rule for quotes), for XLM-R and
-    DeBERTa none.
+    by google-research/albert, tokenization.py, without its rule for quotes), for XLM-R,
+    CamemBERT and DeBERTa none.
     It works the same eagerly, inside `tf.data` and inside a SavedModel, and holds no resource that
     an export would have to track. A model with byte_fallback (DeBERTa-v3's) has no unknown text: a
     character that it lacks becomes its bytes, which all have the range of the character.
@@ -80,8 +85,9 @@ class UnigramTokenizer(Tokenizer):
             kept), and "2,012," becomes "2,012" and ",". None: where the layout is "sentencepiece"
             or "xlnet".
         layout: "sentencepiece" and "xlnet" for the ids in the model; "fairseq" for XLM-R's: `<s>`,
-            `<pad>`, `</s>`, `<unk>`, the model's fourth piece and all after it, `<mask>`; "deberta"
-            for DeBERTa-v3's: the model's, and [MASK] behind them.
+            `<pad>`, `</s>`, `<unk>`, the model's fourth piece and all after it, `<mask>`;
+            "camembert" for CamemBERT's: five of its own, the model's second piece and all after
+            it, `<mask>`; "deberta" for DeBERTa-v3's: the model's, and [MASK] behind them.
         special_tokens: role ("pad", "unk", "cls", "sep", "mask", …) -> piece, before the usual
             names that the vocabulary is searched for.
         special_tokens_in_text: "[MASK]" in a text becomes the mask id (and so do the others).
@@ -161,7 +167,7 @@ class UnigramTokenizer(Tokenizer):
                 f"Special tokens are pieces of the model. Received: {missing}, which are not"
             )
         super().__init__(vocabulary, {role: roles[role] for role in roles if roles[role]})
-        if layout == "fairseq":
+        if layout in FAIRSEQ_BEGINNINGS:
             self.pair_separators = 2
         specials = set(self.special_tokens.values())
         self.continuation = np.array(
@@ -221,13 +227,13 @@ class UnigramTokenizer(Tokenizer):
 
     @property
     def _hugging_face_class(self) -> str:
-        if self.layout in _SAVED_AS:
-            return _SAVED_AS[self.layout][0]
+        if self.layout in SAVED_AS:
+            return SAVED_AS[self.layout][0]
         return "XLNetTokenizer" if self.cls_token == "<cls>" else "AlbertTokenizer"
 
     @property
     def _file_names(self) -> tuple[str, ...]:
-        return (_SAVED_AS[self.layout][1] if self.layout in _SAVED_AS else "spiece.model",)
+        return (SAVED_AS[self.layout][1] if self.layout in SAVED_AS else "spiece.model",)
 
     def _save_model(self, folder: Path) -> None:
         (name,) = self._file_names
@@ -279,15 +285,16 @@ def _lay_out(pieces: list[str], layout: str) -> tuple[list[str], list[int]]:
             )
         added = [] if DEBERTA_END in pieces else [DEBERTA_END]
         return [*pieces, *added], list(range(len(pieces)))
-    first = ["<unk>", "<s>", "</s>"]
+    first = list(MODEL_BEGINNING)
     if pieces[: len(first)] != first:
         raise ValueError(
-            f"The fairseq layout is for models that begin with {', '.join(first)}. Received: a "
+            f"The {layout} layout is for models that begin with {', '.join(first)}. Received: a "
             f"model that begins with {', '.join(pieces[:3])}"
         )
-    vocabulary = [*FAIRSEQ_BEGINNING, *pieces[len(first) :], FAIRSEQ_END]
-    ids = [FAIRSEQ_BEGINNING.index(piece) for piece in first]
-    return vocabulary, ids + list(range(len(FAIRSEQ_BEGINNING), len(vocabulary) - 1))
+    beginning = FAIRSEQ_BEGINNINGS[layout]
+    ids = [beginning.index(piece) for piece in first if piece in beginning]
+    vocabulary = [*beginning, *pieces[len(ids) :], FAIRSEQ_END]
+    return vocabulary, ids + list(range(len(beginning), len(vocabulary) - 1))
 
 
 def _first(names: tuple[str, ...], vocabulary: list[str]) -> str | None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from kbert.graphs import on_cpu
 from kbert.in_memory import each_text
 from kbert.tokenizers.batching import batches, with_progress
-from kbert.tokenizers.unigram.model import DEBERTA_BEGINNING, PREPARED
+from kbert.tokenizers.unigram.model import DEBERTA_BEGINNING, FAIRSEQ_BEGINNINGS, PREPARED
 from kbert.tokenizers.unigram.normalization import TextPreparation
 
 # As in ALBERT's 30k-clean.model; no other piece contains a user-defined one.
@@ -54,9 +54,9 @@ def train_unigram(
         keep_accents: as the tokenizer will be made.
         preparation: as the tokenizer will be made.
         layout: as the tokenizer will be made. "sentencepiece" begins as ALBERT's vocabulary does:
-            <pad>, <unk>, [CLS], [SEP], [MASK]; "fairseq" as XLM-R's; "deberta" as
-            DeBERTa-v3's: [PAD], [CLS], [SEP], [UNK]; "xlnet" as XLNet's: <unk>, <s>, </s>, <cls>,
-            <sep>, <pad>, <mask>, <eod>.
+            <pad>, <unk>, [CLS], [SEP], [MASK]; "fairseq" as XLM-R's and "camembert" as
+            CamemBERT's: <unk>, <s>, </s>; "deberta" as DeBERTa-v3's: [PAD], [CLS], [SEP], [UNK];
+            "xlnet" as XLNet's: <unk>, <s>, </s>, <cls>, <sep>, <pad>, <mask>, <eod>.
         user_defined: strings that are always pieces of their own. None: ALBERT's ( ) " - . – £ €,
             for "xlnet" these and <eop>, and for the other layouts none.
         character_coverage: the share of the characters of the texts that are pieces.
@@ -119,7 +119,7 @@ def train_unigram(
 
 def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, Any]:
     """The trainer's arguments for the pieces that a vocabulary begins with."""
-    if layout == "fairseq":
+    if layout in FAIRSEQ_BEGINNINGS:
         pieces: dict[str, Any] = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
         usual: tuple[str, ...] = ()
     elif layout == "deberta":

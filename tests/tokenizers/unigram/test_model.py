@@ -3,13 +3,15 @@
 import base64
 import io
 import json
+import re
 
 import pytest
 import sentencepiece
+import tokenizers
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from kbert.tokenizers import UnigramTokenizer, load_tokenizer
-from kbert.tokenizers.unigram.model import character_model, read_model
+from kbert.tokenizers.unigram.model import FAIRSEQ_BEGINNINGS, character_model, read_model
 from tests.tokenizers.unigram.sentencepiece_reference import corpus
 
 
@@ -93,16 +95,18 @@ def test_offsets_need_every_character_to_be_a_piece(cased_model):
         character_model(read_model(model), [])
 
 
-def tokenizer_json(model: bytes, fairseq: bool) -> dict:
+def tokenizer_json(model: bytes, layout: str) -> dict:
     """What Hugging Face writes of a model."""
     proto = ModelProto.FromString(model)
     vocabulary = [[piece.piece, piece.score] for piece in proto.pieces]
     charsmap = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode()
     steps = [{"type": "Precompiled", "precompiled_charsmap": charsmap}]
     special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-    if fairseq:
+    if layout in FAIRSEQ_BEGINNINGS:
         special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-        vocabulary = [*([t, 0.0] for t in special[:4]), *vocabulary[3:], ["<mask>", 0.0]]
+        beginning = FAIRSEQ_BEGINNINGS[layout]
+        kept = vocabulary[3 if layout == "fairseq" else 1 :]
+        vocabulary = [*([t, 0.0] for t in beginning), *kept, ["<mask>", 0.0]]
     else:
         quotes = {"type": "Replace", "pattern": {"String": "``"}, "content": '"'}
         before = [{"type": name} for name in ("NFKD", "StripAccents", "Lowercase")]
@@ -125,10 +129,10 @@ def tokenizer_json(model: bytes, fairseq: bool) -> dict:
     }
 
 
-@pytest.mark.parametrize("layout", ["sentencepiece", "fairseq"])
+@pytest.mark.parametrize("layout", ["sentencepiece", "fairseq", "camembert"])
 def test_a_tokenizer_json_holds_the_whole_model(cased_model, multilingual_model, tmp_path, layout):
     model = cased_model if layout == "sentencepiece" else multilingual_model
-    content = tokenizer_json(model, layout == "fairseq")
+    content = tokenizer_json(model, layout)
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     tokenizer, original = load_tokenizer(tmp_path), UnigramTokenizer(model, layout=layout)
     assert tokenizer.get_config()["layout"] == layout
@@ -139,10 +143,28 @@ def test_a_tokenizer_json_holds_the_whole_model(cased_model, multilingual_model,
     assert load_tokenizer(tmp_path / "saved").checksum == original.checksum
 
 
+@pytest.mark.parametrize("layout", ["sentencepiece", "fairseq", "camembert"])
+def test_a_tokenizer_json_of_a_vocabulary(cased_model, multilingual_model, tmp_path, layout):
+    """Without a table of normalisations the words are split at white space, and no more is done."""
+    model = cased_model if layout == "sentencepiece" else multilingual_model
+    content = tokenizer_json(model, layout)
+    del content["normalizer"]["normalizers"][-1]
+    for token in content["added_tokens"]:
+        token |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    content["pre_tokenizer"]["pretokenizers"][1] |= {"replacement": "▁", "prepend_scheme": "always"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    # Of ALBERT's preparation `tokenizers` drops more marks, and leaves "2012," whole.
+    texts = [re.sub("[\u0900-\u097f]|[0-9],", "", text) for text in corpus(20, seed=3)]
+    texts += ["the\u3000light \t of\xa0\u2009night\n", "ﬁ ① Ａ", ""]
+    expected = [e.ids for e in theirs.encode_batch(texts, add_special_tokens=False)]
+    assert load_tokenizer(tmp_path).encode(texts).to_list() == expected
+
+
 @pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "TokenizersBackend"])
 def test_of_a_general_class_the_pieces_say_whose_it_is(multilingual_model, tmp_path, name):
     """So lie multilingual models of sentence-transformers, whose encoder is a BERT."""
-    content = tokenizer_json(multilingual_model, fairseq=True)
+    content = tokenizer_json(multilingual_model, "fairseq")
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     config = {"tokenizer_class": name, "do_lower_case": True}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -152,8 +174,8 @@ def test_of_a_general_class_the_pieces_say_whose_it_is(multilingual_model, tmp_p
 
 
 def test_a_tokenizer_json_without_its_normalisation_is_refused(cased_model, tmp_path):
-    content = tokenizer_json(cased_model, fairseq=False)
-    content["normalizer"] = None
+    content = tokenizer_json(cased_model, "sentencepiece")
+    content |= {"normalizer": None, "pre_tokenizer": {"type": "Metaspace"}}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"with 0 Precompiled; put the .model file next to it"):
         load_tokenizer(tmp_path)
@@ -183,7 +205,7 @@ def test_a_tokenizer_json_without_its_normalisation_is_refused(cased_model, tmp_
     ],
 )
 def test_another_pipeline_is_refused(cased_model, tmp_path, change, message):
-    content = tokenizer_json(cased_model, fairseq=False)
+    content = tokenizer_json(cased_model, "sentencepiece")
     if change == "l":
         content["normalizer"]["normalizers"][0]["pattern"] = {"String": "l"}
     elif change == "Prepend":
@@ -197,7 +219,7 @@ def test_another_pipeline_is_refused(cased_model, tmp_path, change, message):
 
 @pytest.mark.parametrize("number", [0, 7, 10**6, None])
 def test_an_unk_id_that_is_not_the_unknown_piece_is_refused(cased_model, tmp_path, number):
-    content = tokenizer_json(cased_model, fairseq=False)
+    content = tokenizer_json(cased_model, "sentencepiece")
     content["model"]["unk_id"] = number
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=f"place of its unknown piece.*unk_id={number}"):
@@ -226,7 +248,7 @@ def test_settings_beside_a_model_are_refused(cased_model, tmp_path, config, mess
     ],
 )
 def test_added_tokens_are_refused(cased_model, tmp_path, entry, message):
-    content = tokenizer_json(cased_model, fairseq=False)
+    content = tokenizer_json(cased_model, "sentencepiece")
     content["added_tokens"].append(entry)
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=f"WordPiece and byte-level BPE alone.*{message}"):

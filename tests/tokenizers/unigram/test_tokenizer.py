@@ -90,6 +90,17 @@ def test_fairseq_ids_are_those_of_xlm_r(multilingual, multilingual_model):
     assert t.pair_separators == 2
 
 
+def test_camembert_s_ids_are_its_own_five_and_the_model_s_after_its_unknown(multilingual_model):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=multilingual_model)
+    t = UnigramTokenizer(multilingual_model, layout="camembert")
+    assert t.vocabulary[:7:2] == ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED", "</s>"]
+    assert t.vocabulary_size == processor.get_piece_size() + 5  # 32,000 and 32,005 as published
+    expected = [[3 if i == 0 else i + 4 for i in row] for row in processor.encode(TEXTS)]
+    assert t.encode(TEXTS).to_list() == expected
+    assert (t.cls_id, t.pad_id, t.sep_id, t.unk_id) == (5, 1, 6, 3)
+    assert (t.mask_id, t.pair_separators) == (t.vocabulary_size - 1, 2)
+
+
 @pytest.fixture(scope="module")
 def deberta(deberta_model) -> UnigramTokenizer:
     return UnigramTokenizer(deberta_model, layout="deberta")
@@ -246,6 +257,7 @@ def test_save_and_load(name, request, tmp_path):
     [
         ("sentencepiece", "AlbertTokenizer"),
         ("fairseq", "XLMRobertaTokenizer"),
+        ("camembert", "CamembertTokenizer"),
         ("xlnet", "XLNetTokenizer"),
     ],
 )
@@ -276,7 +288,7 @@ def test_checksum_goes_by_everything_that_decides_ids(cased, cased_model, multil
 
 def test_errors(cased_model, multilingual_model, tmp_path):
     with pytest.raises(
-        ValueError, match=r"sentencepiece, fairseq, xlnet, deberta. Received: 'bert'"
+        ValueError, match=r"sentencepiece, fairseq, camembert, xlnet, deberta. Received: 'bert'"
     ):
         UnigramTokenizer(cased_model, layout="bert")
     with pytest.raises(ValueError, match=r"begin with <unk>, <s>, </s>. Received: .*<pad>"):
