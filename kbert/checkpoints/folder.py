@@ -12,7 +12,7 @@ from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.fairseq import checkpoint as fairseq
 from kbert.checkpoints.google import checkpoint as google
 from kbert.checkpoints.google import saved_model
-from kbert.checkpoints.huggingface import huggingface, weights
+from kbert.checkpoints.huggingface import huggingface, sentence_transformers, weights
 from kbert.checkpoints.keras_hub import checkpoint as keras_hub
 from kbert.checkpoints.keras_hub import model_h5
 from kbert.checkpoints.keys import ignoring
@@ -188,6 +188,17 @@ def _why_not(folder: Path) -> str:
             )
     if preset.ADAPTER_FILE in files:
         return f"{preset.ADAPTER_FILE} is of an adapter: see kbert.adapters.load_task."
+    if huggingface.ADAPTER_FILE in files:
+        return (
+            f"{huggingface.ADAPTER_FILE} is of an adapter without its model: load the model, then "
+            "the adapter by kbert.adapters.read_peft or read_adapterhub."
+        )
+    if sentence_transformers.MODULES_FILE in files:
+        return (
+            f"{sentence_transformers.MODULES_FILE} has the model in a folder of its own, as old "
+            "versions of sentence-transformers wrote it: SentenceTransformer(folder).save(other) "
+            "of a current one writes a folder that kbert reads."
+        )
     if "config.json" not in files and {*weights.FILES} & files:
         return "Weights alone do not say what model they are of: config.json is missing."
     return "The folder holds no model that kbert knows."

@@ -1,5 +1,6 @@
 """`kbert-convert` as it is typed."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,22 @@ def test_a_difference_ends_it_with_an_error(preset, tmp_path, capsys, monkeypatc
     with pytest.raises(SystemExit, match="does not compute what the source does"):
         program(f"--from={preset}", f"--to={tmp_path}/out", "--check")
     assert "NOT EQUAL" in capsys.readouterr().out
+
+
+def test_keys_that_say_nothing_are_ignored_by_name(preset, tmp_path, capsys):
+    program(f"--from={preset}", f"--to={tmp_path}/there", "--format=huggingface")
+    path = tmp_path / "there/config.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "house_style": 1, "use_flash_attn": True}))
+    typed = [sys.executable, "-m", "pipelines.convert", f"--from={tmp_path}/there"]
+    typed.append(f"--to={tmp_path}/out")
+    for more, there in (([], False), (["--ignore=house_style"], True)):
+        done = subprocess.run([*typed, *more], cwd=ROOT, capture_output=True, text=True)
+        assert (done.returncode == 0) is there, done.stderr
+        assert ("--ignore=house_style." in done.stderr) is not there
+        assert ("ignored, as asked: house_style" in done.stderr) is there
+        assert ("say nothing about the model: use_flash_attn" in done.stderr) is there
+    assert (tmp_path / "out/kbert.json").exists()
 
 
 @pytest.mark.parametrize(

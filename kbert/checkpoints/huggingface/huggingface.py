@@ -38,6 +38,7 @@ from kbert.tokenizers.protocol import TokenizerLike
 from kbert.types import Arrays, PathLike
 
 CONFIG_FILE = "config.json"
+ADAPTER_FILE = "adapter_config.json"  # of peft and of AdapterHub
 # Kinds of tasks whose rows transformers cuts at the tokenizer's `model_max_length`.
 _ON_ROWS = ("classify", "regress", "tag", "answer", "choose")
 
@@ -72,6 +73,12 @@ def read_folder(folder: Path) -> Checkpoint:
     content = read_json(folder / CONFIG_FILE)
     if (activation := sentence_transformers.activation(folder)) is not None:
         content["sentence_transformers"] = {"activation_fn": activation}  # as version 4 has it
+    if (folder / ADAPTER_FILE).is_file():
+        logging.warning(
+            "%s: the adapter of %s is not applied, as transformers would: "
+            "kbert.adapters.read_peft(model, folder) adds peft's",
+            *(folder, ADAPTER_FILE),
+        )
     checkpoint = import_model(content, read_weights(folder), str(folder))
     task = checkpoint.task or {}
     if task.get("kind") in _ON_ROWS:

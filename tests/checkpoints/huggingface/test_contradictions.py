@@ -10,6 +10,7 @@ from kbert.checkpoints import read_checkpoint
 from kbert.checkpoints.huggingface.architectures import identify
 from kbert.checkpoints.huggingface.config import read_labels
 from kbert.checkpoints.huggingface.huggingface import import_model
+from tests.harness import tiny_config
 
 SIZES = {
     "vocab_size": 20,
@@ -122,3 +123,22 @@ def test_classes_of_another_architecture_are_named(caplog):
 def test_names_of_classes_in_both_directions(content, labels, told, caplog):
     assert read_labels(content, 2, "there") == tuple(labels)
     assert ("`label2id` says otherwise" in caplog.text) is told
+
+
+def test_an_adapter_beside_a_model_is_told(tmp_path, caplog):
+    """transformers applies it; kbert reads the model alone."""
+    kbert.Encoder(tiny_config()).save_to_preset(tmp_path, "huggingface")
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    kbert.Encoder.from_preset(tmp_path)
+    assert "the adapter of adapter_config.json is not applied" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("file", "way"),
+    [("adapter_config.json", "read_peft"), ("modules.json", "SentenceTransformer")],
+)
+def test_a_folder_whose_model_lies_elsewhere_says_the_way(tmp_path, file, way):
+    modules = [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}]
+    (tmp_path / file).write_text(json.dumps(modules))
+    with pytest.raises(ValueError, match=rf"{file} (is|has) .*{way}"):
+        kbert.Encoder.from_preset(tmp_path)
