@@ -47,6 +47,7 @@ def test_a_difference_ends_it_with_an_error(preset, tmp_path, capsys, monkeypatc
     assert "NOT EQUAL" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_keys_that_say_nothing_are_ignored_by_name(preset, tmp_path, capsys):
     program(f"--from={preset}", f"--to={tmp_path}/there", "--format=huggingface")
     path = tmp_path / "there/config.json"
