@@ -390,7 +390,8 @@ def test_every_flag_is_of_text_of_tasks_or_of_both():
     both = defined - set(TEXT_FLAGS) - set(TASK_FLAGS)
     distillation = {"recipe", "teacher", "student", "num_layers", "init", "set", "temperature"}
     distillation |= {"term_weights", "layers", "preset_dir", "export_dir", "dry_run"}
-    distillation |= {"allow_changes", "task_module", "stride"}  # the last an alias of doc_stride
+    # The last an alias of doc_stride.
+    distillation |= {"allow_changes", "ignore", "task_module", "stride"}
     assert both - distillation <= set(Settings.names())
     assert len(TERMS) == 11
 

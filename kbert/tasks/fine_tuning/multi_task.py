@@ -67,7 +67,7 @@ class MultiTask(TrainStep, keras.Model):
         >>> data = {"praise": (texts, ["yes", "no"] * 4), "stars": (texts, [5, 1] * 4)}
         >>> history = multi.fit(data, epochs=1, batch_size=4, verbose=0)
         >>> sorted(multi.evaluate(data, verbose=0))[:3]
-        ['mean', 'praise_accuracy', 'praise_f1']
+        ['loss', 'mean', 'praise_accuracy']
     """
 
     repeats_paths = True  # of heads
