@@ -384,7 +384,7 @@ def test_every_flag_is_of_text_of_tasks_or_of_both():
         defined = set(flags.FLAGS) - before
         from kbert.experiments import LEARNING_RATES
 
-        assert flags.FLAGS.grid_learning_rates == [f"{rate:g}" for rate in LEARNING_RATES]
+        assert flags.FLAGS["grid_learning_rates"].value == [f"{rate:g}" for rate in LEARNING_RATES]
     assert not set(TEXT_FLAGS) & set(TASK_FLAGS)
     assert set(TEXT_FLAGS) | set(TASK_FLAGS) <= defined
     both = defined - set(TEXT_FLAGS) - set(TASK_FLAGS)
