@@ -42,7 +42,7 @@ def refuse_not_finite(outputs: Mapping[str, Any], what: str) -> None:
     """Raises ValueError, by name, where outputs are not finite.
 
     Args:
-        outputs: as for `not_finite`.
+        outputs: see `not_finite`.
         what: whose they are, for the message.
     """
     if bad := not_finite(outputs):

@@ -60,7 +60,7 @@ def rows_of(data: Any) -> Iterator[Any]:
     """The rows, one after the other: strings, tuples, lists of words, or dicts by column.
 
     Args:
-        data: as of `columns_of`.
+        data: see `columns_of`.
 
     Example:
         >>> list(rows_of({"first": ["a", "c"], "second": ["b", "d"]}))
@@ -93,7 +93,7 @@ def each_text(data: Any, what: str | None = None, start: int = 0) -> Iterator[st
     """The texts of any data, one after the other: its rows, or its column `text`.
 
     Args:
-        data: as of `columns_of`.
+        data: see `columns_of`.
         what: what an error calls the texts; None = texts.
         start: the number of the first in an error.
 
@@ -123,8 +123,8 @@ def column_or_rows(data: Any, names: Sequence[str] = ("text",)) -> Iterator[Any]
     """The values of one column, or the rows of data whose columns have no names.
 
     Args:
-        data: as of `columns_of`.
-        names: of the column; the first that is there is read.
+        data: see `columns_of`.
+        names: possible names of the column; the first that is there is read.
 
     Raises:
         ValueError: there are columns, and none of these.
@@ -182,7 +182,7 @@ def values_of(column: Any, name: str) -> list:
 
     Args:
         column: one value a row.
-        name: of the column, for messages.
+        name: the column's name, for messages.
 
     Raises:
         ValueError: it is no such thing.

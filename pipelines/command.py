@@ -44,7 +44,7 @@ def run(main: Callable[[list[str]], None], define_flags: Callable[[], None], doc
 
 
 def define_ignore_flag() -> None:
-    """Of the programs that read models of other libraries."""
+    """Flags of the programs that read models of other libraries."""
     flags.DEFINE_list(
         "ignore",
         [],

@@ -24,8 +24,8 @@ class DecoderConfig(TransformerConfig):
         intermediate_size: width inside the feed-forward part.
         max_positions: longest sequence, in tokens.
         activation: of the feed-forward part.
-        head_activation: of the dense layer of a "transformed" output, where it is another; None =
-            `activation`.
+        head_activation: activation of the dense layer of a "transformed" output, where it is
+            another; None = `activation`.
         dropout: rate on embeddings and on the output of each sub-layer.
         attention_dropout: rate on attention probabilities.
         layer_norm_epsilon: added to the variance.

@@ -50,8 +50,9 @@ class EncoderConfig(TransformerConfig):
             has 1. Layer `i` uses block `i * num_layer_groups // num_layers`.
         activation: of the feed-forward part and the masked-LM transform. "gelu" is the erf form,
             "gelu_tanh" the approximation that BERT's own code trained with.
-        head_activation: of the dense layers under the logits of heads, the masked-LM transform
-            among them, where it is another (RoBERTa's is always "gelu"); None = `activation`.
+        head_activation: activation of the dense layers under the logits of heads, the masked-LM
+            transform among them, where it is another (RoBERTa's is always "gelu"); None =
+            `activation`.
         dropout: rate on embeddings and on the output of each sub-layer.
         attention_dropout: rate on attention probabilities.
         layer_norm_epsilon: added to the variance. 1e-12 is BERT's, 1e-5 RoBERTa's.

@@ -21,7 +21,7 @@ def whole_numbers(x: Any, name: str = "ids") -> Any:
 
     Args:
         x: a tensor, or what has no type, which is returned as it is.
-        name: of the input, for the message.
+        name: the input's name, for the message.
 
     Raises:
         ValueError: floats of half precision.
@@ -53,9 +53,9 @@ def check_ids(name: str, ids: Any, rows: int) -> None:
     compiled code do not look.
 
     Args:
-        name: of the input, for the message.
+        name: the input's name, for the message.
         ids: integers, or floats that hold whole numbers.
-        rows: of the table.
+        rows: number of rows of the table.
 
     Raises:
         ValueError: an id below 0, from `rows` on, or between two whole numbers.

@@ -64,7 +64,7 @@ class Description:
     """A model in numbers; `print` shows it as a table.
 
     Attributes:
-        name: as passed; of a config, that of the published models that have it, or None.
+        name: the name passed; of a config, that of the published models that have it, or None.
         config: the encoder's config.
         parameters: of the encoder as published, its pooler included where it is released with one.
         pooler_parameters: the pooler's share of them.

@@ -47,7 +47,7 @@ def as_integers(
     Args:
         inputs: by name.
         rows: name -> rows of the table that its ids are of.
-        dtype: of vectors.
+        dtype: type of the vectors.
         vectors: names of inputs that are no integers.
 
     Raises:

@@ -164,7 +164,7 @@ class KerasModel(_Base):
 
 
 def quantize_hint(model: Any, mode: Any) -> str:
-    """What `quantize` is refused with."""
+    """The message with which `quantize` is refused."""
     return (
         "Keras' quantize rounds Keras' own layers, and a kbert model has none: nothing would "
         'change. task.export(folder, precision="int8") writes weights of 8 bits, also with '

@@ -77,7 +77,7 @@ class Listener(socket.socket):
     """A listening socket whose connections are counted.
 
     Args:
-        family: of the addresses.
+        family: the addresses' family.
         seats: where they are.
     """
 

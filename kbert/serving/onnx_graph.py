@@ -4,7 +4,6 @@ tf2onnx writes down all that TensorFlow does. Of the 507 operations of a MiniLM-
 sizes, cut them and join them, which takes a tenth of the time of a short text in 8 bits.
 """
 
-import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -130,7 +129,8 @@ def _fold_weights(model: Any, onnx: ModuleType) -> None:
     """Stores what is computed from weights alone, such as transposed kernels."""
     parts = graphs(model.graph)
     stored = {x.name: x for part in parts for x in part.initializer}
-    evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator
+    from onnx.reference import ReferenceEvaluator
+
     for part in parts:
         for node in list(part.node):
             given = {name for name in node.input if name}
@@ -139,7 +139,7 @@ def _fold_weights(model: Any, onnx: ModuleType) -> None:
                 continue
             arrays = {name: onnx.numpy_helper.to_array(stored[name]) for name in given}
             opset = {x.domain: x.version for x in model.opset_import}
-            found = evaluator(node, opsets=opset).run(None, arrays)
+            found = ReferenceEvaluator(node, opsets=opset).run(None, arrays)
             for name, array in zip(node.output, found, strict=True):
                 stored[name] = onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
                 part.initializer.append(stored[name])

@@ -7,7 +7,6 @@ of a kernel are made such that no sum is larger, whatever the inputs: see `_to_c
 Shapes: N vectors of K numbers, a kernel (K, M).
 """
 
-import importlib
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
@@ -72,7 +71,7 @@ def round_products(model: Any, onnx: ModuleType, largest: Mapping[str, np.ndarra
 
 
 def product_inputs(model: Any, onnx: ModuleType) -> list[str]:
-    """What is multiplied with kernels outside of loops, by name."""
+    """Values that are multiplied with kernels outside of loops, by name."""
     rounding = _Rounding(model, onnx)
     return sorted({node.input[0] for node, _ in rounding.products(rounding.parts[0])})
 
@@ -139,7 +138,7 @@ class _Rounding:
         self._limits: dict[str, float | None] = {}
 
     def products(self, part: Any) -> list[tuple[Any, tuple[str, bool]]]:
-        """Those with a kernel, and it."""
+        """Products with a kernel, each with it."""
         found = [(x, self._kernel(x)) for x in part.node if x.op_type == "MatMul"]
         return [(node, kernel) for node, kernel in found if kernel is not None]
 
@@ -281,7 +280,7 @@ class _Rounding:
         return min(1.01 * least, 0.0) if least >= _LOWEST else None
 
     def _unshaped(self, name: str) -> str:
-        """What a value is another shape of."""
+        """The value of which another is a reshape."""
         while (node := self._made_by.get(name)) is not None and node.op_type in _SHAPES:
             name = node.input[0]
         return name
@@ -291,7 +290,8 @@ class _Rounding:
 
     def _evaluate(self, made: Mapping[str, Any], source: str, output: str) -> np.ndarray:
         """What operations, by what they make, do to numbers from -20 to 20."""
-        evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator
+        from onnx.reference import ReferenceEvaluator
+
         opsets = {x.domain: x.version for x in self._model.opset_import}
         values: dict[str, Any] = {source: _GRID}
 
@@ -301,7 +301,7 @@ class _Rounding:
                 values[name] = self._onnx.numpy_helper.to_array(self._stored[name]).reshape(())
             elif name not in values:
                 given = {x: value(x) for x in made[name].input}
-                (values[name],) = evaluator(made[name], opsets=opsets).run(None, given)
+                (values[name],) = ReferenceEvaluator(made[name], opsets=opsets).run(None, given)
             return values[name]
 
         with np.errstate(all="ignore"):
@@ -319,7 +319,7 @@ class _Rounding:
         return codes, scale
 
     def _read_table(self, node: Any) -> list[Any]:
-        """What reads rows of a table of codes in the place of its rows."""
+        """Operations that read rows of a table of codes in the place of its rows."""
         (table, ids), output = node.input, node.output[0]
         codes, scale = f"{table}_rows", f"{table}_row_scale"
         if codes not in self._new:

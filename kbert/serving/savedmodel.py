@@ -145,7 +145,7 @@ def run_once(folder: str, signatures: Mapping[str, Signature]) -> None:
     """Loads a SavedModel as TensorFlow Serving does and asks each entry point with a request.
 
     Args:
-        folder: of the SavedModel.
+        folder: the SavedModel's folder.
         signatures: name -> entry point; those that have no texts to warm up with are not asked.
 
     Raises:

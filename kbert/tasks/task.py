@@ -158,7 +158,7 @@ class Task(TrainStep, keras.Model):
         """Adds the adapter "lora", as `kbert.adapters.add(task, "lora", rank=rank)` does.
 
         Args:
-            rank: of the products.
+            rank: rank of the products.
             **options: the adapter's: `alpha`, `targets`, ….
 
         Raises:

@@ -54,7 +54,7 @@ def check_has_keys(folder: Path, keys: Iterable[str], is_one: bool) -> None:
     """Raises unless keys that are to be ignored stand in the `config.json` of a folder.
 
     Args:
-        folder: of the model.
+        folder: the model's folder.
         keys: their names.
         is_one: whether it is one of Hugging Face's.
     """
@@ -140,7 +140,7 @@ def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Che
     torch.compile and DataParallel put before names.
 
     Args:
-        content: of `config.json`; without a `model_type`, as in old files, see `identify`.
+        content: what `config.json` holds; without a `model_type`, as in old files, see `identify`.
         arrays: name there -> array.
         source: where they are from, for messages.
 

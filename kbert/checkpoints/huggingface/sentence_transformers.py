@@ -209,8 +209,8 @@ def longest_row(folder: Path, max_positions: int, longest: Any = None) -> dict[s
     """The longest row as a task's setting, where it is shorter than the model's positions.
 
     Args:
-        folder: of the model.
-        max_positions: of the model.
+        folder: the model's folder.
+        max_positions: the model's limit.
         longest: what another file says; None = what the tokenizer's says (`max_len` until version
             2 of transformers), which since version 6 of sentence-transformers is always so.
 

@@ -10,7 +10,7 @@ class ElmoDescription:
     """A bidirectional language model in numbers; `print` shows it as a table.
 
     Attributes:
-        name: as passed; of a config, that of the published models that have it, or None.
+        name: the name passed; of a config, that of the published models that have it, or None.
         config: the model's.
         parameters: of the model, its softmax included where the config has one. The published
             weights have none.

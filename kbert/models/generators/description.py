@@ -11,7 +11,7 @@ class GeneratorDescription:
     """A model that writes text in numbers; `print` shows it as a table.
 
     Attributes:
-        name: as passed; of a config, that of the published models that have it, or None.
+        name: the name passed; of a config, that of the published models that have it, or None.
         config: the model's.
         parameters: of the model; its output matrix is the token table.
         tokenizer: the kind of its tokenizer; None for a config of one's own.

@@ -210,7 +210,7 @@ class TextEmbedder(FineTuningTask):
         return {**super().parts, **own}
 
     def as_table(self, data: Any, labels: Any = None) -> Table:
-        """As of `FineTuningTask`; tuples of three texts are triplets."""
+        """See `FineTuningTask`; tuples of three texts are triplets."""
         return as_table(data, labels, triplets=True)
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:

@@ -121,7 +121,7 @@ def check_several(names: Sequence[str], task: str) -> None:
     """Raises ValueError for a single class, whose probability is 1 whatever the text.
 
     Args:
-        names: of the classes.
+        names: the classes' names.
         task: its class, for the message.
     """
     if len(names) < 2:

@@ -1,4 +1,4 @@
-"""What each example of a table counts in the loss."""
+"""Weights of examples in the loss."""
 
 import dataclasses
 import math
@@ -35,7 +35,7 @@ def check_column(table: Table, name: str | None, columns: Columns) -> None:
 
     Args:
         table: the training data.
-        name: of the column of weights; None = no weights.
+        name: the column of weights; None = no weights.
         columns: those of the task.
 
     Raises:
@@ -59,7 +59,7 @@ def example_weights(table: Table, name: str) -> np.ndarray:
 
     Args:
         table: with that column, of numbers, which may be written out as a file has them.
-        name: of the column.
+        name: the column's name.
 
     Raises:
         ValueError: a value that is no finite number of 0 or more, by its row; or all are 0.

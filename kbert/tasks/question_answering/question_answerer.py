@@ -153,7 +153,7 @@ class QuestionAnswerer(FineTuningTask):
         return super().fit(table, **options)
 
     def as_table(self, data: Any, labels: Any = None) -> Table:
-        """As of `FineTuningTask`; pairs are questions and contexts."""
+        """See `FineTuningTask`; pairs are questions and contexts."""
         return _questions(as_table(data, labels))
 
     @classmethod

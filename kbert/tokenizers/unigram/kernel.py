@@ -137,7 +137,7 @@ class UnigramKernel:
 
     @cached_property
     def _character_model(self) -> tuple[bytes, int]:
-        """What splits into characters, and the id of its space. Made on first use."""
+        """The tokenizer that splits into characters, and the id of its space. Made on first use."""
         model, known = character_model(self._proto, self._stand_ins)
         return model, _FIRST_CHARACTER + known.index(SPACE)
 
@@ -185,7 +185,7 @@ class UnigramKernel:
             ids: (B, None) pieces, each run of unknown characters one.
             first: (P,) the first character of each.
             last: (P,) the character after its last.
-            characters: of the same texts.
+            characters: the characters of the same texts.
         """
         is_unknown = ids.values == self._unk_id
         begins = tf.gather(characters.first_signs, first)

@@ -131,7 +131,7 @@ class BestWeights:
         self.loss = state.get("loss", -math.inf)
 
     def _rank(self, value: float, loss: float) -> tuple[float, float]:
-        """What is larger for better weights."""
+        """Rank of an evaluation: larger for better weights."""
         numbers = (value if self.mode == "max" else -value, -loss)
         value, loss = (-math.inf if math.isnan(x) else x for x in numbers)
         return value, loss

@@ -67,7 +67,7 @@ def identify(content: Mapping[str, Any], source: str, names: Collection[str] = (
     Args:
         content: of `config.json`.
         source: where it is from, for the messages.
-        names: of the weights.
+        names: the weights' names.
 
     Raises:
         ValueError: kbert does not read that architecture, or nothing tells BERT from RoBERTa.

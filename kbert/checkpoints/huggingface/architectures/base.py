@@ -190,7 +190,7 @@ class Architecture:
         return self.pooler_activations[0]
 
     def head_activation(self, content: Mapping[str, Any], source: str) -> str | None:
-        """Of the dense layers under the logits of heads; None = the encoder's."""
+        """Activation of the dense layers under the logits of heads; None = the encoder's."""
         return self.masked_lm_activation
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
