@@ -105,8 +105,11 @@ def tiny_inputs(config: EncoderConfig, batch=3, length=12, seed=0) -> dict[str, 
     rng = np.random.default_rng(seed)
     columns = np.arange(length)
     lengths = np.linspace(length, max(1, length // 3), batch).astype(int)[:, None]
+    ids = rng.integers(0, config.vocabulary_size, (batch, length))
+    if getattr(config, "padding_id", None) is not None:
+        ids[:, 2:4] = config.padding_id  # within the texts
     inputs = {
-        "token_ids": rng.integers(0, config.vocabulary_size, (batch, length)),
+        "token_ids": ids,
         "padding_mask": np.broadcast_to(columns < lengths, (batch, length)),
     }
     if config.num_segments:

@@ -144,7 +144,7 @@ class Embeddings(keras.layers.Layer):
             ValueError: a sequence that is too long, or segment ids where there are no segments.
         """
         x = self._summed(token_ids, segment_ids, places)
-        return x if self.norm is None else self.norm(x)
+        return ops.cast(x, self.compute_dtype) if self.norm is None else self.norm(x)
 
     def _summed(
         self, token_ids: Tensor, segment_ids: Tensor | None = None, places: Tensor | None = None
@@ -203,7 +203,7 @@ class Embeddings(keras.layers.Layer):
 
     def _position_table(self) -> Tensor:
         if self.positions != "learned":
-            return ops.cast(self.position, self.compute_dtype)
+            return ops.cast(self.position, self.variable_dtype)  # as the rows of the other tables
         if self._base is None:
             return self.position
         return self.position + ops.stop_gradient(self._base().position)

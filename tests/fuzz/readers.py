@@ -242,7 +242,7 @@ def read_requests(folder: Path) -> None:
         inputs = ENTRIES[path.name.partition(".")[0]]
         entry = types.SimpleNamespace(name="entry", inputs=inputs, is_rows=True)
         try:
-            json_rows.read_inputs(json_rows.parse(path.read_bytes()), entry)
+            json_rows.read_inputs(json_rows.parse(path.read_bytes()), entry, 100)
         except Refused as error:
             refused = error
     if refused is not None:

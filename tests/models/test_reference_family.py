@@ -196,7 +196,9 @@ def test_gradients_equal_hugging_face(model_type, values):
     ours = gradients(our_loss, named_weights(encoder, "encoder"))
     # Trigrams read the row of padding, to which PyTorch gives no gradient.
     ours["encoder/embeddings/token"][0] = 0
-    expected = import_model(model.config.to_dict(), theirs, "the reference").arrays
+    expected = dict(import_model(model.config.to_dict(), theirs, "the reference").arrays)
+    for found in (ours, expected):
+        found.pop("encoder/embeddings/padding", None)
     assert_gradients_close(ours, expected)
 
 

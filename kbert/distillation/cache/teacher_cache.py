@@ -87,7 +87,7 @@ class TeacherCache:
         # A few bytes more, and the stage that trains the head finds its targets in the cache.
         self._has_heads = reads_heads or type(student) is type(teacher)
         self._returned = outputs.returned(of_tokens)
-        self._forward = inference.compiled(self._outputs, *teacher.parts.values())
+        self._forward = inference.compiled(self._outputs, *teacher.parts.values(), check=False)
 
     def size(self, rows: Rows) -> CacheSize:
         """The size on disk of the rows of a table."""

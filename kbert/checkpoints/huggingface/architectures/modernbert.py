@@ -185,7 +185,7 @@ class ModernBert(Architecture):
     def _window(self, content: Mapping[str, Any], max_positions: Any) -> Any:
         """Twice what a token sees on either side: of an odd window half is rounded down."""
         window = content.get("local_attention", 128)
-        if not isinstance(window, int):
+        if not isinstance(window, int) or not isinstance(max_positions, int):
             return window
         return clipped(window // 2 * 2, 2 * max_positions)
 
