@@ -77,7 +77,7 @@ class TokenLogits(keras.layers.Layer):
         # In float32 under any policy: a product that gives bfloat16 would round each logit to
         # eight bits. It costs a few percent of a training step.
         x = ops.cast(ops.reshape(x, (-1, x.shape[-1])), "float32")
-        logits = self._product(x) + self.bias
+        logits = self._product(x) + ops.cast(self.bias, "float32")
         return ops.reshape(logits, (batch, places, self.config.vocabulary_size))
 
 
