@@ -262,6 +262,7 @@ LOCAL = {
     "kbert/tasks/exported.py",  # a folder that was made here
     "kbert/tasks/tensorflow_copy.py",  # modules
     "kbert/text/documentation.py",  # what Python has installed
+    "kbert/tokenizers/unigram/model.py",  # in a folder that was made here
     "kbert/training/run/log.py",  # cuts a local file where another is written again
     "kbert/visualization/attention_page.py",  # files of the package
     "pipelines/answering.py",  # /dev
