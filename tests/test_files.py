@@ -256,7 +256,6 @@ LOCAL = {
     "kbert/serving/exported.py",  # likewise
     "kbert/serving/litert.py",  # in a folder that was made here
     "kbert/serving/onnx_text.py",  # likewise
-    "kbert/serving/openvino_text.py",
     "kbert/serving/savedmodel.py",  # a folder that is renamed at once
     "kbert/serving/text_graphs.py",  # a folder that was made here
     "kbert/tasks/exported.py",  # a folder that was made here
