@@ -15,6 +15,11 @@ from kbert.tokenizers.base import Pieces
 
 # White space as Unicode has it (and so Python and Hugging Face); RE2's \s is ASCII's.
 WHITE_SPACE = r"\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}"
+# Characters of words: `\w` as Unicode has it (UTS 18, annex C), and so Hugging Face.
+_IN_WORDS = (
+    r"[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}"
+    r"\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}]"
+)
 # No valid UTF-8 holds this byte, and no class of RE2's matches it.
 CUT = b"\xff"
 
@@ -40,13 +45,24 @@ class TokenSegments:
         tokens: token -> id.
         takes_space: the token that takes the white space before it, None for none.
         spaces: a pattern of characters for each of which a space in a token stands.
+        single_words: those of the tokens that are text where a character of a word is beside them.
+        alone: a pattern of characters that are words by themselves.
     """
 
     def __init__(
-        self, tokens: Mapping[str, int], takes_space: str | None, spaces: str = " "
+        self,
+        tokens: Mapping[str, int],
+        takes_space: str | None,
+        spaces: str = " ",
+        *,
+        single_words: Collection[str] = (),
+        alone: str | None = None,
     ) -> None:
         longest_first = sorted(tokens, key=lambda token: (-len(token), token))
         self._pattern = "|".join(re.escape(t).replace("\\ ", spaces) for t in longest_first)
+        whole = [t for t in longest_first if t in single_words]
+        self._single_words = "|".join(re.escape(t).replace("\\ ", spaces) for t in whole)
+        self._alone = alone
         self._spaces = spaces
         self._takes_space = None if takes_space is None else tokens[takes_space]
         with tf.init_scope(), tf.device("CPU"):
@@ -71,11 +87,10 @@ class TokenSegments:
 
     def _cut(self, texts: tf.Tensor) -> _Cut:
         segments = split_at(texts, self._pattern)
+        if self._single_words:
+            segments = self._with_parts_of_words_as_text(segments)
         flat = segments.flat_values
-        in_text = tf.range(tf.size(flat, tf.int64)) - tf.repeat(
-            segments.row_starts(), segments.row_lengths()
-        )
-        is_token = in_text % 2 == 1
+        is_token = _index_in_row(segments) % 2 == 1
         tokens = tf.boolean_mask(flat, is_token)
         written = tf.strings.regex_replace(tokens, self._spaces, " ")
         token_ids = tf.gather(self._ids, tf.searchsorted(self._hashes, fingerprints(written)))
@@ -95,6 +110,39 @@ class TokenSegments:
         begins -= tf.repeat(text_starts, segments.row_lengths())
         token_bytes = tf.boolean_mask(num_bytes, is_token)
         return _Cut(rest, begins, is_token, token_ids, token_bytes, segments.row_splits)
+
+    def _with_parts_of_words_as_text(self, segments: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Segments with those tokens joined to the text around them that must be words and are not.
+
+        Args:
+            segments: (B, None) in turn text and token, text first and last.
+        """
+        flat, index = segments.flat_values, _index_in_row(segments)
+        to_end = tf.repeat(segments.row_lengths(), segments.row_lengths()) - 1 - index
+        # An empty text between two tokens has no characters: the next token's count.
+        before = tf.where(index >= 3, tf.roll(flat, 2, 0), "") + tf.roll(flat, 1, 0)
+        after = tf.roll(flat, -1, 0) + tf.where(to_end >= 3, tf.roll(flat, -2, 0), "")
+        touches = self._is_in_word(before, "(?s).*{}") | self._is_in_word(after, "(?s){}.*")
+        single = tf.strings.regex_full_match(flat, self._single_words)
+        is_token = (index % 2 == 1) & ~(single & touches)
+        begins = is_token | tf.roll(is_token, 1, 0) | (index == 0)
+        num_begins = tf.cumsum(tf.pad(tf.cast(begins, tf.int64), [[1, 0]]))  # (S + 1,)
+        joined = tf.strings.unsorted_segment_join(flat, num_begins[1:] - 1, num_begins[-1])
+        row_splits = tf.gather(num_begins, segments.row_splits)
+        return tf.RaggedTensor.from_row_splits(joined, row_splits, validate=False)
+
+    def _is_in_word(self, texts: tf.Tensor, place: str) -> tf.Tensor:
+        """Whether the character at one end of a text is of a word that others are in too."""
+        found = tf.strings.regex_full_match(texts, place.format(_IN_WORDS))
+        if self._alone is None:
+            return found
+        return found & ~tf.strings.regex_full_match(texts, place.format(self._alone))
+
+
+def _index_in_row(rows: tf.RaggedTensor) -> tf.Tensor:
+    """(S,) int64, the place of every value in its row."""
+    starts = tf.repeat(rows.row_starts(), rows.row_lengths())
+    return tf.range(tf.size(rows.flat_values, tf.int64)) - starts
 
 
 def _uncut(texts: tf.Tensor) -> _Cut:

@@ -19,7 +19,7 @@ _PUNCTUATION = r"[!-/:-@\[-`{-~\p{P}]"
 SPACES = r"[\t\n\r\p{Zs}]"
 _DELIMITER = rf"{SPACES}+|{_PUNCTUATION}"
 # The blocks that BERT splits into characters (`_is_chinese_char` in tokenization.py).
-_CHINESE = (
+CHINESE = (
     r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}"
     r"\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{2F800}-\x{2FA1F}]"
 )
@@ -33,7 +33,7 @@ def space_words(texts: tf.Tensor, split_chinese: bool) -> tf.Tensor:
         >>> space_words(tf.constant("it's"), True).numpy()
         b"it ' s"
     """
-    alone = f"{_PUNCTUATION}|{_CHINESE}" if split_chinese else _PUNCTUATION
+    alone = f"{_PUNCTUATION}|{CHINESE}" if split_chinese else _PUNCTUATION
     return tf.strings.regex_replace(texts, alone, r" \0 ")
 
 
@@ -51,7 +51,7 @@ def split_words(
         [[b'it', b"'", b's', b'1', b'.']]
     """
     return tf_text.regex_split_with_offsets(
-        texts, f"{_DELIMITER}|{_CHINESE}", f"{_PUNCTUATION}|{_CHINESE}"
+        texts, f"{_DELIMITER}|{CHINESE}", f"{_PUNCTUATION}|{CHINESE}"
     )
 
 

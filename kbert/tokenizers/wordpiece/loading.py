@@ -129,11 +129,6 @@ def _with_added_tokens(
     named = sorted(folder.specials_without_role() - {*roles, *listed})
     for entry in sorted(added, key=lambda entry: entry["id"]):
         token, number = entry["content"], ids.setdefault(entry["content"], entry["id"])
-        if entry.get("single_word"):
-            raise ValueError(
-                "Added tokens are found wherever they stand, within words too. "
-                f"Received: {token!r} with single_word in {folder.path}"
-            )
         if number > len(pieces):
             raise ValueError(
                 "Added tokens follow each other behind the vocabulary, without gaps. "
@@ -149,7 +144,18 @@ def _with_added_tokens(
         for entry in added
         if entry.get("normalized", not entry.get("special", entry["content"] in specials))
     ]
-    found = {"added_tokens": [*listed, *named], "normalized_tokens": late}
+    single = [entry["content"] for entry in added if entry.get("single_word")]
+    words = {*(folder.full.get("model") or {}).get("vocab", {})}
+    if both := sorted(token for token in words.intersection(single) if token.isalnum()):
+        raise ValueError(
+            "A token that is found as a word of its own (single_word) is no word piece besides. "
+            f"Received: {both[0]!r} as both in {folder.path / 'tokenizer.json'}"
+        )
+    found = {
+        "added_tokens": [*listed, *named],
+        "normalized_tokens": late,
+        "single_word_tokens": single,
+    }
     return pieces, {name: tokens for name, tokens in found.items() if tokens}
 
 

@@ -15,7 +15,12 @@ from kbert.tokenizers.offsets import given_ranges, original_ranges
 from kbert.tokenizers.token_segments import TokenSegments, check_added_tokens
 from kbert.tokenizers.wordpiece.characters import CharacterRules, character_rules
 from kbert.tokenizers.wordpiece.decoding import join_pieces
-from kbert.tokenizers.wordpiece.kernel import MAX_WORD_CHARACTERS, SPACES, WordPieceKernel
+from kbert.tokenizers.wordpiece.kernel import (
+    CHINESE,
+    MAX_WORD_CHARACTERS,
+    SPACES,
+    WordPieceKernel,
+)
 from kbert.tokenizers.wordpiece.tokenizer_json import added_entry, tokenizer_json
 from kbert.tokenizers.wordpiece.vocab_txt import (
     FAIRSEQ_TOKENS,
@@ -55,11 +60,14 @@ class WordPieceTokenizer(Tokenizer):
         normalized_tokens: those of the added tokens that are looked for in the normalised text, so
             that for an uncased model "covid" is found in "COVID". (Hugging Face's
             `AddedToken(normalized=True)`, its default of a token that is not special.)
+        single_word_tokens: those of the added tokens that are found only where no letter, digit or
+            underscore is beside them, as AraBERT's "[رابط]". (`AddedToken(single_word=True)`.)
         max_word_characters: longer words are the unknown token. Google's code has 200, Hugging
             Face's 100, which its tokenizer.json says.
 
     Where it differs from Google's code: characters that one side's Unicode tables do not know yet
-    (Google's code goes by those of the Python that runs it).
+    (Google's code goes by those of the Python that runs it). Where Hugging Face differs from it: a
+    single-word token of letters alone is also a word piece to who reads the vocab.txt saved here.
 
     Example:
         >>> tokenizer = WordPieceTokenizer(
@@ -82,6 +90,7 @@ class WordPieceTokenizer(Tokenizer):
         special_tokens_in_text: bool = False,
         added_tokens: Sequence[str] = (),
         normalized_tokens: Sequence[str] = (),
+        single_word_tokens: Sequence[str] = (),
         max_word_characters: int = MAX_WORD_CHARACTERS,
     ) -> None:
         if type(max_word_characters) is not int or max_word_characters < 1:
@@ -106,10 +115,13 @@ class WordPieceTokenizer(Tokenizer):
         whole = set(added_tokens)
         self.continuation = np.array([p.startswith("##") and p not in whole for p in vocabulary])
         check_added_tokens(vocabulary, tokens, added_tokens, (), None)
-        if others := sorted(set(normalized_tokens).difference(added_tokens)):
-            raise ValueError(f"`normalized_tokens` must be added tokens. Received: {others[0]!r}")
-        self.added_tokens = sorted(set(added_tokens), key=self._id_of.__getitem__)
+        named = {"normalized_tokens": normalized_tokens, "single_word_tokens": single_word_tokens}
+        for name, chosen in named.items():
+            if others := sorted(set(chosen) - whole):
+                raise ValueError(f"`{name}` must be added tokens. Received: {others[0]!r}")
+        self.added_tokens = sorted(whole, key=self._id_of.__getitem__)
         self.normalized_tokens = sorted(set(normalized_tokens), key=self._id_of.__getitem__)
+        self.single_word_tokens = sorted(set(single_word_tokens), key=self._id_of.__getitem__)
         early = whole.difference(normalized_tokens).union(tokens if special_tokens_in_text else ())
         self._in_given = self._segments(early)
         self._in_normal = self._segments(self.normalized_tokens)
@@ -129,7 +141,16 @@ class WordPieceTokenizer(Tokenizer):
         written = dict(zip(late, map(bytes.decode, normal), strict=True))
         ids = {written.get(token, token): self._id_of[token] for token in tokens}
         ids.pop("", None)  # of marks alone nothing is left to be found
-        return TokenSegments(ids, None, SPACES if late else " ") if ids else None
+        if not ids:
+            return None
+        return TokenSegments(
+            ids,
+            None,
+            SPACES if late else " ",
+            single_words={written.get(t, t) for t in self.single_word_tokens if t in tokens},
+            # Hugging Face's normaliser has put spaces around them by then.
+            alone=CHINESE if late and self.split_chinese else None,
+        )
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments; those younger than the first corpora where they are used."""
@@ -143,6 +164,7 @@ class WordPieceTokenizer(Tokenizer):
         younger: dict[str, Any] = {
             "added_tokens": list(self.added_tokens),
             "normalized_tokens": list(self.normalized_tokens),
+            "single_word_tokens": list(self.single_word_tokens),
         }
         if self.max_word_characters != MAX_WORD_CHARACTERS:
             younger["max_word_characters"] = self.max_word_characters
@@ -150,16 +172,21 @@ class WordPieceTokenizer(Tokenizer):
 
     def _options(self) -> dict[str, Any]:
         settings = self.settings
-        for name in ("added_tokens", "normalized_tokens"):
+        for name in ("added_tokens", "normalized_tokens", "single_word_tokens"):
             settings.pop(name, None)
         named = {CONFIG_KEYS.get(name, name): value for name, value in settings.items()}
         if self.added_tokens:
             named["added_tokens_decoder"] = {
-                str(self._id_of[token]): added_entry(token, token in self.normalized_tokens)
-                for token in self.added_tokens
+                str(self._id_of[token]): self._added_entry(token) for token in self.added_tokens
             }
         name = "MPNetTokenizer" if self.pair_separators == 2 else "BertTokenizer"
         return {"tokenizer_class": name, **named}
+
+    def _added_entry(self, token: str) -> dict[str, Any]:
+        """An added token as Hugging Face's files have it, but for its id."""
+        return added_entry(
+            token, token in self.normalized_tokens, single_word=token in self.single_word_tokens
+        )
 
     def tokenizer_json(self) -> bytes:
         """What Hugging Face's tokenizer.json says of it, with nothing put around texts."""
@@ -168,7 +195,7 @@ class WordPieceTokenizer(Tokenizer):
             self.vocabulary,
             unk_token=self.unk_token,
             special_tokens=sorted(whole, key=self.token_to_id),
-            added_tokens={token: token in self.normalized_tokens for token in self.added_tokens},
+            added_tokens=[self._added_entry(token) for token in self.added_tokens],
             lowercase=self.lowercase,
             strip_accents=self.strip_accents,
             split_chinese=self.split_chinese,

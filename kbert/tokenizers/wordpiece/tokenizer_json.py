@@ -10,7 +10,7 @@ def tokenizer_json(
     *,
     unk_token: str,
     special_tokens: Sequence[str],
-    added_tokens: Mapping[str, bool],
+    added_tokens: Sequence[Mapping[str, Any]],
     lowercase: bool,
     strip_accents: bool | None,
     split_chinese: bool,
@@ -22,7 +22,7 @@ def tokenizer_json(
         vocabulary: the pieces in the order of their ids.
         unk_token: one of them.
         special_tokens: those that are kept whole inside a text.
-        added_tokens: others that are -> whether they are looked for in the normalised text.
+        added_tokens: entries of others that are, without their ids (`added_entry`).
         lowercase: see `kbert.WordPieceTokenizer`, as the next two.
         strip_accents: None = as `lowercase`.
         split_chinese: every Chinese character is a word.
@@ -30,7 +30,7 @@ def tokenizer_json(
 
     Example:
         >>> found = tokenizer_json(["[UNK]", "pen"], unk_token="[UNK]", special_tokens=[],
-        ...                        added_tokens={}, lowercase=True, strip_accents=None,
+        ...                        added_tokens=[], lowercase=True, strip_accents=None,
         ...                        split_chinese=True, max_word_characters=200)
         >>> json.loads(found)["model"]["vocab"]
         {'[UNK]': 0, 'pen': 1}
@@ -38,7 +38,7 @@ def tokenizer_json(
     ids = {piece: number for number, piece in enumerate(vocabulary)}
     found = [
         *({"id": ids[t], **added_entry(t, False, special=True)} for t in special_tokens),
-        *({"id": ids[t], **added_entry(t, late)} for t, late in added_tokens.items()),
+        *({"id": ids[entry["content"]], **entry} for entry in added_tokens),
     ]
     content: dict[str, Any] = {
         "version": "1.0",
@@ -66,7 +66,9 @@ def tokenizer_json(
     return json.dumps(content, ensure_ascii=False).encode()
 
 
-def added_entry(token: str, normalized: bool, *, special: bool = False) -> dict[str, Any]:
+def added_entry(
+    token: str, normalized: bool, *, special: bool = False, single_word: bool = False
+) -> dict[str, Any]:
     """A token that is found in texts, as Hugging Face's files have it, but for its id."""
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": normalized}
-    return {"content": token, **flags, "special": special}
+    flags = {"lstrip": False, "rstrip": False, "normalized": normalized, "special": special}
+    return {"content": token, "single_word": single_word, **flags}

@@ -4,7 +4,9 @@ import json
 
 import pytest
 import tensorflow as tf
-from transformers import AutoTokenizer, BertTokenizerFast
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AddedToken, AutoTokenizer, BertTokenizerFast
 
 from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer, load_tokenizer, save_vocabulary
 
@@ -75,7 +77,6 @@ def test_in_a_graph_and_of_an_empty_batch(theirs):
 @pytest.mark.parametrize(
     ("added", "message"),
     [
-        ({"9": {"content": "covid", "single_word": True}}, "within words too.*'covid' with single"),
         ({"99": {"content": "covid"}}, "without gaps.*'covid' with the id 99 behind 13 pieces"),
     ],
 )
@@ -90,10 +91,67 @@ def test_settings_that_do_not_fit():
     for settings, message in (
         ({"added_tokens": ["dog"]}, "must be pieces of the vocabulary.*'dog'"),
         ({"added_tokens": ["[MASK]"]}, r"special or added.*'\[MASK\]'"),
-        ({"normalized_tokens": ["pen"]}, "must be added tokens. Received: 'pen'"),
+        ({"normalized_tokens": ["pen"]}, "`normalized_tokens` must be added tokens.*'pen'"),
+        ({"single_word_tokens": ["pen"]}, "`single_word_tokens` must be added tokens.*'pen'"),
     ):
         with pytest.raises(ValueError, match=message):
             WordPieceTokenizer(VOCABULARY, **settings)
+
+
+def single_words(folder, *, normalized):
+    """A folder with tokens that are words of their own, and one that is found within words too."""
+    save_vocabulary(VOCABULARY, folder / "vocab.txt")
+    tokenizer = BertTokenizerFast(str(folder / "vocab.txt"))
+    single = [
+        AddedToken(text, single_word=True, normalized=normalized)
+        for text in ("[رابط]", "covid", "pen pen", "vi")
+    ]
+    tokenizer.add_tokens([*single, AddedToken("<u>", normalized=normalized)])
+    tokenizer.save_pretrained(folder / "theirs")
+    return folder / "theirs"
+
+
+TOUCHING = [
+    *("a [رابط] pen", "[رابط]pen", "a[رابط]", "[رابط][رابط]", "[رابط],[رابط]", "رابط[رابط]", "vi"),
+    *("vivi", "vi<u>vi", "<u>vi", "vi<u>", "pen pen", "pen penpen", "a pen pen", "apen pen", "vi-a"),
+    *("covid_19", "COVID-19", "vi1", "vi\u0301", "①vi", "ⓐvi", "vi\u200d", "\u4e00vi", "vi\u4e00"),
+    *("covid vi", "covi", "", " vi "),
+]
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_words_of_their_own_are_found_as_there(tmp_path, normalized):
+    folder = single_words(tmp_path, normalized=normalized)
+    reference, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
+    assert {*ours.single_word_tokens} == {"[رابط]", "covid", "pen pen", "vi"}
+
+    def check(texts):
+        wanted = [reference(text, add_special_tokens=False).input_ids for text in texts]
+        assert ours.encode(texts).to_list() == wanted
+
+    check(TOUCHING)
+    ours.save(tmp_path / "ours")
+    assert load_tokenizer(tmp_path / "ours").get_config() == ours.get_config()
+    again = AutoTokenizer.from_pretrained(tmp_path / "ours")
+    for text in ("a [رابط] pen", "[رابط]pen", "a[رابط]", "pen pen", "pen penpen", "vi", "covid vi"):
+        assert again(text).input_ids == reference(text).input_ids
+
+    parts = st.sampled_from(["pen", "vi", "[رابط]", "<u>", "a", " ", "-", "é", "\u0301", "一", "_", "7"])
+
+    @given(st.lists(st.lists(parts, max_size=8).map("".join), min_size=1, max_size=4))
+    def any_texts(texts):
+        check(texts)
+
+    any_texts()
+
+
+def test_a_word_of_its_own_that_is_a_piece_too_is_refused(tmp_path):
+    save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
+    tokenizer = BertTokenizerFast(str(tmp_path / "vocab.txt"))
+    tokenizer.add_tokens(AddedToken("pen", single_word=True))
+    tokenizer.save_pretrained(tmp_path / "theirs")
+    with pytest.raises(ValueError, match="no word piece besides. Received: 'pen' as both"):
+        load_tokenizer(tmp_path / "theirs")
 
 
 def test_a_token_of_marks_alone_is_in_no_normalised_text():
