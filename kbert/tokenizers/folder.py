@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from absl import logging
+
 from kbert.files import Path
 from kbert.json_file import read_json
 
@@ -218,30 +220,49 @@ class TokenizerFolder:
                 f"Received: {token!r} in {self.path}, and {reason}"
             )
 
-    def check_template(self, tokenizer: Any) -> None:
-        """Checks the rows of an encoder: CLS A SEP and CLS A SEP B SEP, or XLNet's A SEP B SEP CLS.
+    def check_rows(self, tokenizer: Any, *, own_template: bool = False) -> None:
+        """Checks what the files say of an encoder's rows against what is made of them here.
 
-        A template that says nothing of pairs has "A B" for them, which no encoder learned from.
+        These are CLS A SEP and CLS A SEP B SEP, or XLNet's A SEP B SEP CLS, cut at their end. A
+        template that says nothing of pairs has "A B" for them, which no encoder learned from.
+        `add_bos_token` and `add_eos_token` change nothing, as in transformers 5.
 
         Args:
             tokenizer: made of these files. One without a mask is no encoder's, and decoders have
                 rows of their own.
+            own_template: transformers makes the template of the tokenizer's class, whatever
+                tokenizer.json says.
 
         Raises:
-            ValueError: tokenizer.json's post-processor puts other tokens around texts.
+            ValueError: tokenizer.json's post-processor puts other tokens around texts, or none; or
+                texts are cut at their beginning.
         """
         cls, sep = tokenizer.cls_token, tokenizer.sep_token
         if None in (cls, sep, tokenizer.mask_token):
             return
-        step = self.full.get("post_processor")
+        cut = (self.full.get("truncation") or {}).get("direction", "Right").lower()
+        if (side := self.config.get("truncation_side", cut)) != "right":
+            raise ValueError(
+                "An encoder's texts are cut at their end. "
+                f"Received: truncation_side={side!r} in {self.path}"
+            )
+        second = 1 if own_template else None  # segment of a pair's B, as far as the files say it
+        step = None if own_template else self.full.get("post_processor")
+        if not (own_template or step) and self._runs_tokenizer_json():
+            raise ValueError(
+                f"Texts of an encoder stand between {cls} and {sep}. Received: no post_processor "
+                f"in {self.path / 'tokenizer.json'}, which puts nothing around them"
+            )
         for each in _steps(step, "processors") if step else []:
             kind = each.get("type")
             if kind in ("BertProcessing", "RobertaProcessing"):
                 ends = [each["cls"][0], "A", each["sep"][0]]
                 between = [each["sep"][0]] * (1 if kind == "BertProcessing" else 2)
                 single, pair = ends, [*ends[:-1], *between, "B", ends[-1]]
+                second = 1 if kind == "BertProcessing" else 0
             elif kind == "TemplateProcessing":
                 single, pair = (_names_in(each.get(name)) for name in ("single", "pair"))
+                second = max(_types_in(each.get("pair")), default=0)
             else:  # ByteLevel moves offsets alone
                 continue
             between = [sep] * tokenizer.pair_separators
@@ -255,6 +276,33 @@ class TokenizerFolder:
                     f"{' '.join(map(str, usual[1]))}; no other tokens are put around texts. "
                     f"Received: post_processor {shown} in {self.path / 'tokenizer.json'}"
                 )
+        self._say_segments(0 if tokenizer.pair_separators == 2 else second)
+
+    def _runs_tokenizer_json(self) -> bool:
+        """Whether these are an encoder's files of a class that adds nothing to tokenizer.json."""
+        name = (self.config.get("tokenizer_class") or "").removesuffix("Fast")
+        return (
+            name in ("PreTrainedTokenizer", "TokenizersBackend")
+            and bool(self.full.get("model"))
+            and self._model_config().get("model_type") not in (None, "model2vec")
+        )
+
+    def _say_segments(self, second: int | None) -> None:
+        """Logs where transformers gives both texts of a pair one segment, and kbert two."""
+        inputs = self.config.get("model_input_names")
+        if inputs is not None and "token_type_ids" not in inputs:
+            second = 0
+        segments = self._model_config().get("type_vocab_size")
+        if second == 0 and isinstance(segments, int) and segments > 1:
+            logging.warning(
+                "%s: of a pair the second text has the segment 1 here, and 0 in transformers "
+                "(config.json has type_vocab_size=%d, the tokenizer no token_type_ids)",
+                self.path, segments,
+            )  # fmt: skip
+
+    def _model_config(self) -> dict[str, Any]:
+        path = self.path / "config.json"
+        return read_json(path) if path.is_file() else {}
 
     def refuse(self, rule: str, asked: Mapping[str, Any]) -> None:
         """Raises ValueError where tokenizer.json asks for what breaks the rule."""
@@ -282,6 +330,11 @@ def _steps(step: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 def _names_in(template: Any) -> list[str]:
     """The tokens and texts of a template, in order."""
     return [next(iter(part.values()))["id"] for part in template or []]
+
+
+def _types_in(template: Any) -> list[int]:
+    """The segments of a template, in order."""
+    return [next(iter(part.values())).get("type_id", 0) for part in template or []]
 
 
 def text_of(token: str | dict[str, Any]) -> str:

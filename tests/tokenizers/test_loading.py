@@ -12,6 +12,7 @@ from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer, load_tokenizer,
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 
 VOCABULARY = [*SPECIAL_TOKENS, "pen", "##s", "京", "!"]
+BERT_ROWS = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,8 @@ def test_which_file_decides_is_as_transformers_has_it(
     step = {"type": "BertNormalizer", "lowercase": lowercase, "clean_text": True}
     step |= {"handle_chinese_chars": True, "strip_accents": None}
     wordpiece_json(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A", "é", "e"],
-                   normalizer=None if lowercase is None else step)  # fmt: skip
+                   normalizer=None if lowercase is None else step,
+                   post_processor=BERT_ROWS)  # fmt: skip
     named = {"tokenizer_class": folder_class} if folder_class else {}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | named))
     if model_type:
@@ -280,6 +282,71 @@ def test_other_tokens_around_texts_are_refused(tmp_path, single, pair):
         step |= {"single": template("[CLS]", "A", "[SEP]"), "pair": template(*pair)}
         wordpiece_json(tmp_path, post_processor=step)
         load_tokenizer(tmp_path)
+
+
+def written(folder, name, **content):
+    (folder / name).write_text(json.dumps(content))
+
+
+def test_texts_cut_at_their_beginning_are_refused(tmp_path):
+    WordPieceTokenizer(VOCABULARY).save(tmp_path)
+    written(tmp_path, "tokenizer_config.json", truncation_side="left")
+    with pytest.raises(ValueError, match=r"cut at their end\. Received: truncation_side='left'"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    truncation = {"direction": "Left", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
+    wordpiece_json(tmp_path, truncation=truncation)
+    with pytest.raises(ValueError, match="truncation_side='left'"):
+        load_tokenizer(tmp_path)
+    written(tmp_path, "tokenizer_config.json", truncation_side="right")  # it overrides the other
+    load_tokenizer(tmp_path)
+
+
+def test_an_encoder_without_tokens_around_its_texts_is_refused(tmp_path):
+    wordpiece_json(tmp_path)
+    written(tmp_path, "config.json", model_type="bert")
+    for name in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+        written(tmp_path, "tokenizer_config.json", tokenizer_class=name)
+        with pytest.raises(ValueError, match=r"between \[CLS\] and \[SEP\].*no post_processor"):
+            load_tokenizer(tmp_path)
+        assert transformers.AutoTokenizer.from_pretrained(tmp_path)("a").input_ids == [1]
+    written(tmp_path, "tokenizer_config.json", tokenizer_class="BertTokenizer")
+    load_tokenizer(tmp_path)
+    written(tmp_path, "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    written(tmp_path, "config.json", model_type="model2vec")  # nothing is around its texts
+    load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "BertTokenizer"])
+@pytest.mark.parametrize("settings", [{"add_bos_token": False}, {"add_eos_token": True}])
+def test_settings_of_decoders_change_nothing(tmp_path, name, settings):
+    wordpiece_json(tmp_path, post_processor=BERT_ROWS)
+    tokens = {"cls_token": "[CLS]", "sep_token": "[SEP]", "bos_token": "[CLS]"}
+    tokens |= {"eos_token": "[SEP]", "mask_token": "[MASK]", "pad_token": "[PAD]"}
+    written(tmp_path, "tokenizer_config.json", tokenizer_class=name, **tokens, **settings)
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ids = load_tokenizer(tmp_path).encode("a").numpy().tolist()
+    ends = [VOCABULARY.index(token) for token in ("[CLS]", "[SEP]")]
+    assert reference("a").input_ids == [ends[0], *ids, ends[1]]
+
+
+@pytest.mark.parametrize(
+    ("segments", "settings", "told"),
+    [
+        (2, {"model_input_names": ["input_ids", "attention_mask"]}, True),
+        (2, {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}, False),
+        (1, {"model_input_names": ["input_ids", "attention_mask"]}, False),
+        (2, {}, False),
+    ],
+)
+def test_segments_that_transformers_does_not_give_are_told(
+    tmp_path, caplog, segments, settings, told
+):
+    WordPieceTokenizer(VOCABULARY).save(tmp_path)
+    written(tmp_path, "config.json", model_type="bert", type_vocab_size=segments)
+    written(tmp_path, "tokenizer_config.json", tokenizer_class="BertTokenizer", **settings)
+    load_tokenizer(tmp_path)
+    assert ("second text has the segment 1 here, and 0 in transformers" in caplog.text) is told
 
 
 def test_a_normalizer_in_a_sequence(tmp_path):

@@ -61,7 +61,7 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
         tokenizer = BytePairTokenizer(vocabulary, merges, **(settings | options))
     except ValueError as error:
         raise ValueError(f"{error} in {folder.path}") from error
-    folder.check_template(tokenizer)
+    folder.check_rows(tokenizer)
     return tokenizer
 
 

@@ -100,7 +100,7 @@ def load_unigram(
     except ValueError as error:
         raise ValueError(f"{error} in {path}") from error
     folder.refuse_added(tokenizer.vocabulary)
-    folder.check_template(tokenizer)
+    folder.check_rows(tokenizer)
     return tokenizer
 
 

@@ -68,8 +68,7 @@ def load_wordpiece(folder: TokenizerFolder, **options: Any) -> WordPieceTokenize
         )  # fmt: skip
     vocabulary, added = _with_added_tokens(folder, vocabulary)
     tokenizer = WordPieceTokenizer(vocabulary, **(settings | added | options))
-    if not _has_own_pipeline(folder):
-        folder.check_template(tokenizer)
+    folder.check_rows(tokenizer, own_template=_has_own_pipeline(folder))
     return tokenizer
 
 
