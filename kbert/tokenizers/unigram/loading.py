@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from absl import logging
+
 from kbert.files import Path, read_settings
 from kbert.json_file import read_json
 from kbert.tokenizers.folder import TokenizerFolder
@@ -149,8 +151,15 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
         name = _MODEL_TYPES.get(model_type, name)
     if name in _GENERAL:
         layout = fairseq_layout(pieces)
-        if layout or path.name == "sentencepiece.bpe.model":
-            name = SAVED_AS[layout or "fairseq"][0]
+        if layout:
+            name = SAVED_AS[layout][0]
+        elif path.name == "sentencepiece.bpe.model":
+            name = SAVED_AS["fairseq"][0]
+            logging.warning(
+                "%s: taken for XLM-R's by its name alone; CamemBERT's ids are one higher: "
+                'layout="camembert", or its config.json beside it',
+                path,
+            )
         elif tuple(pieces[: len(DEBERTA_BEGINNING)]) == DEBERTA_BEGINNING:
             name = "DebertaV2Tokenizer"
         elif not name and {"[CLS]", "<cls>"} & set(pieces):

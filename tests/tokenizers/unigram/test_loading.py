@@ -38,10 +38,11 @@ def test_case_by_class_or_setting_or_model_type(folder, file, content):
     assert load_tokenizer(folder, lowercase=True).lowercase
 
 
-def test_xlm_r_by_the_name_of_its_file(tmp_path, multilingual_model):
+def test_xlm_r_by_the_name_of_its_file(tmp_path, multilingual_model, caplog):
     (tmp_path / "sentencepiece.bpe.model").write_bytes(multilingual_model)
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.layout == "fairseq"
+    assert "taken for XLM-R's by its name alone; CamemBERT's ids" in caplog.text
     assert not tokenizer.preparation
 
 
