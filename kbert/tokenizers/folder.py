@@ -1,6 +1,7 @@
 """The files of a folder that describe its tokenizer."""
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,6 +13,11 @@ from kbert.json_file import read_json
 # What Hugging Face's files call "…_token".
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
+
+# Types of models whose tokenizer.json transformers runs, whatever class a file names.
+_RUN_AS_WRITTEN = ("modernbert", "modernbert-decoder")
+# Both names of special tokens without a role: of transformers until version 4, and since 5.
+_WITHOUT_ROLE = ("additional_special_tokens", "extra_special_tokens")
 
 # The rule for a value, in words, and whether it holds.
 Form = tuple[str, Callable[[Any], bool]]
@@ -55,6 +61,35 @@ def _is_normalizer(entry: Any) -> bool:
     return isinstance(steps, list) and all(map(_is_step, steps))
 
 
+def _is_post_processor(entry: Any) -> bool:
+    if not _is_step(entry):
+        return False
+    return all(map(_is_template, _steps(entry, "processors")))
+
+
+def _is_template(step: dict[str, Any]) -> bool:
+    """Whether a step that puts tokens around texts has what its kind needs."""
+    if step.get("type") in ("BertProcessing", "RobertaProcessing"):
+        ends = (step.get("cls"), step.get("sep"))
+        return all(isinstance(end, list) and [*map(type, end)] == [str, int] for end in ends)
+    if step.get("type") != "TemplateProcessing":
+        return isinstance(step.get("type"), str)
+    parts = [part for name in ("single", "pair") for part in _as_list(step.get(name))]
+    tokens = step.get("special_tokens") or {}
+    return (
+        isinstance(tokens, dict)
+        and all(isinstance(x, dict) and isinstance(x.get("ids"), list) for x in tokens.values())
+        and all(isinstance(part, dict) and len(part) == 1 for part in parts)
+        and all(isinstance(x, dict) and isinstance(x.get("id"), str)
+                and type(x.get("type_id", 0)) is int
+                for part in parts for x in part.values())
+    )  # fmt: skip
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
 def _is_model(entry: Any) -> bool:
     """Pieces with their ids, or with their scores in the order of their ids."""
     if not isinstance(entry, dict):
@@ -63,7 +98,10 @@ def _is_model(entry: Any) -> bool:
     if isinstance(vocabulary, dict):
         return all(type(number) is int for number in vocabulary.values())
     return isinstance(vocabulary, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
+        isinstance(pair, list)
+        and len(pair) == 2
+        and isinstance(pair[0], str)
+        and type(pair[1]) in (int, float)
         for pair in vocabulary
     )
 
@@ -74,11 +112,18 @@ _TOKENS: Form = (
     "a list of tokens",
     lambda x: not x or (isinstance(x, list) and all(map(_is_token, x))),
 )
+_NAMED_TOKENS: Form = (
+    "a list of tokens, or an object of tokens by names",
+    lambda x: _TOKENS[1]([*x.values()] if isinstance(x, dict) else x),
+)
 _IDS: Form = (
     "an object of ids by their tokens",
     lambda x: isinstance(x, dict) and all(type(number) is int for number in x.values()),
 )
-_NAMED = {**{f"{role}_token": _TOKEN for role in _ROLES}, "additional_special_tokens": _TOKENS}
+_NAMED = {
+    **{f"{role}_token": _TOKEN for role in _ROLES},
+    **dict.fromkeys(_WITHOUT_ROLE, _NAMED_TOKENS),
+}
 _FORMS: Mapping[str, Mapping[str, Form]] = {
     "tokenizer_config.json": {
         **_NAMED,
@@ -103,6 +148,8 @@ _FORMS: Mapping[str, Mapping[str, Form]] = {
         "config": ("an object", lambda x: isinstance(x, dict)),
         "normalizer": ("a normalizer, or null", lambda x: not x or _is_normalizer(x)),
         "pre_tokenizer": ("a pre-tokenizer, or null", lambda x: not x or _is_step(x)),
+        "post_processor": ("a post-processor, or null", lambda x: not x or _is_post_processor(x)),
+        "truncation": ("an object, or null", lambda x: x is None or isinstance(x, dict)),
         "added_tokens": (
             "a list of tokens with ids",
             lambda x: (
@@ -181,8 +228,36 @@ class TokenizerFolder:
 
     def specials_without_role(self) -> set[str]:
         """Special tokens without a role that the settings name."""
-        key = "additional_special_tokens"
-        return {text_of(entry) for entry in self.config.get(key) or self.special.get(key) or []}
+        found = set()
+        for key in _WITHOUT_ROLE:
+            named = self.config.get(key) or self.special.get(key) or []
+            found |= {text_of(x) for x in (named.values() if isinstance(named, dict) else named)}
+        return found
+
+    @functools.cached_property
+    def model_config(self) -> dict[str, Any]:
+        """config.json of the model beside it; empty where there is none."""
+        path = self.path / "config.json"
+        return read_json(path) if path.is_file() else {}
+
+    @functools.cached_property
+    def class_name(self) -> str:
+        """Hugging Face's class without "Fast", as transformers finds it; "" where none is named."""
+        if self.model_config.get("model_type") in _RUN_AS_WRITTEN:
+            return "TokenizersBackend"
+        named = self.config.get("tokenizer_class") or self.model_config.get("tokenizer_class")
+        return named.removesuffix("Fast") if isinstance(named, str) else ""
+
+    def is_of(self, classes: Collection[str], model_types: Collection[str]) -> bool:
+        """Whether the class is one of these or, where none is named, the type of the model.
+
+        Args:
+            classes: names without "Tokenizer" and "Fast".
+            model_types: of config.json.
+        """
+        if self.class_name:
+            return self.class_name.replace("Tokenizer", "", 1) in classes
+        return self.model_config.get("model_type") in model_types
 
     def normalizers(self) -> list[dict[str, Any]]:
         """The steps of the normalizer in tokenizer.json, also where it is a single one."""
@@ -205,7 +280,7 @@ class TokenizerFolder:
         for token in sorted(self.specials_without_role() - listed - {*vocabulary}):
             raise ValueError(
                 "Special tokens without a role are pieces of the vocabulary. Received: "
-                f"additional_special_tokens with {token!r} in {self.path}, which it lacks"
+                f"{' or '.join(_WITHOUT_ROLE)} with {token!r} in {self.path}, which it lacks"
             )
         for entry in self.added_tokens():
             token, number = entry["content"], entry["id"]
@@ -254,13 +329,15 @@ class TokenizerFolder:
                 f"in {self.path / 'tokenizer.json'}, which puts nothing around them"
             )
         for each in _steps(step, "processors") if step else []:
-            kind = each.get("type")
+            kind = each["type"]
             if kind in ("BertProcessing", "RobertaProcessing"):
+                ids = {name: [number] for name, number in (each["cls"], each["sep"])}
                 ends = [each["cls"][0], "A", each["sep"][0]]
                 between = [each["sep"][0]] * (1 if kind == "BertProcessing" else 2)
                 single, pair = ends, [*ends[:-1], *between, "B", ends[-1]]
                 second = 1 if kind == "BertProcessing" else 0
             elif kind == "TemplateProcessing":
+                ids = {name: x["ids"] for name, x in (each.get("special_tokens") or {}).items()}
                 single, pair = (_names_in(each.get(name)) for name in ("single", "pair"))
                 second = max(_types_in(each.get("pair")), default=0)
             else:  # ByteLevel moves offsets alone
@@ -276,15 +353,20 @@ class TokenizerFolder:
                     f"{' '.join(map(str, usual[1]))}; no other tokens are put around texts. "
                     f"Received: post_processor {shown} in {self.path / 'tokenizer.json'}"
                 )
+            own = {cls: [tokenizer.cls_id], sep: [tokenizer.sep_id]}
+            if wrong := {x: ids[x] for x in own if ids.get(x, own[x]) != own[x]}:
+                raise ValueError(
+                    f"The post_processor's ids are the vocabulary's, {own}. "
+                    f"Received: {wrong} in {self.path / 'tokenizer.json'}"
+                )
         self._say_segments(0 if tokenizer.pair_separators == 2 else second)
 
     def _runs_tokenizer_json(self) -> bool:
         """Whether these are an encoder's files of a class that adds nothing to tokenizer.json."""
-        name = (self.config.get("tokenizer_class") or "").removesuffix("Fast")
         return (
-            name in ("PreTrainedTokenizer", "TokenizersBackend")
+            self.class_name in ("PreTrainedTokenizer", "TokenizersBackend")
             and bool(self.full.get("model"))
-            and self._model_config().get("model_type") not in (None, "model2vec")
+            and self.model_config.get("model_type") not in (None, "model2vec")
         )
 
     def _say_segments(self, second: int | None) -> None:
@@ -292,17 +374,13 @@ class TokenizerFolder:
         inputs = self.config.get("model_input_names")
         if inputs is not None and "token_type_ids" not in inputs:
             second = 0
-        segments = self._model_config().get("type_vocab_size")
+        segments = self.model_config.get("type_vocab_size")
         if second == 0 and isinstance(segments, int) and segments > 1:
             logging.warning(
                 "%s: of a pair the second text has the segment 1 here, and 0 in transformers "
                 "(config.json has type_vocab_size=%d, the tokenizer no token_type_ids)",
                 self.path, segments,
             )  # fmt: skip
-
-    def _model_config(self) -> dict[str, Any]:
-        path = self.path / "config.json"
-        return read_json(path) if path.is_file() else {}
 
     def refuse(self, rule: str, asked: Mapping[str, Any]) -> None:
         """Raises ValueError where tokenizer.json asks for what breaks the rule."""

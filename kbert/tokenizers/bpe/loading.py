@@ -5,10 +5,15 @@ from typing import Any
 
 from kbert.json_file import read_json
 from kbert.tokenizers.bpe.byte_alphabet import IN_UTF8
+from kbert.tokenizers.bpe.files import as_merges
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer, known_tokens
 from kbert.tokenizers.bpe.tokenizer_json import words_of
 from kbert.tokenizers.folder import TokenizerFolder
 
+# Of these transformers 5 makes the pipeline itself, of tokenizer_config.json and its defaults, and
+# reads only pieces and merges in tokenizer.json; of the others all of that file.
+_OWN_PIPELINE = frozenset("Bart Deberta GPT2 LED Longformer Roberta".split())
+_OWN_PIPELINE_TYPES = frozenset("bart data2vec-text deberta gpt2 led longformer roberta".split())
 # Fields of the model in a tokenizer.json -> the only value that is supported.
 _MODEL = {
     "continuing_subword_prefix": "",
@@ -31,8 +36,10 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
         ValueError: the files need something that `BytePairTokenizer` does not support.
     """
     vocabulary, merges = read_model(folder)
-    if folder.full:
-        _check_pipeline(folder)
+    own = folder.is_of(_OWN_PIPELINE, _OWN_PIPELINE_TYPES)
+    if folder.full.get("model"):
+        _check_pipeline(folder, own)
+        _check_pieces(folder, vocabulary, merges)
     added = folder.added_tokens()
     for token in added:
         vocabulary.setdefault(token["content"], token["id"])
@@ -41,14 +48,15 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
     settings = {
         "special_tokens": roles,
         "additional_special_tokens": _without_role(folder, roles, added, found),
-        "add_prefix_space": _add_prefix_space(folder),
+        "add_prefix_space": _add_prefix_space(folder, own),
         "special_tokens_in_text": folder.config.get("special_tokens_in_text", False),
         "mask_takes_space": _mask_takes_space(folder, roles.get("mask"), added),
-        "normalization": "nfc" if folder.normalizers() else None,
+        "normalization": "nfc" if folder.normalizers() and not own else None,
         "added_tokens": found,
     }
-    if folder.full:
-        settings["words"] = words_of(folder.full.get("pre_tokenizer") or {})
+    if folder.full.get("model"):
+        if not own:
+            settings["words"] = words_of(folder.full.get("pre_tokenizer") or {})
         settings["ignore_merges"] = bool(folder.full["model"].get("ignore_merges"))
     if settings["normalization"] or found:  # else all are found at once
         whole = set(found)
@@ -61,7 +69,7 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
         tokenizer = BytePairTokenizer(vocabulary, merges, **(settings | options))
     except ValueError as error:
         raise ValueError(f"{error} in {folder.path}") from error
-    folder.check_rows(tokenizer)
+    folder.check_rows(tokenizer, own_template=own)
     return tokenizer
 
 
@@ -85,22 +93,42 @@ def ends_words(vocabulary: Iterable[str]) -> bool:
     return any(piece.endswith("</w>") for piece in pieces) and not {*IN_UTF8} <= pieces
 
 
-def _check_pipeline(folder: TokenizerFolder) -> None:
+def _check_pipeline(folder: TokenizerFolder, own: bool) -> None:
     """Refuses what tokenizer.json asks for besides NFC, known words and merges."""
     model = folder.full["model"]
     asked = {name: model.get(name) for name, plain in _MODEL.items() if model.get(name) != plain}
     asked = {name: value for name, value in asked.items() if value}
     words = folder.full.get("pre_tokenizer") or {}
-    if words_of(words) is None:
-        asked["pre_tokenizer"] = words.get("type")
     others = [step["type"] for step in folder.normalizers() if step["type"] != "NFC"]
-    if others:
+    if not own and words_of(words) is None:
+        asked["pre_tokenizer"] = words.get("type")
+    if not own and others:
         asked["normalizer"] = others[0]
     folder.refuse(
         "A byte-level BPE is read with GPT-2's words (pre_tokenizer ByteLevel) or Llama 3's, plain "
         "merges and no normalizer but NFC",
         asked,
     )
+
+
+def _check_pieces(folder: TokenizerFolder, vocabulary: dict[str, int], merges: Any) -> None:
+    """Refuses vocab.json and merges.txt beside a tokenizer.json with others."""
+    if not folder.has("vocab.json", "merges.txt"):
+        return
+    model = folder.full["model"]
+    others = [x for x, n in model.get("vocab", {}).items() if vocabulary.get(x, n) != n]
+    if others:
+        raise ValueError(
+            "vocab.json and tokenizer.json of a folder hold the same pieces. Received: "
+            f"{others[0]!r} with the id {model['vocab'][others[0]]} in tokenizer.json, and "
+            f"{vocabulary[others[0]]} in vocab.json of {folder.path}"
+        )
+    there = [tuple(x.split(" ") if isinstance(x, str) else x) for x in model.get("merges", [])]
+    if there != as_merges(merges):
+        raise ValueError(
+            "merges.txt and tokenizer.json of a folder hold the same merges. "
+            f"Received: others in {folder.path}"
+        )
 
 
 def _ends(roles: dict[str, str]) -> dict[str, str]:
@@ -132,9 +160,9 @@ def _without_role(
     return [*names, *sorted(folder.specials_without_role() - others.union(names))]
 
 
-def _add_prefix_space(folder: TokenizerFolder) -> bool:
-    words = folder.full.get("pre_tokenizer") or {}
-    return words.get("add_prefix_space", folder.config.get("add_prefix_space", False))
+def _add_prefix_space(folder: TokenizerFolder, own: bool) -> bool:
+    words = {} if own else folder.full.get("pre_tokenizer") or {}
+    return words.get("add_prefix_space", folder.config.get("add_prefix_space") or False)
 
 
 def _mask_takes_space(

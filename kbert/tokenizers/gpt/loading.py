@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from kbert.json_file import read_json
 from kbert.tokenizers.bpe.loading import read_model
 from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.gpt.tokenizer import END, GptTokenizer
 
-_CLASSES = ("OpenAIGPTTokenizer", "OpenAIGPTTokenizerFast")
+_CLASS = "OpenAIGPTTokenizer"
 
 
 def load_gpt(folder: TokenizerFolder, **options: Any) -> GptTokenizer:
@@ -20,14 +19,12 @@ def load_gpt(folder: TokenizerFolder, **options: Any) -> GptTokenizer:
     Raises:
         ValueError: the files are of another tokenizer with such pieces, or do not fit each other.
     """
-    named = folder.config.get("tokenizer_class")
-    if named is None and folder.has("config.json"):
-        told = read_json(folder.path / "config.json").get("model_type")
-        named = _CLASSES[0] if told == "openai-gpt" else told
-    if named not in _CLASSES:
+    told = folder.model_config.get("model_type")
+    named = folder.class_name or (_CLASS if told == "openai-gpt" else told)
+    if named != _CLASS:
         raise ValueError(
             f"Of pieces that end words by {END!r} GPT's tokenizer is made, where "
-            f"tokenizer_config.json or config.json says that it is one: {_CLASSES[0]}. "
+            f"tokenizer_config.json or config.json says that it is one: {_CLASS}. "
             f"Received: {named!r} in {folder.path}"
         )
     _check_pipeline(folder)

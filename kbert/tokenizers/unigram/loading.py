@@ -1,12 +1,11 @@
 """Reading a SentencePiece unigram tokenizer from a folder: kbert's, Hugging Face's, Google's."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
 
 from kbert.files import Path, read_settings
-from kbert.json_file import read_json
 from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.unigram.model import (
     DEBERTA_BEGINNING,
@@ -32,6 +31,8 @@ _MODEL_TYPES: dict[str | None, str] = {
     "camembert": "CamembertTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
 }
+# Of these transformers 5 makes the normalizer itself, of tokenizer_config.json and its defaults.
+_OWN_PIPELINE = frozenset(name.removesuffix("Tokenizer") for name in _CLASSES)
 # Classes that run any tokenizer.json: the pieces say whose it is.
 _GENERAL = ("", "PreTrainedTokenizer", "TokenizersBackend")
 # Steps of a normalizer in tokenizer.json that `UnigramTokenizer` knows, and what they may replace.
@@ -96,14 +97,31 @@ def load_unigram(
             "Pass preparation=False for one that does nothing, or True for one that does what "
             f"ALBERT's does. Received: {path} of class {name or 'unknown'}"
         )
+    own = folder.is_of(_OWN_PIPELINE, {x for x in _MODEL_TYPES if x})
     _check_pipeline(folder)
     try:
-        tokenizer = UnigramTokenizer(model, **(settings | _named(folder) | options))
+        tokenizer = UnigramTokenizer(model, **(settings | _named(folder, own) | options))
     except ValueError as error:
         raise ValueError(f"{error} in {path}") from error
+    _check_pieces(folder, tokenizer.vocabulary)
     folder.refuse_added(tokenizer.vocabulary)
-    folder.check_rows(tokenizer)
+    # ALBERT's template alone gives way to the file's.
+    folder.check_rows(tokenizer, own_template=own and name != "AlbertTokenizer")
     return tokenizer
+
+
+def _check_pieces(folder: TokenizerFolder, vocabulary: Sequence[str]) -> None:
+    """Refuses a model beside a tokenizer.json with other pieces."""
+    model = folder.full.get("model") or {}
+    if model.get("type") != "Unigram":
+        return
+    for number, ((there, _), here) in enumerate(zip(model["vocab"], vocabulary, strict=False)):
+        if there != here:
+            raise ValueError(
+                "A SentencePiece model and tokenizer.json of a folder hold the same pieces. "
+                f"Received: {there!r} with the id {number} in tokenizer.json, and {here!r} in the "
+                f"model of {folder.path}"
+            )
 
 
 def _check_pipeline(folder: TokenizerFolder) -> None:
@@ -112,6 +130,9 @@ def _check_pipeline(folder: TokenizerFolder) -> None:
         return
     others = [step for step in folder.normalizers() if step["type"] not in _NORMALIZERS]
     others += [step for step in folder.normalizers() if not _is_usual(step)]
+    decomposed = [x for x in folder.normalizers() if x["type"] in ("NFKD", "StripAccents")]
+    if len({step["type"] for step in decomposed}) == 1:  # accents go by both, or stay
+        others += decomposed
     asked: dict[str, Any] = {"normalizer": others[0]} if others else {}
     steps = folder.pre_tokenizers()
     kinds = [step.get("type") for step in steps]
@@ -145,10 +166,9 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
 
     ALBERT's and XLNet's own releases hold nothing of that kind but the model.
     """
-    name: str = (folder.config.get("tokenizer_class") or "").removesuffix("Fast")
-    if name not in _CLASSES and folder.has("config.json"):
-        model_type = read_json(folder.path / "config.json").get("model_type")
-        name = _MODEL_TYPES.get(model_type, name)
+    name = folder.class_name
+    if name not in _CLASSES:
+        name = _MODEL_TYPES.get(folder.model_config.get("model_type"), name)
     if name in _GENERAL:
         layout = fairseq_layout(pieces)
         if layout:
@@ -167,11 +187,18 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
     return name
 
 
-def _named(folder: TokenizerFolder) -> dict[str, Any]:
-    """Arguments that the files name; tokenizer.json, which is what runs, overrides the other."""
+def _named(folder: TokenizerFolder, own: bool) -> dict[str, Any]:
+    """Arguments that the files name; tokenizer.json overrides the other where it is what runs."""
     names = CONFIG_KEYS | {name: name for name in _SETTINGS}
     found = {name: folder.config[key] for name, key in names.items() if key in folder.config}
     kinds = {step["type"] for step in folder.normalizers()}
     if "Precompiled" in kinds or (folder.full.get("model") or {}).get("type") == "Unigram":
-        found |= {"lowercase": "Lowercase" in kinds, "keep_accents": "NFKD" not in kinds}
+        there = {"lowercase": "Lowercase" in kinds, "keep_accents": "StripAccents" not in kinds}
+        if not own:
+            return found | there
+        logging.info(
+            "%s: case and accents are those of the tokenizer's class and its settings, as "
+            "transformers has it; tokenizer.json's normalizer says %s",
+            folder.path, there,
+        )  # fmt: skip
     return found

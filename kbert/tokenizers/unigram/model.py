@@ -260,8 +260,8 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
 
     full, path = folder.full, folder.path / "tokenizer.json"
     model = full.get("model", {})
-    charsmap = [
-        step["precompiled_charsmap"]
+    charsmap: list[Any] = [
+        step.get("precompiled_charsmap")
         for step in folder.normalizers()
         if step["type"] == "Precompiled"
     ]
@@ -297,7 +297,12 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
         vocabulary = [*((name, 0.0) for name in own), *vocabulary[offset:-1]]
     proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     proto.trainer_spec.model_type = _UNIGRAM
-    proto.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap[0])
+    try:
+        proto.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap[0], validate=True)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"precompiled_charsmap must be base64. Received: {str(charsmap[0])[:40]!r} in {path}"
+        ) from error
     for index, (piece, score) in enumerate(vocabulary):
         kind = UNKNOWN if piece == unknown else CONTROL if piece in special else NORMAL
         proto.pieces.add(piece=piece, score=score, type=kind)

@@ -4,7 +4,6 @@ from typing import Any
 
 from absl import logging
 
-from kbert.json_file import read_json
 from kbert.tokenizers.base import ROLES
 from kbert.tokenizers.folder import FLAG, Form, TokenizerFolder, check_forms
 from kbert.tokenizers.wordpiece.tokenizer import CONFIG_KEYS, WordPieceTokenizer
@@ -33,7 +32,8 @@ _OWN_PIPELINE_TYPES = frozenset(
     "mpnet nomic_bert splinter squeezebert".split()
 )
 _DEFAULTS = {"lowercase": True, "strip_accents": None, "split_chinese": True}
-_LENGTH: Form = ("a whole number of at least 1", lambda x: type(x) is int and x > 0)
+# The kernel counts bytes in 32 bits.
+_LENGTH: Form = ("a whole number from 1 to 1,000,000", lambda x: type(x) is int and 0 < x <= 10**6)
 _SEGMENTERS = ("BertJapanese", "RoFormer")
 # Settings of its classes in Python -> the values that change nothing.
 _BASIC: dict[str, tuple[Any, ...]] = {
@@ -160,14 +160,14 @@ def _with_added_tokens(
 
 def _check_words(folder: TokenizerFolder) -> None:
     """Refuses vocabularies of words that a program in Python cuts first, as RoFormer's by jieba."""
-    named = folder.config.get("tokenizer_class")
-    if named is None and folder.has("config.json"):
-        told = read_json(folder.path / "config.json").get("model_type")
-        named = "RoFormerTokenizer" if told == "roformer" else None
-    stem = str(named or "Bert").replace("Tokenizer", "", 1).removesuffix("Fast")
+    named = folder.class_name
+    if not named:
+        told = folder.model_config.get("model_type")
+        named = "RoFormerTokenizer" if told == "roformer" else "BertTokenizer"
+    stem = named.replace("Tokenizer", "", 1)
     if folder.full.get("model") and stem not in _SEGMENTERS:
         return  # that says how words are cut, and is checked
-    asked = {} if stem in _AS_BERT else {"tokenizer_class": named}
+    asked: dict[str, Any] = {} if stem in _AS_BERT else {"tokenizer_class": named}
     asked |= {k: folder.config[k] for k in _BASIC if folder.config.get(k) not in _BASIC[k]}
     specials = {*folder.special_tokens().values(), *SPECIAL_TOKENS, *FAIRSEQ_TOKENS}
     if kept := sorted({*(folder.config.get("never_split") or ())} - specials):
@@ -229,11 +229,7 @@ def _settings(folder: TokenizerFolder) -> dict[str, Any]:
 
 def _has_own_pipeline(folder: TokenizerFolder) -> bool:
     """Whether tokenizer_config.json, and not tokenizer.json, says how texts are normalised."""
-    if named := folder.config.get("tokenizer_class"):
-        return named.replace("Tokenizer", "", 1).removesuffix("Fast") in _OWN_PIPELINE
-    if not folder.has("config.json"):
-        return False
-    return read_json(folder.path / "config.json").get("model_type") in _OWN_PIPELINE_TYPES
+    return folder.is_of(_OWN_PIPELINE, _OWN_PIPELINE_TYPES)
 
 
 def _has_upper_case(vocabulary: list[str]) -> bool:

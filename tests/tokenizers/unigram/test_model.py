@@ -165,12 +165,61 @@ def test_a_tokenizer_json_of_a_vocabulary(cased_model, multilingual_model, tmp_p
 def test_of_a_general_class_the_pieces_say_whose_it_is(multilingual_model, tmp_path, name):
     """So lie multilingual models of sentence-transformers, whose encoder is a BERT."""
     content = tokenizer_json(multilingual_model, "fairseq")
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    step = {"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content | {"post_processor": step}))
     config = {"tokenizer_class": name, "do_lower_case": True}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.checksum == UnigramTokenizer(multilingual_model, layout="fairseq").checksum
+
+
+@pytest.mark.parametrize("lowercase", [True, False, None])
+@pytest.mark.parametrize("keep_accents", [True, False, None])
+def test_whose_case_and_accents_count(cased_model, tmp_path, lowercase, keep_accents):
+    """ALBERT's class makes its own normalizer; a general one runs the file's, which has both."""
+    content = tokenizer_json(cased_model, "sentencepiece")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    config = {"do_lower_case": lowercase, "keep_accents": keep_accents}
+    config = {name: value for name, value in config.items() if value is not None}
+    for name in ("AlbertTokenizer", "PreTrainedTokenizerFast"):
+        written = config | {"tokenizer_class": name}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(written))
+        options = {} if name == "AlbertTokenizer" else {"preparation": True}
+        found = load_tokenizer(tmp_path, **options)
+        own = (config.get("do_lower_case", True), config.get("keep_accents", False))
+        expected = own if name == "AlbertTokenizer" else (True, False)
+        assert (found.lowercase, found.keep_accents) == expected
+
+
+def test_decomposed_accents_that_stay_are_refused(cased_model, tmp_path):
+    content = tokenizer_json(cased_model, "sentencepiece")
+    steps = content["normalizer"]["normalizers"]
+    content["normalizer"]["normalizers"] = [x for x in steps if x["type"] != "StripAccents"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"normalizer={'type': 'NFKD'}"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_model_beside_a_tokenizer_json_with_others_is_refused(cased_model, tmp_path):
+    content = tokenizer_json(cased_model, "sentencepiece")
+    (tmp_path / "spiece.model").write_bytes(cased_model)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    load_tokenizer(tmp_path)
+    pieces = content["model"]["vocab"]
+    pieces[20], pieces[21] = pieces[21], pieces[20]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"hold the same pieces.*the id 20 in tokenizer\.json"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_table_that_is_no_base64_is_named(cased_model, tmp_path):
+    content = tokenizer_json(cased_model, "sentencepiece")
+    for table in ("!!!!", None, 5):
+        content["normalizer"]["normalizers"][-1]["precompiled_charsmap"] = table
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match="precompiled_charsmap must be base64"):
+            load_tokenizer(tmp_path)
 
 
 def test_a_tokenizer_json_without_its_normalisation_is_refused(cased_model, tmp_path):
@@ -230,7 +279,8 @@ def test_an_unk_id_that_is_not_the_unknown_piece_is_refused(cased_model, tmp_pat
     ("config", "message"),
     [
         ({"add_prefix_space": False}, "add_prefix_space=False in .*tokenizer_config.json"),
-        ({"additional_special_tokens": ["<e1>"]}, "additional_special_tokens with '<e1>' in"),
+        ({"additional_special_tokens": ["<e1>"]}, "extra_special_tokens with '<e1>' in"),
+        ({"extra_special_tokens": ["<e1>"]}, "extra_special_tokens with '<e1>' in"),
     ],
 )
 def test_settings_beside_a_model_are_refused(cased_model, tmp_path, config, message):
