@@ -76,6 +76,7 @@ class FromConfig(KerasModel):
         restore(model, checkpoint.adapters, checkpoint.source)
         arrays = checkpoint.part(f"{cls.prefix}/")
         set_arrays(model, cls.prefix, arrays, checkpoint.source, strict)
+        model.weights_from = checkpoint.source
         return model
 
     def save_to_preset(self, path: PathLike, format: str = "kbert") -> None:
@@ -115,4 +116,5 @@ class FromConfig(KerasModel):
         model = cls(cls.config_class.from_dict(config.pop("config")), dtype=dtype, **config)
         if not trainable:
             model.trainable = False
+        model.weights_from = "what Keras saved"
         return model

@@ -29,9 +29,11 @@ class KerasModel(_Base):
 
     Attributes:
         vector_inputs: names of inputs that are no integers, such as a memory.
+        weights_from: where the weights are from; None where they were drawn.
     """
 
     vector_inputs: tuple[str, ...] = ()
+    weights_from: str | None = None
     _asserts_ids = False
 
     @property
