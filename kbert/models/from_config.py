@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Self
 
 import keras
 
-from kbert.checkpoints import read_checkpoint, write_checkpoint
+from kbert import inference
+from kbert.checkpoints import check_finite, read_checkpoint, write_checkpoint
 from kbert.configs.base import Config
 from kbert.hub import locate
 from kbert.models.adapters.base import described, restore
@@ -87,9 +88,12 @@ class FromConfig(KerasModel):
             format: "kbert", or "huggingface" for one that transformers loads.
 
         Raises:
-            ValueError: an unknown format, or a model that the other library cannot be.
+            ValueError: an unknown format, a model that the other library cannot be, or weights or
+                outputs that are not finite: then the folder is as it was.
         """
         arrays, adapters = get_arrays(self, self.prefix), described(self)
+        check_finite(arrays, os.fspath(path))
+        inference.check_sample(self.sample_outputs, os.fspath(path))
         write_checkpoint(path, self.config, arrays, format, adapters=adapters)
 
     def get_config(self) -> dict[str, Any]:
