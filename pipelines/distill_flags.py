@@ -194,7 +194,7 @@ def student_arguments(
     """
     made = dict(published or {})
     if options.student:
-        # The tokens are the teacher's, and so are the rows that it can read.
+        # The tokens are the teacher's, padding too, and so are the rows that it can read.
         config = encoder_config(options.student)
         if config is None:
             raise ValueError(
@@ -202,6 +202,7 @@ def student_arguments(
             )
         made = config.to_dict() | {"init": "random"}
         del made["vocabulary_size"], made["max_positions"]
+        made.pop("padding_id", None)
     if options.num_layers:
         made["num_layers"] = options.num_layers
     if options.init:

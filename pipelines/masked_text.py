@@ -247,15 +247,22 @@ def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kb
 
 
 def read_config(model: str, changes: dict, tokenizer: Tokenizer) -> kbert.EncoderConfig:
-    """A config of the family or of a JSON file, with as many entries as the tokenizer has."""
+    """A config of the family or of a JSON file, with the tokenizer's entries and its padding."""
     config = encoder_config(model)
     if config is None:
         raise ValueError(
             "A language model is trained with --objective=language_model, or --recipe=elmo. "
             f"Received: --model={model}"
         )
-    fields = {**config.to_dict(), "vocabulary_size": tokenizer.vocabulary_size, **changes}
-    return type(config).from_dict(fields)
+    return type(config).from_dict(
+        {**config.to_dict(), **tokenizer_fields(config, tokenizer), **changes}
+    )
+
+
+def tokenizer_fields(config: kbert.EncoderConfig, tokenizer: Tokenizer) -> dict[str, int]:
+    """Fields of a new model's config that its tokenizer decides."""
+    fields = {"vocabulary_size": tokenizer.vocabulary_size}
+    return fields if config.padding_id is None else {**fields, "padding_id": tokenizer.pad_id}
 
 
 def encoder_config(model: str) -> kbert.EncoderConfig | None:

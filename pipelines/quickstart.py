@@ -34,6 +34,7 @@ from kbert.types import PathLike
 from kbert.visualization import AttentionPage, ReportPage, learning_curve, read_attention
 
 from . import command
+from .masked_text import tokenizer_fields
 
 EXAMPLES = (
     "returns the [MASK] of the array.",
@@ -164,7 +165,7 @@ def make_task(model: str, tokenizer: kbert.WordPieceTokenizer) -> kbert.tasks.Pr
     if not isinstance(config, kbert.EncoderConfig):
         raise ValueError(f"The quickstart trains a BERT. Received: --model={model}")
     config = config.replace(
-        vocabulary_size=tokenizer.vocabulary_size, dropout=0.0, attention_dropout=0.0
+        **tokenizer_fields(config, tokenizer), dropout=0.0, attention_dropout=0.0
     )
     task = kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer)
     # At this size XLA makes steps a fifth faster on a CPU; at BERT-base it would not.

@@ -82,6 +82,8 @@ def student(
     layers = _layers(init, config.num_layers, encoder.config.num_layers)
     dtype = encoder.dtype_policy if dtype is None else dtype
     small = Encoder(config, dtype=dtype)
+    if config.padding_id == encoder.config.padding_id:
+        small.weights_from = encoder.weights_from
     if layers is not None:
         set_arrays(small, "encoder", _arrays(encoder, small, layers), "the teacher")
     elif init == EMBEDDINGS:

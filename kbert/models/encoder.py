@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 import keras
-import numpy as np
 from keras import ops
 
 from kbert import inference, registry
@@ -29,7 +28,6 @@ from kbert.models.weights import get_arrays
 from kbert.types import DType, PathLike, Shape, Tensor, Tensors
 
 # The last three are those of packed rows.
-_SAMPLE = 16  # tokens that show whether outputs are finite
 INPUTS = (
     *("token_ids", "segment_ids", "padding_mask", "causal_mask"),
     *("position_ids", "example_ids", "cls_positions"),
@@ -444,7 +442,7 @@ class Encoder(TakesAdapters, FromConfig, keras.Model):
         self._check_revivable()
         arrays = get_arrays(self, self.prefix)
         check_finite(arrays, os.fspath(path))
-        inference.check_sample(self._sample_outputs, os.fspath(path))
+        inference.check_sample(self.sample_outputs, os.fspath(path))
         write_checkpoint(
             path,
             self.config,
@@ -455,11 +453,6 @@ class Encoder(TakesAdapters, FromConfig, keras.Model):
             max_shard_size=max_shard_size,
             weight_dtype=weight_dtype,
         )
-
-    def _sample_outputs(self) -> dict[str, Any]:
-        ids = np.zeros((1, min(_SAMPLE, self.config.max_positions)), "int32")
-        outputs = self({"token_ids": ids})
-        return {name: outputs[name] for name in ("sequence", "pooled") if name in outputs}
 
     def get_config(self) -> dict[str, Any]:
         self._check_revivable()

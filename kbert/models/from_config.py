@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Self
 
 import keras
 
-from kbert.checkpoints import read_checkpoint, write_checkpoint
+from kbert import inference
+from kbert.checkpoints import check_finite, read_checkpoint, write_checkpoint
 from kbert.configs.base import Config
 from kbert.hub import locate
 from kbert.models.adapters.base import described, restore
@@ -76,6 +77,7 @@ class FromConfig(KerasModel):
         restore(model, checkpoint.adapters, checkpoint.source)
         arrays = checkpoint.part(f"{cls.prefix}/")
         set_arrays(model, cls.prefix, arrays, checkpoint.source, strict)
+        model.weights_from = checkpoint.source
         return model
 
     def save_to_preset(self, path: PathLike, format: str = "kbert") -> None:
@@ -86,9 +88,12 @@ class FromConfig(KerasModel):
             format: "kbert", or "huggingface" for one that transformers loads.
 
         Raises:
-            ValueError: an unknown format, or a model that the other library cannot be.
+            ValueError: an unknown format, a model that the other library cannot be, or weights or
+                outputs that are not finite: then the folder is as it was.
         """
         arrays, adapters = get_arrays(self, self.prefix), described(self)
+        check_finite(arrays, os.fspath(path))
+        inference.check_sample(self.sample_outputs, os.fspath(path))
         write_checkpoint(path, self.config, arrays, format, adapters=adapters)
 
     def get_config(self) -> dict[str, Any]:
@@ -115,4 +120,5 @@ class FromConfig(KerasModel):
         model = cls(cls.config_class.from_dict(config.pop("config")), dtype=dtype, **config)
         if not trainable:
             model.trainable = False
+        model.weights_from = "what Keras saved"
         return model

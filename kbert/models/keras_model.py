@@ -19,6 +19,7 @@ else:
     _Base = object
 
 SAVED_MODEL = "tf_saved_model"
+_SAMPLE = 16  # places of a row that shows whether outputs are finite
 
 
 class KerasModel(_Base):
@@ -29,9 +30,11 @@ class KerasModel(_Base):
 
     Attributes:
         vector_inputs: names of inputs that are no integers, such as a memory.
+        weights_from: where the weights are from; None where they were drawn.
     """
 
     vector_inputs: tuple[str, ...] = ()
+    weights_from: str | None = None
     _asserts_ids = False
 
     @property
@@ -95,6 +98,17 @@ class KerasModel(_Base):
         }
         x = named if isinstance(x, Mapping) else next(iter(named.values()))
         return (x, *rest) if rest else x
+
+    def sample_outputs(self) -> dict[str, Any]:
+        """What the model gives for a short row, which shows whether its answers are finite."""
+        length = min(_SAMPLE, getattr(self.config, "max_positions", _SAMPLE))
+        inputs = {}
+        for name, (_, _, *inner) in self.exported_inputs.items():
+            x = np.ones((1, length, *inner), "int32")  # of a mask
+            if name in self.id_rows:  # ids of all kinds
+                x[:] = np.arange(x.shape[-1]) % self.id_rows[name]
+            inputs[name] = x
+        return self(inputs)
 
     def save(self, filepath: PathLike, *args: Any, **kwargs: Any) -> None:
         """Keras' `save`; a model that no config describes is refused before a file is opened."""

@@ -132,6 +132,7 @@ def rebuilt(model: Any, config: EncoderConfig, cut: Cut, *, tokenizer: Any = Non
     """
     encoder = encoder_of(model)
     small = Encoder(config, dtype=encoder.dtype_policy, name=encoder.name)
+    small.weights_from = encoder.weights_from
     if not isinstance(model, EncoderTask):
         _fill(small.parts(), encoder.parts(), cut)
         return small

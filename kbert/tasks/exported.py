@@ -202,6 +202,7 @@ class RuntimeModel(keras.Model):
         super().__init__(name=config.kind)
         self.config = config
         self.max_length = max_length
+        self.weights_from = "the export"
         # What heads ask of an encoder when they are made.
         table = (config.vocabulary_size, getattr(config, "embedding_width", config.hidden_size))
         self.token_embedding = keras.KerasTensor(table, name="token_embedding")

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 from keras import ops
 
 from kbert.configs.seq2seq import Seq2SeqConfig
@@ -104,7 +105,8 @@ def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
         tokenizer: its tokenizer.
 
     Raises:
-        ValueError: the tokenizer does not name the tokens, or the model is a decoder alone.
+        ValueError: the tokenizer does not name the tokens, the model is a decoder alone, or its
+            config has another token as padding.
 
     Example:
         >>> import kbert
@@ -138,6 +140,7 @@ def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
             f"tokenizer's special_tokens. Received: a {type(tokenizer).__name__} without "
             f"{', '.join(missing)}"
         )
+    _check_padding(encoder, tokenizer)
     return InputForm(
         cls_id=tokenizer.cls_id,
         sep_id=tokenizer.sep_id,
@@ -146,4 +149,26 @@ def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
         separators=tokenizer.pair_separators,
         names={},
         cls_last=getattr(encoder.config, "pooling", None) == "last",
+    )
+
+
+def _check_padding(encoder: Any, tokenizer: TokenizerLike) -> None:
+    """Raises where a real token would have the position of padding, in a model that is new.
+
+    One that was trained so is what it is: published ones are, and their positions are the library's
+    that they come from.
+    """
+    padding_id, pad_id = getattr(encoder.config, "padding_id", None), tokenizer.pad_id
+    if padding_id in (None, pad_id):
+        return
+    rule = "Positions pass over padding, and `padding_id` of the config is the tokenizer's"
+    received = f"padding_id={padding_id}, a tokenizer whose `pad_id` is {pad_id}"
+    source = getattr(encoder, "weights_from", None)
+    if source is None:
+        raise ValueError(
+            f"{rule}: config.replace(padding_id={pad_id}) makes it so. Received: {received}"
+        )
+    logging.warning(
+        "%s: %s in a new model; this one keeps to what it was trained with: %s",
+        *(source, rule, received),
     )

@@ -165,6 +165,7 @@ def load_encoder(
     if drawn:
         arrays |= get_arrays(encoder.pooler, "encoder/pooler")
     set_arrays(encoder, "encoder", arrays, checkpoint.source, strict)
+    encoder.weights_from = checkpoint.source
     return encoder
 
 

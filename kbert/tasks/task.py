@@ -580,6 +580,7 @@ class Task(TrainStep, keras.Model):
         """The model of a folder's config, its weights drawn."""
         model = make_model(checkpoint.config, dtype)
         restore(model, checkpoint.adapters, checkpoint.source)
+        model.weights_from = checkpoint.source  # they are set when the heads are there
         return model
 
     @classmethod

@@ -379,3 +379,16 @@ def test_parts_are_frozen_and_steps_run_eagerly_or_compiled():
         assert np.isfinite(net.test_on_batch(inputs, labels))
         assert np.array_equal(values(inner.token_embedding), table)
         assert not np.array_equal(values(inner.blocks[0].trainable_weights[0]), kernel)
+
+
+@every_model
+def test_answers_that_are_not_finite_are_not_saved_over_a_preset(kind, tmp_path):
+    model = MODELS[kind][0]()
+    folder = tmp_path / "preset"
+    model.save_to_preset(folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for weight in model.weights:
+        weight.assign(np.full(weight.shape, 1e38, "float32"))
+    with pytest.raises(ValueError, match=rf"^Answers must be finite .* of {folder}$"):
+        model.save_to_preset(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -2,6 +2,7 @@
 
 import json
 import re
+import types
 
 import keras
 import pytest
@@ -12,7 +13,7 @@ import kbert
 from kbert.checkpoints import read_checkpoint, read_safetensors
 from kbert.experiments import Settings
 from pipelines import distill
-from pipelines.distill_flags import TASK_FLAGS, TERMS, TEXT_FLAGS
+from pipelines.distill_flags import TASK_FLAGS, TERMS, TEXT_FLAGS, student_arguments
 from tests.killing import copied_at, ends_before, signalled
 from tests.pipelines.conftest import COLUMNS
 from tests.pipelines.test_pretrain import write_corpus
@@ -418,3 +419,12 @@ def test_help_teaches_and_a_kill_costs_nothing(data_dir, teacher, tmp_path):
     assert re.search(r"minilm +text +attention and relation of values", out)
     for flag in ("term_weights", "first_epochs", "phases", "augmented", "num_layers"):
         assert f"-{flag}" in out or f"]{flag}" in out
+
+
+@pytest.mark.parametrize("student", ["roberta-base", "bert-tiny"])
+def test_a_student_of_the_family_reads_the_teacher_s_tokens(student):
+    options = types.SimpleNamespace(student=student, num_layers=None, init=None, set=[])
+    made = student_arguments(options)
+    assert made["hidden_size"] == kbert.family(student).hidden_size
+    assert not {"vocabulary_size", "max_positions"} & made.keys()
+    assert made.get("padding_id") is None  # the teacher's, or places are counted

@@ -9,7 +9,7 @@ import pytest
 import kbert
 from kbert.training.run.phases import parse_phases
 from kbert.training.strategies import make_strategy
-from pipelines.masked_text import MaskedText, task_builder
+from pipelines.masked_text import MaskedText, read_config, task_builder
 from tests.pipelines.test_pretrain import write_corpus
 
 
@@ -139,3 +139,10 @@ def test_shards_are_needed(parse):
 def test_a_language_model_is_no_encoder(parse, tokenizer):
     with pytest.raises(ValueError, match=r"--objective=language_model.*--model=elmo-small"):
         MaskedText(parse("--model=elmo-small"), tokenizer, None).make_task()
+
+
+def test_a_new_model_has_the_tokenizer_s_entries_and_padding(tokenizer):
+    config = read_config("roberta-base", {}, tokenizer)
+    assert (config.vocabulary_size, config.padding_id) == (tokenizer.vocabulary_size, 0)
+    assert read_config("roberta-base", {"padding_id": 3}, tokenizer).padding_id == 3
+    assert read_config("bert-tiny", {}, tokenizer).padding_id is None

@@ -8,6 +8,7 @@ import types
 import keras
 import pytest
 
+import kbert
 from pipelines import quickstart
 from tests.installed import SMALL
 from tests.processes import LIGHT
@@ -77,6 +78,13 @@ def test_all_stages_then_again(start, tmp_path):
 def test_it_trains_encoders_alone():
     with pytest.raises(ValueError, match=r"trains a BERT. Received: --model=elmo-small"):
         quickstart.make_task("elmo-small", tokenizer=None)
+
+
+def test_a_roberta_s_padding_is_the_tokenizer_s(monkeypatch, tiny_vocabulary):
+    small = kbert.family("bert-tiny").replace(padding_id=1)
+    monkeypatch.setattr(kbert, "family", lambda name: small)
+    task = quickstart.make_task("roberta-base", kbert.WordPieceTokenizer(tiny_vocabulary))
+    assert task.encoder.config.padding_id == 0
 
 
 @pytest.mark.parametrize("slower", [1, 4])

@@ -59,3 +59,39 @@ def test_what_is_no_encoder_is_refused_by_its_type(tiny_vocabulary):
         if model is not tokenizer:
             with pytest.raises(TypeError, match=f"^kbert.features {message}"):
                 kbert.features(model, tokenizer, ["fox"])
+
+
+def test_padding_is_the_tokenizer_s_in_a_new_model(config, tokenizer):
+    encoder = kbert.Encoder(config.replace(padding_id=1))
+    message = (
+        r"config.replace\(padding_id=0\) makes it so. Received: padding_id=1, a tokenizer whose "
+        "`pad_id` is 0"
+    )
+    for use in (
+        lambda: kbert.tasks.TextClassifier(encoder, tokenizer, ["no", "yes"]),
+        lambda: kbert.tasks.Pretraining(encoder, tokenizer),
+        lambda: kbert.features(encoder, tokenizer, ["fox"]),
+        lambda: kbert.visualization.attention(encoder, "fox", tokenizer=tokenizer),
+    ):
+        with pytest.raises(ValueError, match=message):
+            use()
+    kbert.tasks.Pretraining(kbert.Encoder(config.replace(padding_id=0)), tokenizer)
+
+
+def test_a_model_that_was_trained_with_another_padding_is_told(config, tokenizer, tmp_path, caplog):
+    encoder = kbert.Encoder(config.replace(padding_id=1))
+    encoder.save_to_preset(tmp_path / "alone")
+    tokenizer.save(tmp_path / "alone")
+    told = "alone: Positions pass over padding"
+    read = kbert.Encoder.from_preset(tmp_path / "alone")
+    task = kbert.tasks.TextClassifier(read, tokenizer, ["no", "yes"])
+    assert told in caplog.text
+    assert "padding_id=1, a tokenizer whose `pad_id` is 0" in caplog.text
+    caplog.clear()
+    kbert.tasks.TextClassifier.from_preset(tmp_path / "alone", new_head=True, labels=["a", "b"])
+    assert told in caplog.text
+    task.save_to_preset(tmp_path / "task")
+    assert kbert.tasks.TextClassifier.from_preset(tmp_path / "task").encoder.config.padding_id == 1
+    assert kbert.student(task, num_layers=1).encoder.config.padding_id == 1
+    with pytest.raises(ValueError, match=r"Received: padding_id=2"):
+        kbert.student(task, num_layers=1, padding_id=2)

@@ -4,13 +4,15 @@ Shapes: `B` rows, `T` words, `C` characters of a word, `P` width of the projecti
 layers, `U` units of an LSTM, `D` = 2 directions (0 forward, 1 backward), `V` words of the softmax.
 """
 
+import os
 from typing import Any, Self
 
 import keras
 import numpy as np
 from keras import ops
 
-from kbert.checkpoints import read_checkpoint, write_checkpoint
+from kbert import inference
+from kbert.checkpoints import check_finite, read_checkpoint, write_checkpoint
 from kbert.configs.elmo import ElmoConfig
 from kbert.files import exists
 from kbert.hub import locate
@@ -248,7 +250,6 @@ class Elmo(KerasModel, keras.Model):
         Args:
             directory: the model's folder; its newest version is n.
             max_bytes: of a text, or of the words of a row together; more are refused.
-
             **others: none; arguments of Keras' `export` are refused by name.
 
         Returns:
@@ -316,14 +317,18 @@ class Elmo(KerasModel, keras.Model):
                 have no softmax and no words.
 
         Raises:
-            ValueError: an unknown format, a model with a mix, or one that the original cannot be.
+            ValueError: an unknown format, a model with a mix, one that the original cannot be, or
+                weights or outputs that are not finite: then the folder is as it was.
         """
         if self.mix is not None:
             raise ValueError(
                 "A preset holds no mix, which belongs to what was trained on it: save the model "
                 f"around it as a `.keras` file, or the task. Received: mix={self.mix!r}"
             )
-        write_checkpoint(path, self.config, get_arrays(self, "elmo"), format)
+        arrays = get_arrays(self, "elmo")
+        check_finite(arrays, os.fspath(path))
+        inference.check_sample(self.sample_outputs, os.fspath(path))
+        write_checkpoint(path, self.config, arrays, format)
         if self.tokenizer is not None and format == "kbert":
             self.tokenizer.save(path)
 

@@ -83,7 +83,10 @@ def adapt(
         known=known,
     )
     config = config.replace(**(changes or {}))
-    task = make_task(Encoder(config, dtype=dtype), tokenizer)
+    encoder = Encoder(config, dtype=dtype)
+    if config.padding_id == checkpoint.config.padding_id:
+        encoder.weights_from = os.fspath(folder)
+    task = make_task(encoder, tokenizer)
     for prefix, part in task.parts.items():
         found = {n: a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
         if found:

@@ -355,6 +355,7 @@ class ReplacedTokenDetection(EncoderTask):
         if self.generator is None:
             raise ValueError("The task has no generator to save. Received: generator=None")
         encoder = Encoder(self.generator.config)
+        encoder.weights_from = self.encoder.weights_from
         arrays = self._shared_arrays() | get_arrays(self.generator, "encoder")
         set_arrays(encoder, "encoder", arrays, "the generator")
         alone = Pretraining(encoder, self.tokenizer, next_sentence=False)
