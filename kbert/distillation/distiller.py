@@ -301,13 +301,16 @@ class Distiller(TrainStep, keras.Model):
 
 
 def _counted_tokens(batch: Tensors, padding_mask: Tensor) -> Tensor:
-    """(R, T) float32: 1 for a token of a row that counts, 0 for padding and for copies of rows."""
+    """(R, T) float32: what a token's row counts, 0 for padding and for copies of rows.
+
+    Of a row whose tokens have weights of their own, that is the largest of these.
+    """
     mask = ops.cast(padding_mask, "float32")
     if "label_weights" not in batch:
         return mask
     weights = ops.cast(batch["label_weights"], "float32")
     rows = ops.shape(weights)[0]
-    counted = ops.cast(ops.any(ops.reshape(weights, (rows, -1)) > 0, axis=1), "float32")
+    counted = ops.max(ops.reshape(weights, (rows, -1)), axis=1)
     # Windows and choices of an example are rows of the encoder one after the other.
     shape = ops.shape(mask)
     by_example = ops.reshape(mask, (rows, -1, shape[1])) * counted[:, None, None]
