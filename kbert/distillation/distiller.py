@@ -20,13 +20,14 @@ from kbert.distillation.terms import OwnLoss, Term, agreements
 from kbert.distillation.transfer import rate_scales
 from kbert.layers import Dense
 from kbert.layers.auxiliary import auxiliary_losses
+from kbert.models.keras_model import KerasEdits
 from kbert.tasks import EncoderTask, FineTuningTask
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.step.mixin import TrainStep
 from kbert.types import Pair, PathLike, Tensor, Tensors
 
 
-class Distiller(TrainStep, keras.Model):
+class Distiller(KerasEdits, TrainStep, keras.Model):
     """Trains a student on the outputs of a teacher, by any terms of `kbert.distillation.terms`.
 
     One forward of each model a step. The teacher is in inference mode and is no part of the
@@ -271,6 +272,10 @@ class Distiller(TrainStep, keras.Model):
             self.student.tokenize(self.student.as_table(data, labels), labelled=False)
         )
 
+    def predict(self, *args: Any, **options: Any) -> Any:
+        """The student's answers, see its `predict`."""
+        return self.student.predict(*args, **options)
+
     def save_to_preset(self, path: PathLike, *args: Any, **options: Any) -> None:
         """Writes the student, see `Task.save_to_preset`."""
         self.student.save_to_preset(path, *args, **options)
@@ -282,7 +287,8 @@ class Distiller(TrainStep, keras.Model):
     def get_config(self) -> dict[str, Any]:
         """Refuses: a `.keras` file has no place for the tokenizer, nor for the teacher."""
         raise NotImplementedError(
-            "A distiller is not saved: save its student with save_to_preset(folder)"
+            "A distiller is not saved: save its student with save_to_preset(folder). "
+            f"Received: a {type(self).__name__} of a {type(self.student).__name__}"
         )
 
     def _read(self, task: EncoderTask, batch: Tensors, training: bool) -> Reading:
@@ -301,13 +307,16 @@ class Distiller(TrainStep, keras.Model):
 
 
 def _counted_tokens(batch: Tensors, padding_mask: Tensor) -> Tensor:
-    """(R, T) float32: 1 for a token of a row that counts, 0 for padding and for copies of rows."""
+    """(R, T) float32: what a token's row counts, 0 for padding and for copies of rows.
+
+    Of a row whose tokens have weights of their own, that is the largest of these.
+    """
     mask = ops.cast(padding_mask, "float32")
     if "label_weights" not in batch:
         return mask
     weights = ops.cast(batch["label_weights"], "float32")
     rows = ops.shape(weights)[0]
-    counted = ops.cast(ops.any(ops.reshape(weights, (rows, -1)) > 0, axis=1), "float32")
+    counted = ops.max(ops.reshape(weights, (rows, -1)), axis=1)
     # Windows and choices of an example are rows of the encoder one after the other.
     shape = ops.shape(mask)
     by_example = ops.reshape(mask, (rows, -1, shape[1])) * counted[:, None, None]

@@ -100,7 +100,9 @@ def cosine_distance(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
     return ops.sum((1.0 - cosine) * weights), ops.sum(weights)
 
 
-def score_squares(student: Tensor, teacher: Tensor, examples: Tensor) -> Pair:
+def score_squares(
+    student: Tensor, teacher: Tensor, examples: Tensor, weights: Tensor | None = None
+) -> Pair:
     """Squared differences of attention scores before the softmax, averaged over the heads.
 
     (TinyBERT, https://arxiv.org/abs/1909.10351, equation 7.) Only pairs of real tokens of one
@@ -111,9 +113,10 @@ def score_squares(student: Tensor, teacher: Tensor, examples: Tensor) -> Pair:
         teacher: the same.
         examples: (B, T), the number of each token's example in its row, 0 where it does not count.
             A row of one example: 1 for a token that counts.
+        weights: (B, T), what each token counts, the same for all of an example; None = 1.
 
     Returns:
-        Float32 scalars (sum over pairs of tokens, number of such pairs).
+        Float32 scalars (sum over pairs of tokens, number of such pairs), both weighted.
 
     Example:
         >>> import numpy as np
@@ -126,10 +129,14 @@ def score_squares(student: Tensor, teacher: Tensor, examples: Tensor) -> Pair:
     squares = ops.mean(ops.square(student - teacher), axis=1)  # (B, T, T)
     left, right = examples[:, :, None], examples[:, None, :]
     pairs = ops.cast(ops.logical_and(left == right, left > 0), "float32")
+    if weights is not None:
+        pairs = pairs * ops.cast(weights, "float32")[:, :, None]
     return ops.sum(squares * pairs), ops.sum(pairs)
 
 
-def relation_divergence(student: Tensor, teacher: Tensor, examples: Tensor) -> Pair:
+def relation_divergence(
+    student: Tensor, teacher: Tensor, examples: Tensor, weights: Tensor | None = None
+) -> Pair:
     """How far apart two relations between tokens are: KL of each token's distribution over all.
 
     (MiniLM, https://arxiv.org/abs/2002.10957, equations 8 and 11.) The mean over the heads, summed
@@ -139,9 +146,10 @@ def relation_divergence(student: Tensor, teacher: Tensor, examples: Tensor) -> P
         student: scores (B, N, T, T), without a bias for padding.
         teacher: the same.
         examples: (B, T), as for `score_squares`: a token attends to those of its own example.
+        weights: (B, T), what each token counts; None = 1.
 
     Returns:
-        Float32 scalars (sum over tokens of the heads' mean, number of tokens).
+        Float32 scalars (sum over tokens of the heads' mean, number of tokens), both weighted.
 
     Example:
         >>> import numpy as np
@@ -153,6 +161,8 @@ def relation_divergence(student: Tensor, teacher: Tensor, examples: Tensor) -> P
     student, teacher, examples = _float32(student, teacher, examples)
     bias = example_bias(examples)
     real = ops.cast(examples > 0, "float32")
+    if weights is not None:
+        real = real * ops.cast(weights, "float32")
     divergence = ops.mean(_divergence(student + bias, teacher + bias), axis=1)  # (B, T)
     return ops.sum(divergence * real), ops.sum(real)
 

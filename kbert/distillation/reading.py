@@ -36,12 +36,13 @@ class Reading:
     step: Tensor | None = None
 
     def numbered(self, real: Tensor) -> Tensor:
-        """(R, T) 1 for tokens that count, 0 for others -> the number of each one's example, and 0.
+        """(R, T) what tokens count -> the number of each one's example, and 0 of those without.
 
         The examples of a row are numbered from 1 on.
         """
+        counted = ops.cast(real > 0, real.dtype)
         ids = self.example_ids
-        return real if ids is None else real * ops.cast(ids, real.dtype)
+        return counted if ids is None else counted * ops.cast(ids, real.dtype)
 
     def masked_lm_everywhere(self, weights: Tensor) -> Prediction:
         """The masked-LM head's prediction for every token, masked or not."""

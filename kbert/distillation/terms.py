@@ -80,7 +80,8 @@ class Term:
         Args:
             student: the student's outputs for the batch.
             teacher: the teacher's.
-            real: (R, T) float32, 1 for tokens that count; R rows of the encoder.
+            real: (R, T) float32, what each token counts: 1, or the weight of its row, and 0 for
+                padding; R rows of the encoder.
             project: brings the student's hidden states to the teacher's width.
 
         Returns:
@@ -298,7 +299,7 @@ class AttentionScores(OfLayers):
 
         def compare(ours: int, theirs: int) -> Pair:
             scores = internals[0][ours - 1]["scores"], internals[1][theirs - 1]["scores"]
-            return losses.score_squares(*scores, student.numbered(real))
+            return losses.score_squares(*scores, student.numbered(real), real)
 
         return {"attention_scores": self._summed(student, teacher, compare)}
 
@@ -370,7 +371,7 @@ class AttentionRelations(Term):
         theirs = teacher.outputs["internals"][(self.teacher_layer or 0) - 1]
         return {
             f"{name}_relation": losses.relation_divergence(
-                self._scores(ours, name), self._scores(theirs, name), student.numbered(real)
+                self._scores(ours, name), self._scores(theirs, name), student.numbered(real), real
             )
             for name in self.relations
         }

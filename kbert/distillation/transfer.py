@@ -160,7 +160,7 @@ class AttentionMaps(LayerTransfer):
 
         def compare(ours: int, theirs: int) -> Pair:
             scores = internals[0][ours - 1]["scores"], internals[1][theirs - 1]["scores"]
-            return losses.relation_divergence(*scores, student.numbered(real))
+            return losses.relation_divergence(*scores, student.numbered(real), real)
 
         return {"attention_maps": self._mean(student, teacher, compare)}
 

@@ -22,7 +22,31 @@ SAVED_MODEL = "tf_saved_model"
 _SAMPLE = 16  # places of a row that shows whether outputs are finite
 
 
-class KerasModel(_Base):
+class KerasEdits(_Base):
+    """Mixin before `keras.Model`: what Keras changes in its own layers, kbert does its own way."""
+
+    def quantize(self, mode: Any = None, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuses: Keras rounds its own layers, of which the model has none."""
+        raise ValueError(_quantize_hint(self, mode))
+
+    def enable_lora(self, rank: int, **options: Any) -> Self:
+        """Adds the adapter "lora", as `kbert.adapters.add(model, "lora", rank=rank)` does.
+
+        Args:
+            rank: Rank of the products.
+            **options: The adapter's: `alpha`, `targets`, ….
+
+        Returns:
+            The model.
+
+        Raises:
+            TypeError: A model that takes no adapters.
+            ValueError: An option is unknown or out of range.
+        """
+        return add(self, "lora", rank=rank, **options)
+
+
+class KerasModel(KerasEdits):
     """Mixin before `keras.Model`: ids are checked where they enter, and Keras' edits are kbert's.
 
     Such a model is made with `autocast=False`: Keras would round ids that come as floats to the
@@ -156,28 +180,8 @@ class KerasModel(_Base):
         finally:
             self._asserts_ids = False
 
-    def quantize(self, mode: Any = None, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuses: Keras rounds its own layers, of which the model has none."""
-        raise ValueError(quantize_hint(self, mode))
 
-    def enable_lora(self, rank: int, **options: Any) -> Self:
-        """Adds the adapter "lora", as `kbert.adapters.add(model, "lora", rank=rank)` does.
-
-        Args:
-            rank: Rank of the products.
-            **options: The adapter's: `alpha`, `targets`, ….
-
-        Returns:
-            The model.
-
-        Raises:
-            TypeError: A model that takes no adapters.
-            ValueError: An option is unknown or out of range.
-        """
-        return add(self, "lora", rank=rank, **options)
-
-
-def quantize_hint(model: Any, mode: Any) -> str:
+def _quantize_hint(model: Any, mode: Any) -> str:
     """The message with which `quantize` is refused."""
     return (
         "Keras' quantize rounds Keras' own layers, and a kbert model has none: nothing would "

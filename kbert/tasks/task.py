@@ -6,7 +6,7 @@ import inspect
 import os
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -19,8 +19,8 @@ from kbert.data.tables.table import Table
 from kbert.hub import locate
 from kbert.in_memory import has_columns
 from kbert.layers.fake_quantization import without_fake_quantization
-from kbert.models.adapters.base import add, described, restore
-from kbert.models.keras_model import quantize_hint
+from kbert.models.adapters.base import described, restore
+from kbert.models.keras_model import KerasEdits
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.options import Options
 from kbert.serving import (
@@ -150,26 +150,9 @@ class Task(TrainStep, keras.Model):
     def build(self, input_shape: Any | None = None) -> None:
         """The parts build themselves when they are made."""
 
-    def quantize(self, mode: Any = None, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuses: Keras rounds its own layers, of which the task has none."""
-        raise ValueError(quantize_hint(self, mode))
-
-    def enable_lora(self, rank: int, **options: Any) -> Self:
-        """Adds the adapter "lora", as `kbert.adapters.add(task, "lora", rank=rank)` does.
-
-        Args:
-            rank: rank of the products.
-            **options: the adapter's: `alpha`, `targets`, ….
-
-        Raises:
-            TypeError: a task on a model that takes no adapters.
-            ValueError: an option is unknown or out of range.
-        """
-        return add(self, "lora", rank=rank, **options)
-
-    def save(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuses, before a file is opened; see `get_config`."""
-        raise NotImplementedError(_SAVED_AS)
+    # No base of a task's: between it and `keras.Model` there are as few classes as can be.
+    quantize = KerasEdits.quantize
+    enable_lora = KerasEdits.enable_lora
 
     def get_config(self) -> dict[str, Any]:
         """Refuses: a `.keras` file has no place for the tokenizer."""

@@ -258,8 +258,25 @@ def test_what_it_gives_is_the_students(tokenizer, teacher, tmp_path):
     wanted = get_arrays(student.encoder, "encoder")
     for name, array in get_arrays(loaded.encoder, "encoder").items():
         np.testing.assert_array_equal(array, wanted[name])
-    with pytest.raises(NotImplementedError, match="save its student with save_to_preset"):
-        distiller.get_config()
+    assert distiller.predict(["the red fox"]) == student.predict(["the red fox"])
+    path = tmp_path / "model.keras"
+    path.write_bytes(b"what was here")
+    with pytest.raises(NotImplementedError, match=r"save its student with.*Received"):
+        distiller.save(path)
+    assert path.read_bytes() == b"what was here"
+    with pytest.raises(ValueError, match=r"export\(folder, precision=\"int8\"\).*for a Distiller"):
+        distiller.quantize("int8")
+
+
+def test_lora_is_the_students(tokenizer, teacher):
+    distiller = Distiller(kbert.student(teacher, 1), teacher, [SoftTargets()])
+    before = get_arrays(distiller.student.encoder, "encoder")
+    assert distiller.enable_lora(2) is distiller
+    distiller.fit(*toys.TABLES["classes"][2], epochs=1, batch_size=5, verbose=0)
+    after = get_arrays(distiller.student.encoder, "encoder")
+    moved = {name for name, x in after.items() if not np.array_equal(x, before.get(name))}
+    assert moved
+    assert all("adapter_lora" in name for name in moved)
 
 
 def test_decoders_with_soft_targets(tokenizer):

@@ -6,10 +6,14 @@ import tensorflow as tf
 
 import kbert
 from kbert.distillation import (
+    AttentionMaps,
     AttentionRelations,
     AttentionScores,
     Distiller,
     EmbeddingLoss,
+    FeatureMaps,
+    FeatureMeans,
+    FeatureVariances,
     HiddenStates,
     LastHiddenCosine,
     OwnLoss,
@@ -177,6 +181,23 @@ def test_copies_that_fill_a_batch_up_count_nothing(name, tokenizer, teachers):
     cut = {key: value[there] for key, value in full.items()}
     found, wanted = (toys.values(distiller.loss_terms(x, training=False)[0]) for x in (full, cut))
     toys.assert_pairs(found, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(toys.TABLES))
+def test_a_row_that_counts_three_is_three_rows(name, tokenizer, teachers):
+    teacher = teachers(name)
+    student = toys.make_task(name, tokenizer, seed=1, num_layers=2)
+    transfer = [FeatureMaps(), FeatureMeans(), FeatureVariances(), AttentionMaps()]
+    distiller = Distiller(student, teacher, [*PARTS, LastHiddenCosine(), *transfer])
+    batch = toys.make_batch(name, teacher)  # copies without weight come first
+    weighted = {**batch, "label_weights": batch["label_weights"].copy()}
+    weighted["label_weights"][-1] *= 3
+    thrice = {key: np.concatenate([x, x[-1:], x[-1:]]) for key, x in batch.items()}
+    found, wanted, plain = (
+        toys.values(distiller.loss_terms(x, training=False)[0]) for x in (weighted, thrice, batch)
+    )
+    toys.assert_pairs(found, wanted, rtol=1e-5)
+    assert all(found[key] != plain[key] for key in plain)
 
 
 def test_a_masked_lm_head_is_compared_everywhere(tokenizer, teachers):

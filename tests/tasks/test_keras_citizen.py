@@ -38,6 +38,7 @@ def same(before, after):
         (("mse",), {}, r"takes no `loss`: a task has losses of its own.*loss='mse'"),
         ((), {"metrics": ["accuracy"]}, r"takes no `metrics`.*evaluate\(\) give.*\['accuracy'\]"),
         ((), {"steps_per_execution": 4}, r"takes no `steps_per_execution`: .*=4"),
+        ((), {"auto_scale_loss": False}, r"takes no `auto_scale_loss`: .*=False"),
         ((), {"learning_rate": 4}, r"no such argument\. Received: learning_rate=4"),
     ],
 )
@@ -48,7 +49,7 @@ def test_compile_refuses_what_a_task_has_of_its_own(classifier, positional, give
 
 
 def test_compile_takes_what_asks_for_nothing_and_needs_an_optimizer(classifier):
-    classifier.compile("adam", loss=None, metrics=None)
+    classifier.compile(*("adam", None), metrics=None, steps_per_execution=1, auto_scale_loss=True)
     with pytest.raises(TypeError, match=r"compile\(\) takes an optimizer; .*Received: none"):
         classifier.compile()
 

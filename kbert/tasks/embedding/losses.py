@@ -28,7 +28,8 @@ class Compared:
         second: (B, D), of the texts that belong to them, or are scored with them; or None.
         negatives: (B, N, D), of texts that do not belong to them; or None.
         labels: (B,) scores of the pairs, or (B, D) of a teacher; or None.
-        weights: (B,), 0 for a row that does not count: a copy that fills the batch up.
+        weights: (B,), what each row counts; 0 for a copy that fills the batch up. The loss of a
+            row is multiplied by it elsewhere; CoSENT's, of all rows together, heeds it here.
         numbers: (B,), (B,) and (B, N) int32: the same number is the same text. -1 is none.
     """
 
@@ -197,10 +198,18 @@ def _right_among(scores: Any, numbers: Any, own: tuple[Any, Any]) -> Tensor:
 
 
 def _ordered(scores: Any, x: Compared) -> Tensor:
-    """log(1 + Σ exp(score i - score j)) over pairs with label i < label j, the same for all."""
+    """log(1 + Σ exp(score i - score j)) over pairs with label i < label j, the same for all.
+
+    A term counts the product of both rows' weights, these as shares of the mean of those above 0.
+    """
     counted = x.weights > 0
+    weights = ops.cast(x.weights, scores.dtype)
+    number = ops.sum(ops.cast(counted, scores.dtype))
+    shares = weights * number / ops.maximum(ops.sum(weights), _LEAST)
+    logs = ops.log(ops.where(counted, shares, 1.0))
     wanted = x.labels[:, None] < x.labels[None]
     wanted = ops.logical_and(wanted, ops.logical_and(counted[:, None], counted[None]))
-    differences = ops.where(wanted, scores[:, None] - scores[None], _MINUS_INFINITY)
+    differences = (scores + logs)[:, None] - (scores - logs)[None]
+    differences = ops.where(wanted, differences, _MINUS_INFINITY)
     terms = ops.concatenate([ops.zeros((1,), scores.dtype), ops.reshape(differences, (-1,))])
     return ops.logsumexp(terms) + ops.zeros_like(scores)

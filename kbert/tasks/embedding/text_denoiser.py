@@ -152,7 +152,8 @@ class TextDenoiser(FineTuningTask):
         """What `fit` trains on: texts of like length, damaged anew in each epoch."""
 
         def whole(columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-            return self._whole(columns["first"])
+            others = {k: x for k, x in columns.items() if k not in ("first", "numbers")}
+            return {**self._whole(columns["first"]), **others}
 
         def damage(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             after = batch["position"][0]  # behind the last batch of an epoch is the next one

@@ -6,7 +6,7 @@ Shapes: B rows of a batch, S steps of a run, K terms (losses and metrics) of a t
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NoReturn, Self, cast
 
 import keras
 import numpy as np
@@ -18,6 +18,7 @@ from kbert.data.pipeline import exact_options
 from kbert.data.tables.rows import Rows
 from kbert.models.adapters import described
 from kbert.models.adapters.base import train_all
+from kbert.models.keras_model import KerasEdits
 from kbert.tasks.fine_tuning.base import KEPT_CHECKPOINTS, FineTuningTask, check_compiled
 from kbert.tasks.fine_tuning.sample_weights import check_column
 from kbert.tasks.fine_tuning.settings import FitSettings
@@ -27,7 +28,13 @@ from kbert.training.run.phases import Epochs
 from kbert.training.run.run import train
 from kbert.training.run.settings import SAME, Resume
 from kbert.training.run.signals import raise_stopped
-from kbert.training.step.keras_arguments import FIT, check_callbacks, refuse_arguments
+from kbert.training.step.keras_arguments import (
+    EVALUATE,
+    FIT,
+    check_callbacks,
+    refuse_arguments,
+    refuse_others,
+)
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import current_strategy
 from kbert.types import PathLike, Tensor, Tensors, Terms
@@ -37,7 +44,7 @@ SAMPLING = (ANNEALED, PROPORTIONAL, SQUARE_ROOT, UNIFORM)
 _TASK = "task"  # feature of a batch: whose it is
 
 
-class MultiTask(TrainStep, keras.Model):
+class MultiTask(KerasEdits, TrainStep, keras.Model):
     """Tasks that share an encoder, each with a head of its own; every step trains one of them.
 
     (Caruana 1997; Liu et al. 2019, "MT-DNN", https://arxiv.org/abs/1901.11504, algorithm 1. With an
@@ -106,7 +113,41 @@ class MultiTask(TrainStep, keras.Model):
 
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         """Refuses: a batch is of one of the tasks."""
-        raise NotImplementedError("Each task is called by itself: multi.tasks[name](batch)")
+        raise NotImplementedError(
+            "Each task is called by itself: multi.tasks[name](batch). "
+            f"Received: a call of several, {', '.join(self.tasks)}"
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """Refuses: a `.keras` file has no place for the tasks' tokenizer."""
+        raise NotImplementedError(self._each("save_to_preset(folder)"))
+
+    def export(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuses: an export is of one task."""
+        raise NotImplementedError(self._each("export(folder)"))
+
+    def predict(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuses: a text is asked of one of the tasks."""
+        raise NotImplementedError(self._each("predict(texts)"))
+
+    def enable_lora(self, rank: int, **options: Any) -> Self:
+        """Adds the adapter "lora", which all tasks share; see `KerasEdits.enable_lora`.
+
+        Raises:
+            ValueError: the tasks have adapters of their own.
+        """
+        if own := [name for name, task in self.tasks.items() if task.adapter is not None]:
+            raise ValueError(
+                "Each task has an adapter of its own, or all share one: enable_lora() is of tasks "
+                f"without. Received: adapters of {', '.join(own)}"
+            )
+        return super().enable_lora(rank, **options)
+
+    def _each(self, call: str) -> str:
+        return (
+            f"What is saved, exported and asked is a task: multi.tasks[name].{call}. "
+            f"Received: a {type(self).__name__} of {', '.join(self.tasks)}"
+        )
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         """Those of all tasks; of another task's batch each reads rows of one token, without weight.
@@ -165,16 +206,16 @@ class MultiTask(TrainStep, keras.Model):
             )
         refuse_arguments(settings, FIT, "fit")
         check_callbacks(self, callbacks, in_run=True)
-        options = FitSettings.from_arguments(settings, "fit")
-        is_compiled = self.compiled_by_user
-        if is_compiled:
-            check_compiled(settings)
-        refused = [x for x in ("class_weights", "freeze", "sample_weight") if getattr(options, x)]
-        if refused:
+        of_one = ("class_weights", "freeze", "sample_weight")
+        if refused := [name for name in of_one if settings.get(name) is not None]:
             raise ValueError(
                 "Settings of single tasks have no meaning for several. "
                 f"Received: {', '.join(refused)}"
             )
+        options = FitSettings.from_arguments(settings, "fit")
+        is_compiled = self.compiled_by_user
+        if is_compiled:
+            check_compiled(settings)
         self._check_names(data)
         if validation_data is not None:
             self._check_names(validation_data, all_of_them=False)
@@ -271,6 +312,7 @@ class MultiTask(TrainStep, keras.Model):
         *,
         batch_size: int = inference.BATCH_SIZE,
         verbose: str | int = "auto",
+        **others: Any,
     ) -> dict[str, float]:
         """The metrics of each task whose data is there, their `mean` and the sum of their losses.
 
@@ -282,7 +324,9 @@ class MultiTask(TrainStep, keras.Model):
             data: as for `fit`.
             batch_size: the most rows that go through the model together.
             verbose: as in `fit`.
+            **others: none; arguments of Keras' `evaluate` are refused with the way that works.
         """
+        refuse_others(others, EVALUATE, "evaluate")
         self._check_names(data, all_of_them=False)
         found: dict[str, float] = {}
         chosen, loss = [], 0.0

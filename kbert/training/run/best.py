@@ -38,7 +38,7 @@ class BestWeights:
         step: Updates made before the best evaluation; `None` where there was none yet.
         value: The metric then.
         loss: The loss then; NaN where the evaluation has none.
-        waited: Evaluations since.
+        waited: Evaluations since the last better value; a smaller loss of an equal one is none.
         keeps_weights: Whether weights are kept.
 
     Example:
@@ -46,7 +46,7 @@ class BestWeights:
         >>> for step, f1, loss in [(10, 0.5, 0.9), (20, 0.7, 0.8), (30, 0.7, 0.6), (40, 0.6, 0.5)]:
         ...     best.update(None, step, {"loss": loss, "f1": f1})
         >>> best.step, best.value, best.waited
-        (30, 0.7, 1)
+        (30, 0.7, 2)
     """
 
     def __init__(self, metric: str, mode: str, *, keep: bool, folder: Path | None = None) -> None:
@@ -80,10 +80,12 @@ class BestWeights:
                 f"Received: {self.metric!r}"
             )
         value, loss = float(values[self.metric]), float(values.get("loss", math.nan))
-        if self.step is not None and self._rank(value, loss) <= self._rank(self.value, self.loss):
-            self.waited += 1
+        rank, best = self._rank(value, loss), self._rank(self.value, self.loss)
+        is_better = self.step is None or rank[0] > best[0]
+        self.waited = 0 if is_better else self.waited + 1
+        if not is_better and rank <= best:
             return
-        self.step, self.value, self.loss, self.waited = step, value, loss, 0
+        self.step, self.value, self.loss = step, value, loss
         if self.keeps_weights:
             self._arrays = read_variables(weights_of(task))
             self._unsaved = (self._arrays, step, {"metric": self.metric, "value": value})

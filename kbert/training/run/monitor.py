@@ -166,7 +166,9 @@ class Monitor(keras.callbacks.CallbackList):
     def _fingerprints(self) -> dict[str, int]:
         """Checksums of the weights, where a callback might change them at the end of training."""
         base = keras.callbacks.Callback.on_train_end
-        if all(type(callback).on_train_end is base for callback in self.callbacks):
+        # Of the object: a LambdaCallback has the function that it was given, not its class.
+        own = (getattr(callback.on_train_end, "__func__", None) for callback in self.callbacks)
+        if all(function is base for function in own):
             return {}
         self._sync()
         weights = read_variables(weights_of(self.model))

@@ -18,7 +18,7 @@ from kbert.training.step.keras_arguments import check_callbacks, check_compile
 from kbert.training.step.loss_scale import LossScale
 from kbert.training.step.ratios import DataPosition, Ratios, divide
 from kbert.training.step.verbosity import keras_verbosity
-from kbert.types import MaybeNone, Pair, Tensor, Tensors
+from kbert.types import MaybeNone, Pair, PathLike, Tensor, Tensors
 
 # Logged in training in addition to the task's own terms; evaluation has neither.
 UPDATE_TERMS = ("gradient_norm", "learning_rate")
@@ -231,6 +231,11 @@ class StepBase(_Base):
         """Keras' `evaluate`; `verbose`: see `keras_verbosity`."""
         with _to_the_end(kwargs.get("steps")):
             return super().evaluate(x, *args, verbose=keras_verbosity(verbose), **kwargs)
+
+    def save(self, filepath: PathLike, *args: Any, **kwargs: Any) -> None:
+        """Keras' `save`; a model that no config describes is refused before a file is opened."""
+        self.get_config()
+        super().save(filepath, *args, **kwargs)
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:

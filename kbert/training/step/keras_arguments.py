@@ -14,6 +14,8 @@ COMPILE = {
     "steps_per_execution": "every step is a call of its own; leave it out",
     "auto_scale_loss": "a model of mixed_float16 scales its loss by itself; leave it out",
 }
+# What Keras does anyway; written out it asks for nothing, as None of the others does.
+_DEFAULTS = {"steps_per_execution": 1, "auto_scale_loss": True}
 # In the order in which Keras takes them by position, behind the optimizer.
 _BY_POSITION = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
@@ -87,7 +89,9 @@ def refuse_others(given: Mapping[str, Any], ways: Mapping[str, str], function: s
 def check_compile(optimizer: Any, positional: tuple[Any, ...], others: Mapping[str, Any]) -> None:
     """Raises TypeError for arguments of Keras' `compile` that a step does not take."""
     named = {**dict(zip(_BY_POSITION, positional, strict=False)), **others}
-    # Keras' own defaults, written out, ask for nothing.
+    for name, default in _DEFAULTS.items():
+        if named.get(name) == default:
+            del named[name]
     named = {name: value for name, value in named.items() if value is not None}
     refuse_others(named, COMPILE, "compile")
     if optimizer is None:

@@ -106,6 +106,25 @@ def test_cosent_orders_the_cosines():
     np.testing.assert_allclose(losses(x, "cosent"), [wanted] * ROWS, rtol=1e-5)
 
 
+@pytest.mark.parametrize("objective", ["cosent", "angle"])
+def test_losses_of_all_rows_together_heed_the_rows_weights(objective):
+    x = compared()
+    plain = losses(x, objective)
+    same = losses(compared(weights=np.full(ROWS, 2, "float32")), objective)
+    np.testing.assert_allclose(same, plain, rtol=1e-6)
+    weights = np.array([0.1, 5, 0, 1, 2, 0.3], "float32")
+    found = losses(compared(weights=weights), objective)
+    assert np.ptp(found) == 0
+    shares = weights / weights[weights > 0].mean()
+    if objective == "cosent":
+        scores = 20 * (unit(x.first) * unit(x.second)).sum(-1)
+        pairs = [(i, j) for i in range(ROWS) for j in range(ROWS) if x.labels[i] < x.labels[j]]
+        terms = [shares[i] * shares[j] * np.exp(scores[i] - scores[j]) for i, j in pairs]
+        np.testing.assert_allclose(found, np.log(1 + sum(terms)), rtol=1e-5)
+    else:
+        assert abs(found[0] - plain[0]) > 0.01
+
+
 def test_losses_of_first_entries_add_up():
     x = compared()
     found = losses(x, "ranking", widths=(2, 8))

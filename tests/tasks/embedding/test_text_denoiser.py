@@ -8,6 +8,7 @@ import kbert
 from kbert.data import as_table
 from kbert.models.weights import get_arrays
 from kbert.tasks import TextDenoiser, TextEmbedder
+from kbert.tasks.fine_tuning.sample_weights import weigh_examples
 from tests.harness import assert_close, randomise, tiny_config
 
 WORDS = ["the", "red", "fox", "a", "dog", "sees", "and", "old", "house", "big"]
@@ -162,6 +163,18 @@ def test_it_is_exported_to_another_runtime(encoder, tokenizer, tmp_path):
     texts = ["the red fox", "a dog"]
     exported = kbert.tasks.load_exported(task.export(tmp_path, format="onnx"))
     assert_close(exported.predict(texts), task.predict(texts), 1e-4)
+
+
+def test_rows_count_their_weights(encoder, tokenizer):
+    task = TextDenoiser(encoder, tokenizer, decoder_layers=1)
+    texts = texts_of(8)
+    rows = task.tokenize(as_table(texts), labelled=True)
+    weights = np.array([0.1, 5, 0, 1, 2, 3, 4, 0.5], np.float32)
+    dataset = task.batches(weigh_examples(rows, weights), batch_size=4, epochs=1)
+    for batch in dataset.as_numpy_iterator():
+        np.testing.assert_array_equal(batch["label_weights"], weights[batch["rows"]])
+    first = next(iter(task.batches(rows, batch_size=4).as_numpy_iterator()))
+    assert sorted(batch) == sorted(first)
 
 
 def test_labels_are_warned_of(encoder, tokenizer, caplog):

@@ -270,3 +270,39 @@ def test_what_cannot_be_trained_together(config, tokenizer):
         multi.fit(data, freeze="encoder/*", **FIT)
     with pytest.raises(NotImplementedError, match="called by itself"):
         multi({})
+
+
+def test_keras_other_methods_are_of_one_task_or_refused(config, tokenizer, tmp_path):
+    multi = make(config, tokenizer)
+    path = tmp_path / "model.keras"
+    path.write_bytes(b"what was here")
+    of_one = r"multi\.tasks\[name\]\.{}\(.*Received: a MultiTask of colour, number, word"
+    for call, way in (
+        (lambda: multi.save(path), "save_to_preset"),
+        (lambda: multi.to_json(), "save_to_preset"),
+        (lambda: multi.export(tmp_path / "served"), "export"),
+        (lambda: multi.predict([RED]), "predict"),
+    ):
+        with pytest.raises(NotImplementedError, match=of_one.format(way)):
+            call()
+    assert path.read_bytes() == b"what was here"
+    with pytest.raises(ValueError, match=r"precision=\"int8\".*for a MultiTask"):
+        multi.quantize("int8")
+    data = {name: make_data(4) for name, make_data in DATA.items()}
+    with pytest.raises(TypeError, match=r"evaluate\(\) takes no `steps`"):
+        multi.evaluate(data, steps=1)
+    with pytest.raises(ValueError, match=r"single tasks.*Received: sample_weight"):
+        multi.fit(data, sample_weight=np.ones(4), **FIT)
+
+
+def test_lora_is_one_that_all_tasks_share(config, tokenizer):
+    multi = make(config, tokenizer, ["colour", "number"])
+    before = {x.path: to_numpy(x.value) for x in multi.encoder.weights}
+    assert multi.enable_lora(2) is multi
+    multi.fit({"colour": colours(16), "number": numbers(16)}, epochs=1, **FIT)
+    after = {x.path: to_numpy(x.value) for x in multi.encoder.weights}
+    moved = {path for path, x in after.items() if not np.array_equal(x, before.get(path))}
+    assert moved
+    assert all("adapter_lora" in path for path in moved)
+    with pytest.raises(ValueError, match="Each task has an adapter of its own"):
+        make(config, tokenizer, pal=True).enable_lora(2)

@@ -342,6 +342,13 @@ def test_nan_is_never_better():
     assert (best.step, best.value, best.waited) == (3, 0.2, 0)
 
 
+def test_a_loss_that_creeps_down_is_no_better_value():
+    best = BestWeights("accuracy", "max", keep=False)
+    for step in range(4):
+        best.update(None, step, {"accuracy": 0.9, "loss": 1 - step * 1e-6})
+    assert (best.step, best.waited) == (3, 3)
+
+
 @pytest.mark.parametrize(("loss_of_the_last", "wanted"), [(0.6, 12), (0.7, 6), (0.9, 6)])
 def test_of_equal_values_the_smaller_loss_is_best(tmp_path, loss_of_the_last, wanted):
     left = iter([(0.5, 0.7), (0.5, loss_of_the_last), (0.4, 0.1)])
@@ -381,7 +388,7 @@ class Average(keras.callbacks.Callback):
         self.model.set_weights(self.kept)
 
 
-@pytest.mark.parametrize("kind", ["early", "early at the last", "own"])
+@pytest.mark.parametrize("kind", ["early", "early at the last", "own", "lambda"])
 def test_weights_that_a_callback_sets_at_the_end_stay(tmp_path, kind, capsys):
     """Also where they are those of the last epoch, and for who loads the finished run."""
     seen, task = {}, eager_task()
@@ -395,7 +402,12 @@ def test_weights_that_a_callback_sets_at_the_end_stay(tmp_path, kind, capsys):
 
     early = keras.callbacks.EarlyStopping("val_loss", restore_best_weights=True, patience=9)
     asked = {"metric": "score", "mode": "max", "evaluate_every": None, "verbose": 2}
-    callbacks = [Average() if kind == "own" else early]
+    kept = []
+    function = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: kept.append(task.get_weights()),
+        on_train_end=lambda logs: task.set_weights(kept[0]),
+    )
+    callbacks = [{"own": Average(), "lambda": function}.get(kind, early)]
     history = main(tmp_path, task=task, evaluate=evaluate, callbacks=callbacks, **asked)
     wanted = seen[18 if kind == "early at the last" else 6]
     assert weights(task) == wanted
