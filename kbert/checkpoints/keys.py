@@ -21,17 +21,18 @@ def ignoring(keys: Collection[str]) -> Iterator[None]:
 
     Args:
         keys: names of keys that say nothing about what the model computes. A config that lacks one
-            of them is read as it is; one that kbert knows to change the model is still refused.
+            of them is read as it is; one that kbert knows to change the model, of another
+            architecture or by its name, is still refused.
 
     Raises:
-        ValueError: `keys` is a string.
+        ValueError: `keys` is a string, or no collection.
 
     Example:
         >>> with ignoring(["house_style"]):
         ...     check_keys({"size": 3, "house_style": 1}, fields=["size"], title="a toy",
         ...                source="memory", decisive=lambda key: False)
     """
-    if isinstance(keys, str):
+    if isinstance(keys, str) or not isinstance(keys, Collection):
         raise ValueError(f"`ignore` is a list of keys' names. Received: {keys!r}")
     token = _IGNORED.set(_IGNORED.get() | frozenset(keys))
     try:
@@ -134,7 +135,12 @@ Received: unknown speed in memory
             )
     asked = {key for key in _IGNORED.get() if key in content} if decisive is not None else set()
     read = {*fields, *required}
-    if refused := sorted(key for key in asked if key in read or (decisive and decisive(key))):
+    if refused := sorted(
+        key
+        for key in asked
+        if key in read
+        or (decisive and decisive(key) and not (harmless and harmless(key, content[key])))
+    ):
         raise ValueError(
             "A key that decides what the model computes is not ignored. "
             f"Received: ignore={refused} for {source}"
@@ -145,7 +151,7 @@ Received: unknown speed in memory
     if unknown:
         free = [key for key in unknown if decisive is not None and not decisive(key)]
         hint = (
-            f" Of keys that say nothing about the model: ignore={free}, in programs "
+            f" If you know that they say nothing about the model: ignore={free}, in programs "
             f"--ignore={','.join(free)}."
         )
         raise ValueError(

@@ -101,7 +101,8 @@ def convert(
         revision: of a repository of the hub.
         strict: False = leave out, and list, tensors that kbert has no place for.
         ignore: names of keys in a Hugging Face `config.json` that say nothing about the model,
-            where kbert does not know them. One that changes the model is refused all the same.
+            where kbert does not know them. One of another architecture, or whose name speaks of
+            norms, scales, windows and the like, is refused all the same.
         window: makes an encoder one of long rows with windows of so many tokens and with global
             tokens, as Longformer was made of RoBERTa (see `lengthen`); None = as it is.
         max_positions: the positions that it has then; None = as many as before.

@@ -24,7 +24,8 @@ def whole_numbers(x: Any, name: str = "ids") -> Any:
         name: the input's name, for the message.
 
     Raises:
-        ValueError: floats of half precision.
+        ValueError: floats of half precision; or others that are no whole numbers, where their
+            values are known.
 
     Example:
         >>> ops.convert_to_numpy(whole_numbers(ops.array([True, False]))).tolist()
@@ -43,7 +44,24 @@ def whole_numbers(x: Any, name: str = "ids") -> Any:
             "model of mixed precision casts floats that it is given: pass int32. "
             f"Received: {name} of dtype {dtype}"
         )
+    check_whole(name, x)
     return ops.cast(x, "int32")
+
+
+def check_whole(name: str, x: Any) -> None:
+    """Raises ValueError for floats between two whole numbers, if their values are known.
+
+    A cast would make a mask of 0.5 one of 0.
+    """
+    values = known_values(x)
+    if values is None or values.dtype.kind != "f":
+        return
+    wrong = values != np.floor(values)
+    if wrong.any():
+        where = np.argwhere(wrong)[0].tolist()
+        raise ValueError(
+            f"`{name}` must be whole numbers. Received: {values[tuple(where)]} at {where}"
+        )
 
 
 def check_ids(name: str, ids: Any, rows: int) -> None:
@@ -80,16 +98,27 @@ def check_ids(name: str, ids: Any, rows: int) -> None:
         )
 
 
-def assert_ids(name: str, ids: Any, rows: int) -> Any:
+def assert_ids(name: str, ids: Any, rows: int | None) -> Any:
     """The ids, out of a TensorFlow graph that raises where one is outside of its table.
 
     For graphs that run on the host: a SavedModel's entry, a dataset.
+
+    Args:
+        name: the input's name, for the message.
+        ids: integers, or floats that hold whole numbers.
+        rows: number of rows of the table; None = whole numbers of any size, as of a mask.
     """
     import tensorflow as tf
 
     ids = tf.convert_to_tensor(ids)
-    inside = tf.reduce_all((ids >= 0) & (ids < tf.cast(rows, ids.dtype)))
-    rule = f"`{name}` must be whole numbers from 0 to {rows - 1}. Received:"
+    right = tf.ones_like(ids, tf.bool)
+    rule = f"`{name}` must be whole numbers"
+    if rows is not None:
+        right &= (ids >= 0) & (ids < tf.cast(rows, ids.dtype))
+        rule += f" from 0 to {rows - 1}"
+    if ids.dtype.is_floating:
+        right &= tf.equal(ids, tf.floor(ids))
+    inside, rule = tf.reduce_all(right), f"{rule}. Received:"
     passed = tf.debugging.Assert(inside, [rule, tf.reduce_min(ids), "to", tf.reduce_max(ids)])
     with tf.control_dependencies([] if passed is None else [passed]):
         return tf.identity(ids)

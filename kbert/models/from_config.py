@@ -60,7 +60,8 @@ class FromConfig(KerasModel):
             strict: False takes the weights that fit by name and logs what it leaves: weights that
                 the folder lacks stay as they were drawn, others of the folder are not used.
             ignore: names of keys in a Hugging Face `config.json` that say nothing about the model,
-                where kbert does not know them. One that changes the model is refused all the same.
+                where kbert does not know them. One of another architecture, or whose name speaks of
+                norms, scales, windows and the like, is refused all the same.
 
         Returns:
             The model; an encoder with a pooler where the folder has one.

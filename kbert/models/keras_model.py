@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import keras
 import numpy as np
 
-from kbert.layers.ids import assert_ids, check_ids
+from kbert.layers.ids import assert_ids, check_ids, check_whole
 from kbert.models.adapters.base import add
 from kbert.models.inputs_and_outputs import as_integers
 from kbert.types import PathLike
@@ -19,6 +19,7 @@ else:
     _Base = object
 
 SAVED_MODEL = "tf_saved_model"
+_MASK = "_mask"  # how the names of masks end
 _SAMPLE = 16  # places of a row that shows whether outputs are finite
 
 
@@ -100,7 +101,7 @@ class KerasModel(KerasEdits):
         """Inputs as they are, of a dataset one that checks each batch.
 
         Raises:
-            ValueError: ids outside of their tables.
+            ValueError: ids outside of their tables, or masks between whole numbers.
         """
         if hasattr(x, "element_spec"):
             import tensorflow as tf
@@ -109,6 +110,8 @@ class KerasModel(KerasEdits):
         for name, ids in self._named(x).items():
             if name in self.id_rows:
                 check_ids(name, ids, self.id_rows[name])
+            elif name.endswith(_MASK):
+                check_whole(name, ids)
         return x
 
     def _named(self, x: Any) -> Mapping[str, Any]:
@@ -117,7 +120,9 @@ class KerasModel(KerasEdits):
     def _assert_batch(self, x: Any, *rest: Any) -> Any:
         """A batch of a dataset, whose graph runs on the host."""
         named = {
-            name: assert_ids(name, ids, self.id_rows[name]) if name in self.id_rows else ids
+            name: assert_ids(name, ids, self.id_rows.get(name))
+            if name in self.id_rows or name.endswith(_MASK)
+            else ids
             for name, ids in self._named(x).items()
         }
         x = named if isinstance(x, Mapping) else next(iter(named.values()))

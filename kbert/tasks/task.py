@@ -497,7 +497,8 @@ class Task(TrainStep, keras.Model):
                 task's own are newly initialised. So is the pooler, where the task needs one and
                 there is none. Settings of the folder's task are not used.
             ignore: names of keys in a Hugging Face `config.json` that say nothing about the model,
-                where kbert does not know them. One that changes the model is refused all the same.
+                where kbert does not know them. One of another architecture, or whose name speaks of
+                norms, scales, windows and the like, is refused all the same.
             **settings: constructor arguments, instead of the folder's. `labels` so gives the
                 classes of the folder's head other names, by their place.
 

@@ -199,6 +199,11 @@ def test_a_dataset_is_checked_as_it_is_read():
     data = tf.data.Dataset.from_tensor_slices({"token_ids": IDS, "segment_ids": 5 * MASK})
     with pytest.raises(tf.errors.InvalidArgumentError, match="`segment_ids` must be whole"):
         encoder().predict(data.batch(2), verbose=0)
+    halves = tf.data.Dataset.from_tensor_slices(IDS + 0.5).batch(2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"`token_ids` must be whole .* 29"):
+        encoder().predict(halves, verbose=0)
+    whole = tf.data.Dataset.from_tensor_slices(IDS.astype("float32")).batch(2)
+    assert encoder().predict(whole, verbose=0)["sequence"].shape == (4, 6, 8)
     right = tf.data.Dataset.from_tensor_slices(({"token_ids": IDS}, IDS[:, 0])).batch(2)
     assert encoder().predict(right, verbose=0)["sequence"].shape == (4, 6, 8)
     plain = tf.data.Dataset.from_tensor_slices(IDS).batch(2)
@@ -392,3 +397,21 @@ def test_answers_that_are_not_finite_are_not_saved_over_a_preset(kind, tmp_path)
     with pytest.raises(ValueError, match=rf"^Answers must be finite .* of {folder}$"):
         model.save_to_preset(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "seq2seq"])
+def test_a_mask_between_whole_numbers_is_refused(kind):
+    """A cast would make 0.5 what masks everything."""
+    make, inputs, _ = MODELS[kind]
+    model = make()
+    name = next(name for name in inputs if name.endswith("_mask"))
+    message = rf"`{name}` must be whole numbers. Received: 0.5 at \[0, 0\]"
+    half = {**inputs, name: np.full(IDS.shape, 0.5, "float32")}
+    for call in (model, model.predict, model.predict_on_batch):
+        with pytest.raises(ValueError, match=message):
+            call(half)
+    model({**inputs, name: MASK.astype("float32")})
+    if keras.backend.backend() == "tensorflow":
+        data = tf.data.Dataset.from_tensor_slices(half).batch(2)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"`{name}` must be whole numbers"):
+            model.predict(data, verbose=0)

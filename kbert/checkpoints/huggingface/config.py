@@ -125,8 +125,12 @@ def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[st
             )
         labels = tuple(by_id[i] for i in classes)
     at = dict(zip(labels, classes, strict=True))
+    by_class: dict[str, set[Any]] = {}
+    for name, i in ids.items():
+        by_class.setdefault(str(i), set()).add(name)
     contradicted = any(at.get(name, str(i)) != str(i) for name, i in ids.items())
-    if contradicted or (ids and not {*at} & {*ids}):
+    unnamed = any(name not in by_class.get(i, {name}) for name, i in at.items())
+    if contradicted or unnamed or (ids and not {*at} & {*ids}):
         logging.warning(
             "%s: the classes are %s, by `id2label` as in transformers; `label2id` says otherwise: "
             "%.200r",

@@ -176,8 +176,8 @@ def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Che
         task = None
     elif task is None and architecture.task is not None:
         task = {"kind": architecture.task}
-    if task is not None and task["kind"] == "regress":
-        _tell_of_activation(content, source)
+    if task is not None and task["kind"] in sentence_transformers.RERANKERS:
+        _tell_of_activation(content, task, source)
     labels = None
     if task is not None and task["kind"] in ("classify", "tag"):
         labels = read_labels(content, len(here[f"{head}/dense/bias"]), source)
@@ -294,20 +294,25 @@ def _homeless(
     return f"a head of {whose} that kbert has no task for ({', '.join(names)})"
 
 
-def _tell_of_activation(content: Mapping[str, Any], source: str) -> None:
-    """Logs what a CrossEncoder of sentence-transformers makes of the number that kbert gives."""
+def _tell_of_activation(content: Mapping[str, Any], task: Mapping[str, Any], source: str) -> None:
+    """Logs what a CrossEncoder of sentence-transformers makes of logits, where kbert does not."""
     own = content.get("sentence_transformers")
     if isinstance(own, dict) and "activation_fn" in own:
         said = own["activation_fn"]
     else:  # before version 4
         said = content.get("sbert_ce_default_activation_function")
-    if said is None or str(said).endswith(".Identity"):
+    name = str(said).rpartition(".")[2].lower()
+    if said is None or name == "identity":
         return
-    logging.warning(
-        "The scores of a TextRegressor are logits: sentence-transformers gives %s of them, by %s",
-        str(said).rpartition(".")[2].lower(),
-        source,
-    )
+    here = "The scores of a TextRegressor are logits"
+    if task["kind"] == "classify":
+        ours = "sigmoid" if task.get("multi_label") else "softmax"
+        if name == ours:
+            return
+        here = f"The scores of a TextClassifier are {ours} of its logits"
+        if name == "sigmoid":
+            here += ", with multi_label=True sigmoid"
+    logging.warning("%s: sentence-transformers gives %s of them, by %s", here, name, source)
 
 
 def _class_ending(architecture: Architecture, arrays: Arrays, head: str | None) -> str:

@@ -29,7 +29,7 @@ KIND = "embed"  # of the task
 RERANKERS = ("regress", "classify")  # kinds of tasks
 MODULES_FILE = "modules.json"
 _LENGTHS_FILE, _PROMPTS_FILE = "sentence_bert_config.json", "config_sentence_transformers.json"
-_CONFIG_FILE = "config.json"
+_CONFIG_FILE, _TOKENIZER_FILE = "config.json", "tokenizer_config.json"
 _HEAD = "projection/"
 _TYPES = "sentence_transformers.models."
 # Our name of a pooling -> theirs, in `pooling_mode` and as the ending of a switch of its own.
@@ -72,7 +72,9 @@ def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
                 "%s: not used, as kbert puts no prompts before the texts of a pair: %s",
                 *(folder / _PROMPTS_FILE, ", ".join(prompts)),
             )
-        return checkpoint
+        own = {k: v for k, v in (checkpoint.task or {}).items() if k != "max_length"}
+        limit = {k: v for k, v in settings.items() if k == "max_length"}
+        return dataclasses.replace(checkpoint, task={**own, **limit})
     task: dict[str, Any] = {"kind": KIND, "normalize": False, **settings}
     arrays = dict(checkpoint.arrays)
     for name, place in modules:
@@ -215,17 +217,22 @@ def longest_row(folder: Path, max_positions: int, longest: Any = None) -> dict[s
             2 of transformers), which since version 6 of sentence-transformers is always so.
 
     Raises:
-        ValueError: the length is no number.
+        ValueError: the length is no whole number.
     """
+    path = folder / _LENGTHS_FILE
     if longest is None:
+        path = folder / _TOKENIZER_FILE
         content = _of_tokenizer(folder)
+        # Null is no limit there, whatever `max_len` says.
         longest = content.get("model_max_length", content.get("max_len"))
-    if not isinstance(longest, int | float | None) or isinstance(longest, bool):
+    is_number = isinstance(longest, int | float) and not isinstance(longest, bool)
+    if longest is None or (is_number and longest >= max_positions):  # 1e30 is no limit there
+        return {}
+    if not is_number or longest % 1 != 0:  # of NaN too
         raise ValueError(
-            f"The longest row is a number of tokens. Received: {longest!r} for {folder}"
+            f"The longest row is a number of tokens, a whole one. Received: {longest!r} for {path}"
         )
-    # 1e30 is no limit there.
-    return {} if longest is None or longest >= max_positions else {"max_length": int(longest)}
+    return {"max_length": int(longest)}
 
 
 def prompt_settings(folder: Path) -> dict[str, Any]:
@@ -241,6 +248,12 @@ def prompt_settings(folder: Path) -> dict[str, Any]:
             f"Prompts are {' and '.join(_PROMPTS)}, and none is put before texts that nobody "
             f"named one for. Received: {', '.join(unknown)} in {path}"
         )
+    if (width := content.get("truncate_dim")) is not None:
+        raise ValueError(
+            "A TextEmbedder gives whole vectors, whose first entries are taken of what it gives: "
+            "set `truncate_dim` to null in the file, and cut vectors[:, :n]. "
+            f"Received: truncate_dim={width!r} in {path}"
+        )
     if (similarity := content.get("similarity_fn_name")) not in (None, "cosine"):
         logging.warning(
             "kbert's similarity is the cosine: sentence-transformers compares by %r, by %s",
@@ -251,7 +264,7 @@ def prompt_settings(folder: Path) -> dict[str, Any]:
 
 
 def _of_tokenizer(folder: Path) -> dict[str, Any]:
-    path = folder / "tokenizer_config.json"
+    path = folder / _TOKENIZER_FILE
     return read_json(path) if path.is_file() else {}
 
 

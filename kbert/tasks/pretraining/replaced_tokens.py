@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
-from kbert.checkpoints import read_checkpoint
+from kbert.checkpoints import ignoring, read_checkpoint
 from kbert.configs.base import check_choice
 from kbert.configs.encoder import EncoderConfig
 from kbert.data.tables.table import Table
@@ -388,8 +388,9 @@ class ReplacedTokenDetection(EncoderTask):
             dtype: a Keras dtype policy or its name.
             generator: a folder that `save_generator` wrote, or Hugging Face's of the generator;
                 None for a task that answers and is not trained.
-            **settings: `strict`, see `Task.from_preset`, and constructor arguments to use instead
-                of the folder's.
+            **settings: `strict` and `ignore`, see `Task.from_preset`, and constructor arguments to
+                use instead of the folder's. Keys to `ignore` are the discriminator's; the
+                generator's of these names pass too.
 
         Raises:
             FileNotFoundError: there is no such folder.
@@ -398,7 +399,8 @@ class ReplacedTokenDetection(EncoderTask):
         """
         if generator is None:
             return super().from_preset(path, dtype, **settings)
-        checkpoint = read_checkpoint(locate(generator))
+        with ignoring(settings.get("ignore", ())):
+            checkpoint = read_checkpoint(locate(generator))
         task = super().from_preset(path, dtype, generator=checkpoint.config, **settings)
         arrays = checkpoint.part("encoder/")
         for name, array in task._shared_arrays().items():

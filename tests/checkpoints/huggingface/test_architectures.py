@@ -499,7 +499,12 @@ def read(name, **changes):
         ("answerdotai/ModernBERT-base", {"classifier_activation": "mish"}, "one of gelu.*'mish'"),
         ("answerdotai/ModernBERT-base", {"layer_types": ["full_attention"]}, "each of the layers"),
         ("answerdotai/ModernBERT-base", {"global_attn_every_n_layers": 0}, "number of layers.* 0 "),
-        ("answerdotai/ModernBERT-base", {"local_attention": 1}, "at least 2. Received: 0 in"),
+        (
+            "answerdotai/ModernBERT-base",
+            {"local_attention": 1},
+            "`local_attention` must be .* at least 2. Received: 1 in there",
+        ),
+        ("answerdotai/ModernBERT-base", {"local_attention": 2.5}, "`local_attention` .*: 2.5 in"),
         (
             "answerdotai/ModernBERT-base",
             {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4}}},

@@ -116,6 +116,8 @@ def test_classes_of_another_architecture_are_named(caplog):
         ({"id2label": {"0": "n", "1": "p"}, "label2id": {"n": 0, "p": 1, "x": 1}}, "np", False),
         ({"id2label": {"0": "n", "1": "p"}, "label2id": {"n": 1, "p": 0}}, ("n", "p"), True),
         ({"id2label": {"0": "n", "1": "p"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}, "np", True),
+        ({"id2label": {"0": "n", "1": "p"}, "label2id": {"n": 0, "x": 1}}, ("n", "p"), True),
+        ({"id2label": {"0": "n", "1": "p"}, "label2id": {"n": 0}}, ("n", "p"), False),
         ({"label2id": {"n": 1, "p": 0}}, ("p", "n"), False),
         ({"label2id": {"n": 1, "p": 0, "q": 0}}, ("LABEL_0", "LABEL_1"), True),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from kbert import family
 from kbert.checkpoints import read_checkpoint, write_checkpoint
-from kbert.checkpoints.huggingface.architectures import infer
+from kbert.checkpoints.huggingface.architectures import find, infer
 from kbert.checkpoints.huggingface.huggingface import export_model, import_model
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
@@ -230,3 +230,25 @@ def test_the_kind_of_model_that_a_folder_holds_is_named(tmp_path):
     decoder_of().save_to_preset(tmp_path, format="huggingface")
     with pytest.raises(ValueError, match=r"kbert.Encoder loads. Received: a decoder, which"):
         Encoder.from_preset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sliding_window": 0}, "`sliding_window` must be .* at least 1. Received: 0 in there"),
+        ({"sliding_window": None}, "`sliding_window` must be .*: None in there"),
+        ({"local_attention": 1}, "`local_attention` must be .* at least 2. Received: 1 in there"),
+    ],
+)
+def test_a_window_is_refused_by_the_file_s_key(changes, message):
+    sizes = {"vocabulary_size": 9, "hidden_size": 8, "num_layers": 2, "num_heads": 2}
+    table = find("modernbert-decoder", "memory")
+    config = DecoderConfig(**sizes, intermediate_size=16, **table.fixed)
+    windowed = config.replace(attention_pattern=("global", 4), local_rotary_base=10_000.0)
+    content, _ = export_model(windowed, {}, architecture="modernbert-decoder")
+    if "local_attention" in changes:
+        del content["sliding_window"]
+    with pytest.raises(ValueError, match=message):
+        import_model({**content, **changes}, {}, "there")
+    whole, _ = export_model(config, {}, architecture="modernbert-decoder")
+    import_model({**whole, **changes}, {}, "there")  # no layer has one

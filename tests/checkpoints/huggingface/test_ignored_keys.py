@@ -32,7 +32,11 @@ def folder(tmp_path):
 
 
 def test_the_refusal_says_how_they_are_ignored(folder):
-    with pytest.raises(ValueError, match=r"--ignore=house_style,our_threshold\. Received: unknown"):
+    with pytest.raises(
+        ValueError,
+        match=r"If you know that they say nothing about .*: ignore=.*"
+        r"--ignore=house_style,our_threshold\. Received: unknown",
+    ):
         read_checkpoint(folder)
 
 
@@ -53,7 +57,7 @@ def test_a_key_that_changes_the_model_is_refused(key):
     """Of those that another architecture has, or whose name says it."""
     content = {**content_of("bert"), key: OTHER_MODELS[key]}
     known = {"auto_map", "emb_pooler", "adapter_layers", "lora_rank", "pooling_mode", "output_dim"}
-    known |= {"scale_embeddings", "feed_forward_proj"}
+    known |= {"feed_forward_proj"}
     if key in known:  # nobody knows better than who asks
         with ignoring([key]):
             import_model(content, {}, "there")
@@ -78,5 +82,12 @@ def test_what_is_no_key_of_the_folder_is_refused(folder, tmp_path):
     kbert.Encoder(tiny_config()).save_to_preset(tmp_path / "own")
     with pytest.raises(ValueError, match=r"keys of a Hugging Face config.*'house_style'"):
         kbert.Encoder.from_preset(tmp_path / "own", ignore=["house_style"])
-    with pytest.raises(ValueError, match=r"a list of keys' names. Received: 'house_style'"):
-        read_checkpoint(folder, ignore="house_style")
+    for ignore in ("house_style", None):
+        with pytest.raises(ValueError, match=rf"a list of keys' names. Received: {ignore!r}"):
+            read_checkpoint(folder, ignore=ignore)
+
+
+def test_a_harmless_key_is_ignored_whatever_its_name(folder, caplog):
+    with_keys(folder, loss_scale=2.0, logit_scale=None)
+    read_checkpoint(folder, ignore=[*INVENTED, "loss_scale", "logit_scale"])
+    assert "ignored, as asked: house_style, logit_scale, loss_scale" in caplog.text

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import keras
@@ -138,7 +139,17 @@ def test_another_similarity_is_told_of(tokenizer, tmp_path, name, told, caplog):
             {"prompts": {"passage": "p: "}},
             "Prompts are query and document.*Received: passage",
         ),
+        (
+            "config_sentence_transformers.json",
+            {"truncate_dim": 8},
+            r"cut vectors\[:, :n\]. Received: truncate_dim=8 in ",
+        ),
         ("sentence_bert_config.json", {"do_lower_case": True}, "lower case are the tokenizer's"),
+        (
+            "sentence_bert_config.json",
+            {"max_seq_length": 9.5},
+            "a whole one. Received: 9.5 for .*sentence_bert_config.json",
+        ),
     ],
 )
 def test_what_kbert_does_not_have_is_refused(tokenizer, tmp_path, file, changes, message):
@@ -218,7 +229,8 @@ def test_a_reranker_has_one_module(tokenizer, tmp_path, labels, caplog):
     loaded = Task.from_preset(tmp_path)
     assert (type(loaded), loaded.max_length) == (kind, 12)
     assert "not used, as kbert puts no prompts before the texts of a pair" in caplog.text
-    assert ("sentence-transformers gives sigmoid of them" in caplog.text) is (labels == 1)
+    here = "softmax of its logits, with multi_label=True sigmoid: " if labels == 3 else "logits: "
+    assert f"are {here}sentence-transformers gives sigmoid of them" in caplog.text
     found = loaded.predict(pairs)
     if labels == 1:
         np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -236,6 +248,7 @@ def test_a_reranker_has_one_module(tokenizer, tmp_path, labels, caplog):
         ({"max_len": 12}, 12),  # transformers 2
         ({"model_max_length": 40}, None),
         ({"model_max_length": int(1e30)}, None),
+        ({"model_max_length": None, "max_len": 12}, None),  # as transformers reads it
         ({}, None),
     ],
 )
@@ -247,6 +260,42 @@ def test_rows_of_a_classifier_are_cut_where_the_tokenizer_says(
     edit(tmp_path / "tokenizer_config.json", **content)
     assert TextClassifier.from_preset(tmp_path).max_length == expected
     assert TextClassifier.from_preset(tmp_path, max_length=8).max_length == 8
-    edit(tmp_path / "tokenizer_config.json", model_max_length="long")
-    with pytest.raises(ValueError, match=r"row is a number of tokens\. Received: 'long' for"):
-        TextClassifier.from_preset(tmp_path)
+    for length in ("long", float("nan"), 0.5):
+        edit(tmp_path / "tokenizer_config.json", model_max_length=length)
+        message = rf"row is a number of tokens, .*: {length!r} for .*tokenizer_config.json"
+        with pytest.raises(ValueError, match=message):
+            TextClassifier.from_preset(tmp_path)
+
+
+@pytest.mark.parametrize(("length", "longest"), [(10, 10), (64, None), (None, 12)])
+def test_the_reranker_s_own_file_decides_its_longest_row(tokenizer, tmp_path, length, longest):
+    task = TextClassifier(make(tokenizer).encoder, tokenizer, labels=["a", "b", "c"])
+    task.save_to_preset(tmp_path, "huggingface")
+    edit(tmp_path / "tokenizer_config.json", model_max_length=12)
+    (tmp_path / "modules.json").write_text(json.dumps(RERANKER))
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
+    assert Task.from_preset(tmp_path).max_length == longest
+
+
+@pytest.mark.parametrize(
+    ("multi_label", "activation", "told"),
+    [
+        (False, "Sigmoid", "softmax of its logits, with multi_label=True sigmoid: .*sigmoid"),
+        (False, "Softmax", None),
+        (False, "Identity", None),  # the order of classes is the same
+        (True, "Sigmoid", None),
+        (True, "Tanh", "sigmoid of its logits: sentence-transformers gives tanh of them"),
+    ],
+)
+def test_another_activation_of_a_classifier_is_told(
+    tokenizer, tmp_path, multi_label, activation, told, caplog
+):
+    labels = ["a", "b", "c"]
+    task = TextClassifier(make(tokenizer).encoder, tokenizer, labels, multi_label=multi_label)
+    task.save_to_preset(tmp_path, "huggingface")
+    content = {"activation_fn": f"torch.nn.modules.activation.{activation}"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(content))
+    caplog.clear()
+    assert Task.from_preset(tmp_path).multi_label is multi_label
+    said = re.search("The scores of a TextClassifier are .*", caplog.text)
+    assert said is None if told is None else re.search(told, said[0])

@@ -75,6 +75,12 @@ OTHER_MODELS = {
     "classifier_activation": "tanh",
     "conv_kernel_size": 9,
     "feed_forward_proj": "gated-gelu",
+    "attn_logit_softcapping": 50.0,
+    "embedding_multiplier": 12.0,
+    "logit_scale": 0.5,
+    "sliding_window_size": 128,
+    "use_layernorm2": True,
+    "residual_dropout": 0.1,
 }
 SIZES = {"vocabulary_size": 9, "hidden_size": 8, "num_layers": 1, "num_heads": 2}
 

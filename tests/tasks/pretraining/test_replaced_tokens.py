@@ -1,4 +1,5 @@
 import contextlib
+import json
 
 import keras
 import numpy as np
@@ -405,6 +406,21 @@ def test_the_preset_holds_the_discriminator(task, small, tokenizer, tmp_path):
     )
     for a, b in zip(both.weights, task.weights, strict=True):
         np.testing.assert_array_equal(to_numpy(a.value), to_numpy(b.value))
+
+
+def test_keys_are_ignored_in_both_folders(small, tokenizer, tmp_path):
+    task = make(small.replace(activation="gelu"), tokenizer)
+    task.save_to_preset(tmp_path / "discriminator", "huggingface")
+    task.save_generator(tmp_path / "own")
+    alone = kbert.tasks.Pretraining.from_preset(tmp_path / "own")
+    alone.save_to_preset(tmp_path / "generator", "huggingface", architecture="electra")
+    for folder in ("discriminator", "generator"):
+        path = tmp_path / folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "house_style": 1}))
+    folders = {"path": tmp_path / "discriminator", "generator": tmp_path / "generator"}
+    ReplacedTokenDetection.from_preset(**folders, ignore=["house_style"])
+    with pytest.raises(ValueError, match=r"unknown house_style in .*generator"):
+        ReplacedTokenDetection.from_preset(**folders)
 
 
 def test_a_generator_of_another_run_is_refused(task, small, tokenizer, tmp_path):

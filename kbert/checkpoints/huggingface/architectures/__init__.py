@@ -51,7 +51,10 @@ _SHARED_PREFIXES = {"model", "transformer"}  # by architectures that differ
 _CLASS_ENDINGS = r"Model|For\w+|LMHeadModel|DoubleHeadsModel"
 
 # Parts of the names of keys that other architectures have, of which kbert reads none.
-_DECISIVE = re.compile(r"(^|_)(act|activation|alibi|bias|experts?|moe|norm|rope|rotary)(_|$)")
+_DECISIVE = re.compile(
+    r"(^|_)(act|activation|alibi|bias|experts?|moe|rope|rotary|sliding|windows?|gated?|residuals?"
+    r"|(layer|rms)?_?norm\d*|ln\d*|scal(e|es|ed|ing)|multipliers?|(soft_?)?cap(ping|s)?)(_|$)"
+)
 
 __all__ = [
     *("ARCHITECTURES", "Architecture", "find", "identify", "infer", "is_decisive", "usual_pooler")
@@ -163,8 +166,10 @@ def find(model_type: str, source: str) -> Architecture:
 def is_decisive(key: str) -> bool:
     """Whether a key changes what a model computes, in one of the architectures or by its name.
 
+    Not every one that does: an architecture that kbert does not know may call it anything.
+
     Example:
-        >>> [is_decisive(key) for key in ("rope_theta", "use_bias", "house_style")]
+        >>> [is_decisive(key) for key in ("rope_theta", "logit_scale", "house_style")]
         [True, True, False]
     """
     if _DECISIVE.search(key):

@@ -162,7 +162,6 @@ class ModernBert(Architecture):
                     *(rate, source),
                 )
         kinds = _layer_types(content, found["num_layers"], source)
-        window = self._window(content, found["max_positions"])
         pooling = content.get("classifier_pooling", "cls")
         if pooling not in list(_POOLINGS):  # of any kind
             raise ValueError(
@@ -171,6 +170,7 @@ class ModernBert(Architecture):
             )
         thetas = {kind: _theta(content, kind, source) for kind in (_FULL, _SLIDING)}
         windowed = _SLIDING in kinds
+        window = self._window(content, found["max_positions"], source) if windowed else None
         return {
             **found,
             "pooling": _POOLINGS[pooling],
@@ -182,12 +182,10 @@ class ModernBert(Architecture):
             "local_rotary_base": thetas[_SLIDING] if windowed else None,
         }
 
-    def _window(self, content: Mapping[str, Any], max_positions: Any) -> Any:
+    def _window(self, content: Mapping[str, Any], max_positions: Any, source: str) -> int:
         """Twice what a token sees on either side: of an odd window half is rounded down."""
-        window = content.get("local_attention", 128)
-        if not isinstance(window, int) or not isinstance(max_positions, int):
-            return window
-        return clipped(window // 2 * 2, 2 * max_positions)
+        window = window_of(content, "local_attention", 2, source) // 2 * 2
+        return clipped(window, 2 * max_positions) if isinstance(max_positions, int) else window
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         windows = [config.window(layer) for layer in range(config.num_layers)]
@@ -259,6 +257,27 @@ def with_decoder_bias(arrays: Arrays, transform: str) -> Arrays:
     if transform not in arrays or "decoder.bias" in arrays or tokens is None:
         return arrays
     return {**arrays, "decoder.bias": np.zeros(len(tokens), tokens.dtype)}
+
+
+def window_of(content: Mapping[str, Any], key: str, least: int, source: str) -> int:
+    """The window that a config gives, where it is one.
+
+    Args:
+        content: of `config.json`.
+        key: its key; absent = 128.
+        least: the smallest window.
+        source: where the config is from, for the message.
+
+    Raises:
+        ValueError: it is no number of tokens, or too small.
+    """
+    window = content.get(key, 128)
+    if not isinstance(window, int) or isinstance(window, bool) or window < least:
+        raise ValueError(
+            f"`{key}` must be a whole number of tokens, at least {least}. "
+            f"Received: {window!r} in {source}"
+        )
+    return window
 
 
 def _layer_types(content: Mapping[str, Any], num_layers: Any, source: str) -> list[str]:

@@ -4,7 +4,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from kbert.checkpoints.huggingface.architectures.base import clipped, dense, norm
-from kbert.checkpoints.huggingface.architectures.modernbert import ModernBert, with_decoder_bias
+from kbert.checkpoints.huggingface.architectures.modernbert import (
+    ModernBert,
+    window_of,
+    with_decoder_bias,
+)
 from kbert.checkpoints.renames import Rule
 from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
@@ -83,11 +87,13 @@ class ModernBertDecoder(ModernBert):
         del found["pooling"]
         return found
 
-    def _window(self, content: Mapping[str, Any], max_positions: Any) -> Any:
+    def _window(self, content: Mapping[str, Any], max_positions: Any, source: str) -> int:
         """`sliding_window`, which transformers writes; else half of `local_attention`."""
-        window = content.get("local_attention", 128)
-        window = content.get("sliding_window", window // 2 if isinstance(window, int) else window)
-        return clipped(window, max_positions)
+        if "sliding_window" in content:
+            window = window_of(content, "sliding_window", 1, source)
+        else:
+            window = window_of(content, "local_attention", 2, source) // 2
+        return clipped(window, max_positions) if isinstance(max_positions, int) else window
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         fields = super().write_fields(config, tokenizer)
