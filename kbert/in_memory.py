@@ -22,6 +22,34 @@ KINDS = (
 )
 
 
+class ClassName(str):
+    """The name of a class of `datasets`, which knows its number; a string like any other.
+
+    What reads a label decides which of both it wants: a task whose classes have names this one,
+    one that learns numbers, or whose classes have none, the other.
+
+    Example:
+        >>> ClassName("spam", 1) == "spam", number_of(ClassName("spam", 1)), number_of("spam")
+        (True, 1, 'spam')
+    """
+
+    __slots__ = ("number",)
+    number: int
+
+    def __new__(cls, name: str, number: int) -> "ClassName":
+        made = super().__new__(cls, name)
+        made.number = number
+        return made
+
+    def __getnewargs__(self) -> tuple[str, int]:  # type: ignore[override]  # how it is copied
+        return str(self), self.number
+
+
+def number_of(label: Any) -> Any:
+    """The number of a class of `datasets`; any other label as it is."""
+    return label.number if isinstance(label, ClassName) else label
+
+
 def columns_of(data: Any, *, triplets: bool = False) -> dict[str, Any]:
     """The columns of any data, by name.
 
@@ -198,7 +226,7 @@ def values_of(column: Any, name: str) -> list:
 
 def plain(value: Any) -> Any:
     """A value of NumPy, TensorFlow, PyTorch or Arrow as Python's; anything else as it is."""
-    if type(value) in (str, int, float, list, tuple, dict):
+    if type(value) in (str, int, float, list, tuple, dict, ClassName):
         return value
     if isinstance(value, str):
         return str(value)
@@ -280,7 +308,7 @@ def _feature_of(column: Any) -> Any:
 
 
 def _by_names(values: Iterable[Any], feature: Any, column: str) -> list:
-    """The values of a column of `datasets`, classes by name.
+    """The values of a column of `datasets`, classes by name, see `ClassName`.
 
     Numbers stay where the names are these numbers, and where no row has a class (-1, as in a
     test set).
@@ -300,7 +328,7 @@ def _by_names(values: Iterable[Any], feature: Any, column: str) -> list:
                 f"The column {column!r} of the data has the classes 0 to {len(names) - 1}. "
                 f"Received: {value}"
             )
-    return [names[value] if isinstance(value, int) else value for value in values]
+    return [ClassName(names[value], value) if isinstance(value, int) else value for value in values]
 
 
 def _is_several(data: Any) -> bool:

@@ -1,13 +1,23 @@
 """What data in memory is: by its type and its names, whichever library made it, never by shape."""
 
 import collections
+import copy
+import pickle
 
 import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
 
-from kbert.in_memory import column_or_rows, columns_of, each_text, has_columns, pair_rows, rows_of
+from kbert.in_memory import (
+    column_or_rows,
+    columns_of,
+    each_text,
+    has_columns,
+    number_of,
+    pair_rows,
+    rows_of,
+)
 from tests import libraries
 
 TEXTS, OTHERS = ["red fox", "naïve 字"], ["a dog", "b"]
@@ -120,6 +130,14 @@ def test_classes_of_datasets_have_names(dataset):
     assert (
         as_table((data["text"], data["label"])).columns == as_table(TEXTS, ["spam", "ham"]).columns
     )
+
+
+def test_a_class_of_datasets_knows_its_number():
+    names = libraries.ClassLabel(["ham", "spam"])
+    found = columns_of(libraries.Dataset({"text": TEXTS, "label": [1, 0]}, label=names))["label"]
+    kept = copy.deepcopy(pickle.loads(pickle.dumps(found)))
+    assert [(x, number_of(x)) for x in kept] == [("spam", 1), ("ham", 0)]
+    assert number_of("spam") == "spam"
 
 
 def test_classes_that_no_row_has_or_that_are_none():

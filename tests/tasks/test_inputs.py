@@ -119,3 +119,34 @@ def test_pretraining_takes_batches_and_no_frames(encoder, tokenizer):
     task = kbert.tasks.Pretraining(encoder, tokenizer)
     with pytest.raises(ValueError, match=r"trained on batches.*Received: a pandas DataFrame"):
         task.fit(pd.DataFrame({"text": FIRST}), verbose=0)
+
+
+def test_classes_of_datasets_know_their_numbers(encoder, tokenizer):
+    names = libraries.ClassLabel(["ham", "spam"])
+    label = {"label": names}
+    data = libraries.Dataset({"text": FIRST, "label": [1, 0]}, **label)
+    pairs = libraries.Dataset({"first": FIRST, "second": SECOND, "label": [1, 0]}, **label)
+    choices = libraries.Dataset(
+        {"context": FIRST, "choices": [SECOND] * 2, "label": [1, 0]}, **label
+    )
+    words = libraries.Dataset(
+        {"words": [["a"], ["b", "c"]], "labels": [[1], [0, 1]]}, labels=libraries.Sequence(names)
+    )
+    for made, given, wanted in (
+        (kbert.tasks.TextClassifier(encoder, tokenizer, 2), data, [1, 0]),
+        (kbert.tasks.TextClassifier(encoder, tokenizer, ["spam", "ham"]), data, [0, 1]),
+        (kbert.tasks.TextRegressor(encoder, tokenizer), data, [1.0, 0.0]),
+        (kbert.tasks.TextEmbedder(encoder, tokenizer), pairs, [1.0, 0.0]),
+        (kbert.tasks.MultipleChoice(encoder, tokenizer), choices, [1, 0]),
+    ):
+        table = made.as_table(given)[:2]
+        assert made.tokenize(table, labelled=True).dense["labels"].tolist() == wanted
+        made.evaluate(given, verbose=0)
+    tagger = kbert.tasks.TokenClassifier(encoder, tokenizer, 2)
+    assert tagger._named(tagger.as_table(words)) == [["LABEL_1"], ["LABEL_0", "LABEL_1"]]
+    several = kbert.tasks.TextClassifier(encoder, tokenizer, 2, multi_label=True)
+    lists = libraries.Dataset({"text": FIRST, "label": [[1], []]}, label=libraries.Sequence(names))
+    assert several.targets(several.as_table(lists)).tolist() == [[0, 1], [0, 0]]
+    other = kbert.tasks.TextClassifier(encoder, tokenizer, ["negative", "positive"])
+    with pytest.raises(ValueError, match=r"'negative', 'positive'.*Received: 'spam'"):
+        other.evaluate(data, verbose=0)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from kbert import metrics
 from kbert.data.tables.table import Table
-from kbert.in_memory import has_columns
+from kbert.in_memory import has_columns, number_of
 from kbert.search.exact import unit
 from kbert.search.index import Index
 
@@ -43,7 +43,8 @@ def padded_numbers(numbers: tf.RaggedTensor) -> tf.Tensor:
 
 def scores_of(table: Table, objective: str) -> np.ndarray:
     """(N,) float32, the labels of pairs."""
-    for row, label in enumerate(table["label"]):
+    labels = list(map(number_of, table["label"]))
+    for row, label in enumerate(labels):
         if not isinstance(label, int | float):
             raise ValueError(
                 f"{table.place(row)}: the label of a pair is how alike the two are, a number. "
@@ -55,7 +56,7 @@ def scores_of(table: Table, objective: str) -> np.ndarray:
                 "are from -1 to 1: divide scores by the largest, or choose cosent, which reads "
                 f"their order alone. Received: {label!r:.80}"
             )
-    return np.array(table["label"], np.float32)
+    return np.array(labels, np.float32)
 
 
 def teacher_vectors(table: Table, width: int) -> np.ndarray:

@@ -116,7 +116,7 @@ class FineTuningTask(EncoderTask):
     - `signatures()`: what an export has; see `Task`.
 
     The rest has defaults: `assemble`, `outputs`, `predictions`, `check_labels`, `check_held_out`,
-    `reports`, `adapt_table`, `describe_example`, `token_marks`, `tune`.
+    `reports`, `adapt_table`, `describe_example`, `token_marks`, `tune`, `sample_outputs`.
 
     Args:
         encoder: a `kbert.Encoder`, or what else the task takes.
@@ -254,11 +254,27 @@ class FineTuningTask(EncoderTask):
 
     def sample_outputs(self) -> dict[str, Any]:
         columns = next((x for x in self.columns.inputs if set(x) <= set(_SAMPLES)), None)
-        if columns is None:  # a task of one's own, of whose columns nothing is known
+        is_own = not type(self).tokenize.__module__.startswith("kbert.")
+        if columns is None or is_own:  # a task of one's own, of whose texts nothing is known
             return super().sample_outputs()
         rows = self.tokenize(as_table({name: _SAMPLES[name] for name in columns}), labelled=False)
-        _, features = next(self.predictor.batches(rows, 1))
+        return self._outputs_of(rows, 1)
+
+    def _outputs_of(self, rows: Rows, count: int) -> dict[str, Any]:
+        """What `call` gives for the first rows."""
+        first = np.arange(min(count, len(rows)))
+        _, features = next(self.predictor.batches(rows, count, first))
         return dict(self({name: np.asarray(x) for name, x in features.items()}))
+
+    def check_trained(self, rows: Rows, count: int, what: str) -> None:
+        """Raises ValueError where what was trained on has answers that are not finite.
+
+        Args:
+            rows: those that `tokenize` gave.
+            count: how many of them are looked at, the first.
+            what: whose answers they are, for the message.
+        """
+        inference.check_sample(lambda: self._outputs_of(rows, count), what)
 
     def answer_by(self, run: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
         def logits(features: Mapping[str, Any]) -> dict[str, Any]:
@@ -517,7 +533,8 @@ class FineTuningTask(EncoderTask):
             )
         if history.interrupted:
             raise_stopped(cast(int, history.stopped_by), history.step)
-        self.check_answers(AFTER_FIT)
+        count = options.batch_size // (parts * self.num_replicas)  # what a step has in memory
+        self.check_trained(rows, count, AFTER_FIT)
         return history
 
     def _compile_by_default(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kbert.data.tables.table import Table
+from kbert.in_memory import ClassName
 
 
 class Labels:
@@ -15,7 +16,8 @@ class Labels:
 
     A number in the data stands for the class of that name where all names are whole numbers, or
     "True" and "False"; elsewhere it is an index. True and False are of two classes alone: those of
-    that name, or the second and the first.
+    that name, or the second and the first. A class of `datasets` is read by its name, or, where the
+    task's are LABEL_0, LABEL_1, …, by its number.
 
     Args:
         names: distinct strings; whole numbers and booleans are written out. A number of classes
@@ -103,6 +105,7 @@ class Labels:
                     )
 
     def _id(self, table: Table, row: int, label: Any) -> int:
+        label = in_terms_of(label, self.names)
         if isinstance(label, str) and label in self._ids:
             return self._ids[label]
         # pandas has whole numbers as floats where one is missing; 1.0 is equal to 1, also as a key.
@@ -167,6 +170,20 @@ def class_numbers(names: Sequence[str]) -> dict[int, int]:
     if all(re.fullmatch("0|-?[1-9][0-9]*", name) for name in names):
         return {int(name): i for i, name in enumerate(names)}
     return {i: i for i in range(len(names))}
+
+
+def in_terms_of(label: Any, names: Sequence[str]) -> Any:
+    """A class of `datasets` by its number, where the task's classes have no names; else the label.
+
+    Example:
+        >>> in_terms_of(ClassName("spam", 1), ["LABEL_0", "LABEL_1"])
+        1
+        >>> in_terms_of(ClassName("spam", 1), ["ham", "spam"])
+        'spam'
+    """
+    if isinstance(label, ClassName) and list(names) == _written_out(len(names)):
+        return label if label in names else label.number
+    return label
 
 
 def _form(label: Any) -> str:

@@ -226,8 +226,8 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         for name, found in rows.items():
             if not len(found):
                 raise ValueError(f"Training needs examples. Received: {name} without any")
+        parts = self.micro_batches if is_compiled else options.micro_batches
         for task in self.tasks.values():
-            parts = self.micro_batches if is_compiled else options.micro_batches
             task._check_parts(options.batch_size, parts)
             task.check_compares_whole_batches(parts)
         if steps_per_epoch is None:
@@ -302,8 +302,9 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
             )
         if history.interrupted:
             raise_stopped(cast(int, history.stopped_by), history.step)
+        count = options.batch_size // (parts * first.num_replicas)
         for name, task in self.tasks.items():
-            task.check_answers(f"{name}, by {AFTER_FIT}")
+            task.check_trained(rows[name], count, f"{name}, by {AFTER_FIT}")
         return history
 
     def evaluate(  # type: ignore[override]

@@ -14,6 +14,7 @@ from keras import ops
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.heads import ChoiceHead
+from kbert.in_memory import number_of
 from kbert.metrics import accuracy as share_right
 from kbert.serving import Signature, text_tokens
 from kbert.serving.requests import in_chunks
@@ -318,10 +319,11 @@ def _count_choices(table: Table) -> np.ndarray:
 
 def _labels(table: Table) -> np.ndarray:
     """(N,) int32, the index of each row's right choice."""
-    for row, (label, choices) in enumerate(zip(table["label"], table["choices"], strict=True)):
+    labels = list(map(number_of, table["label"]))
+    for row, (label, choices) in enumerate(zip(labels, table["choices"], strict=True)):
         if not isinstance(label, int) or isinstance(label, bool) or not 0 <= label < len(choices):
             raise ValueError(
                 f"{table.place(row)}: a label is the index of the right choice, from 0 to "
                 f"{len(choices) - 1}. Received: {label!r:.80}"
             )
-    return np.array(table["label"], np.int32)
+    return np.array(labels, np.int32)

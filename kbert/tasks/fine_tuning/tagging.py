@@ -13,7 +13,7 @@ import tensorflow as tf
 from kbert.data.tables.table import Table
 from kbert.data.tables.words import WordWindows, split_at_white_space, word_windows
 from kbert.metrics import entity_spans
-from kbert.tasks.fine_tuning.labels import class_numbers, shown
+from kbert.tasks.fine_tuning.labels import class_numbers, in_terms_of, shown
 
 
 class Words(NamedTuple):
@@ -63,7 +63,7 @@ def word_labels(names: Sequence[str], table: Table, words: tf.RaggedTensor) -> n
                 f"{table.place(row)}: a sentence has one label a word. "
                 f"Received: {count} words and {len(labels)} labels"
             )
-        for place, label in enumerate(labels):
+        for place, label in enumerate(in_terms_of(x, names) for x in labels):
             is_truth = isinstance(label, bool) and set(class_numbers(names)) != {0, 1}
             if label not in ids or is_truth:
                 word = words[row, place].numpy().decode(errors="replace")

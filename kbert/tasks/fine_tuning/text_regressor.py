@@ -14,6 +14,7 @@ from keras import ops
 from kbert import metrics
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
+from kbert.in_memory import number_of
 from kbert.serving import Signature
 from kbert.tasks.columns import Columns
 from kbert.tasks.fine_tuning.base import FineTuningTask
@@ -92,7 +93,8 @@ class TextRegressor(FineTuningTask):
 
     def targets(self, table: Table) -> np.ndarray:
         """(N,) float32."""
-        for row, label in enumerate(table["label"]):
+        labels = list(map(number_of, table["label"]))
+        for row, label in enumerate(labels):
             if not isinstance(label, int | float):
                 raise ValueError(
                     f"{table.place(row)}: the label of a regression must be a number. "
@@ -104,7 +106,7 @@ class TextRegressor(FineTuningTask):
                     "for float32 holds no square of a larger one: divide the labels by a number, "
                     f"and multiply the predictions by it. Received: {label!r:.80}"
                 )
-        return np.array(table["label"], np.float32)
+        return np.array(labels, np.float32)
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         _, score, weights = self.predictions(logits, batch)["classifier"]

@@ -288,6 +288,28 @@ def test_fit_checks_the_weights_that_it_ends_with(config, tokenizer, tmp_path):
         make(config, tokenizer).fit(*data(8), learning_rate=1e38, **options)
 
 
+class Marked(TextClassifier):
+    """A task of one's own: its texts have a mark."""
+
+    def tokenize(self, table, labelled):
+        for row, text in enumerate(table["text"]):
+            if "fox" not in text:
+                raise ValueError(f"{table.place(row)}: a text has a fox. Received: {text!r}")
+        return super().tokenize(table, labelled)
+
+
+def test_a_task_that_refuses_other_texts_is_trained_saved_and_exported(config, tokenizer, tmp_path):
+    task = Marked(kbert.Encoder(config), tokenizer, ["no", "yes"])
+    options = {"epochs": 1, "batch_size": 8, "warmup_share": 0, "verbose": 0}
+    task.fit(*data(8), **options)
+    answer = task.predict(["fox"])
+    task.save_to_preset(tmp_path / "preset")
+    assert Marked.from_preset(tmp_path / "preset").predict(["fox"]) == answer
+    task.export(tmp_path / "served")
+    with pytest.raises(ValueError, match=r"'classifier' of the weights that training ended with$"):
+        task.fit(*data(8), learning_rate=1e38, **options)
+
+
 def test_a_loss_that_is_not_finite_leaves_finite_weights(config, tokenizer, tmp_path):
     task = make(config, tokenizer)
     tokenize = task.tokenize
