@@ -133,7 +133,7 @@ class KerasModel(KerasEdits):
         length = min(_SAMPLE, getattr(self.config, "max_positions", _SAMPLE))
         inputs = {}
         for name, (_, _, *inner) in self.exported_inputs.items():
-            x = np.ones((1, length, *inner), "int32")  # of a mask
+            x = np.ones((1, length, *(size or 1 for size in inner)), "int32")  # of a mask
             if name in self.id_rows:  # ids of all kinds
                 x[:] = np.arange(x.shape[-1]) % self.id_rows[name]
             inputs[name] = x

@@ -15,6 +15,7 @@ from absl import logging
 
 from kbert import inference, registry
 from kbert.checkpoints import Checkpoint, check_finite, read_checkpoint, write_checkpoint
+from kbert.checkpoints.huggingface.huggingface import ON_ROWS, write_longest_row
 from kbert.data.tables.table import Table
 from kbert.hub import locate
 from kbert.in_memory import has_columns
@@ -471,6 +472,8 @@ class Task(TrainStep, keras.Model):
         )
         if self.tokenizer is not None:  # ELMo's letters need none
             self.tokenizer.save(path)
+            if format == "huggingface":
+                write_longest_row(path, record)
 
     @classmethod
     def from_preset(
@@ -605,7 +608,9 @@ def _without_place(kind: type[Any], settings: Mapping[str, Any], format: str) ->
     parameters = inspect.signature(kind).parameters.items()
     usual = {name: parameter.default for name, parameter in parameters}
     usual = {name: [*x] if isinstance(x, tuple) else x for name, x in usual.items()}
-    held = kind.held_elsewhere + (HELD_BY_HUGGING_FACE if format == "huggingface" else ())
+    held = kind.held_elsewhere
+    if format == "huggingface":
+        held += HELD_BY_HUGGING_FACE + (("max_length",) if kind.kind in ON_ROWS else ())
     return {
         name: value
         for name, value in settings.items()

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 from absl import logging
 
+from kbert import atomic
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
 from kbert.checkpoints.huggingface import sentence_transformers, static_embedding
@@ -40,7 +41,7 @@ from kbert.types import Arrays, PathLike
 CONFIG_FILE = "config.json"
 ADAPTER_FILE = "adapter_config.json"  # of peft and of AdapterHub
 # Kinds of tasks whose rows transformers cuts at the tokenizer's `model_max_length`.
-_ON_ROWS = ("classify", "regress", "tag", "answer", "choose")
+ON_ROWS = ("classify", "regress", "tag", "answer", "choose")
 
 
 def is_folder(folder: Path) -> bool:
@@ -81,7 +82,7 @@ def read_folder(folder: Path) -> Checkpoint:
         )
     checkpoint = import_model(content, read_weights(folder), str(folder))
     task = checkpoint.task or {}
-    if task.get("kind") in _ON_ROWS:
+    if task.get("kind") in ON_ROWS:
         limit = sentence_transformers.longest_row(folder, checkpoint.config.max_positions)
         checkpoint = dataclasses.replace(checkpoint, task={**task, **limit})
     if sentence_transformers.is_folder(folder):
@@ -131,6 +132,21 @@ def write_huggingface(
     task = options.get("task") or {}
     if task.get("kind") == sentence_transformers.KIND:
         sentence_transformers.write_modules(Path(folder), modules, task, config.hidden_size)
+
+
+def write_longest_row(folder: PathLike, task: Mapping[str, Any]) -> None:
+    """Writes the longest row of a task where `read_folder` and transformers find it.
+
+    Args:
+        folder: of the model and, already, of its tokenizer.
+        task: its kind and settings.
+    """
+    longest = task.get("max_length")
+    if task.get("kind") not in ON_ROWS or longest is None:
+        return
+    path = Path(folder) / sentence_transformers.TOKENIZER_FILE
+    text = json.dumps({**read_json(path), "model_max_length": longest}, indent=2) + "\n"
+    atomic.write(path, text.encode())
 
 
 def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Checkpoint:

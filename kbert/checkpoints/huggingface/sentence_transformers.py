@@ -29,7 +29,7 @@ KIND = "embed"  # of the task
 RERANKERS = ("regress", "classify")  # kinds of tasks
 MODULES_FILE = "modules.json"
 _LENGTHS_FILE, _PROMPTS_FILE = "sentence_bert_config.json", "config_sentence_transformers.json"
-_CONFIG_FILE, _TOKENIZER_FILE = "config.json", "tokenizer_config.json"
+_CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
 _HEAD = "projection/"
 _TYPES = "sentence_transformers.models."
 # Our name of a pooling -> theirs, in `pooling_mode` and as the ending of a switch of its own.
@@ -221,7 +221,7 @@ def longest_row(folder: Path, max_positions: int, longest: Any = None) -> dict[s
     """
     path = folder / _LENGTHS_FILE
     if longest is None:
-        path = folder / _TOKENIZER_FILE
+        path = folder / TOKENIZER_FILE
         content = _of_tokenizer(folder)
         # Null is no limit there, whatever `max_len` says.
         longest = content.get("model_max_length", content.get("max_len"))
@@ -264,7 +264,7 @@ def prompt_settings(folder: Path) -> dict[str, Any]:
 
 
 def _of_tokenizer(folder: Path) -> dict[str, Any]:
-    path = folder / _TOKENIZER_FILE
+    path = folder / TOKENIZER_FILE
     return read_json(path) if path.is_file() else {}
 
 

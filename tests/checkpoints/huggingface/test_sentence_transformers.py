@@ -299,3 +299,16 @@ def test_another_activation_of_a_classifier_is_told(
     assert Task.from_preset(tmp_path).multi_label is multi_label
     said = re.search("The scores of a TextClassifier are .*", caplog.text)
     assert said is None if told is None else re.search(told, said[0])
+
+
+def test_the_longest_row_of_a_classifier_is_written_too(tokenizer, tmp_path, caplog):
+    task = TextClassifier(make(tokenizer).encoder, tokenizer, labels=["a", "b"], max_length=32)
+    task.save_to_preset(tmp_path, "huggingface")
+    assert "no place" not in caplog.text
+    content = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert content["model_max_length"] == 32
+    assert TextClassifier.from_preset(tmp_path).max_length == 32
+    TextClassifier(task.encoder, tokenizer, labels=["a", "b"]).save_to_preset(
+        tmp_path, "huggingface"
+    )
+    assert TextClassifier.from_preset(tmp_path).max_length is None
