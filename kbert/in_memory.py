@@ -50,12 +50,13 @@ def number_of(label: Any) -> Any:
     return label.number if isinstance(label, ClassName) else label
 
 
-def columns_of(data: Any, *, triplets: bool = False) -> dict[str, Any]:
+def columns_of(data: Any, *, triplets: bool = False, start: int = 0) -> dict[str, Any]:
     """The columns of any data, by name.
 
     Args:
         data: one of `KINDS`, or something else that gives texts one by one.
         triplets: whether a row may be three texts: the third becomes a list in `negatives`.
+        start: the number of the first row in errors.
 
     Returns:
         Name -> values, a row each. Rows without names are called by their type: a string is a
@@ -76,7 +77,7 @@ def columns_of(data: Any, *, triplets: bool = False) -> dict[str, Any]:
         return {name: read() for name, read in named.items()}
     if hasattr(data, "element_spec"):
         return _dataset_columns(data, triplets)
-    return _row_columns(list(rows_of(data)), triplets)
+    return _row_columns(list(rows_of(data)), triplets, start)
 
 
 def has_columns(data: Any) -> bool:
@@ -369,11 +370,11 @@ def _row(value: Any) -> Any:
     return value if isinstance(value, Mapping | tuple) or is_tensor else plain(value)
 
 
-def _row_columns(rows: list, triplets: bool = False) -> dict[str, list]:
+def _row_columns(rows: list, triplets: bool = False, start: int = 0) -> dict[str, list]:
     """Columns of rows that are all texts, all pairs, all lists of words or all dicts."""
     first = rows[0] if rows else ""
     if isinstance(first, Mapping):
-        for number, row in enumerate(rows):
+        for number, row in enumerate(rows, start):
             if not isinstance(row, Mapping) or set(row) != set(first):
                 found = sorted(row) if isinstance(row, Mapping) else f"{row!r:.80}"
                 raise ValueError(
@@ -384,7 +385,7 @@ def _row_columns(rows: list, triplets: bool = False) -> dict[str, list]:
     if not isinstance(first, tuple):
         return {"words" if isinstance(first, list) else "text": rows}
     size = 3 if triplets and len(first) == 3 else 2
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows, start):
         if not isinstance(row, tuple) or len(row) != size:
             rule = "a pair is a tuple of two texts"
             if triplets:

@@ -70,7 +70,7 @@ class SeriesOptions(Options):
 
 def data(options: flags.FlagValues) -> dict[str, Any]:
     """Arguments of `kbert.experiments.Experiment` about data, but `train`."""
-    names = ("dev", "test", "dev_share", "labels", "label_separator")
+    names = ("dev", "test", "dev_share", "labels", "label_separator", "sample_weight")
     return {**{name: options[name].value for name in names}, "columns": columns(options)}
 
 

@@ -42,6 +42,8 @@ class Experiment:
         labels: names of the classes, where more are wanted than occur in `train`.
         columns: our name of a column -> the file's, see `kbert.experiments.reading`.
         label_separator: what stands between the labels of one text, for "multilabel".
+        sample_weight: the column of a file of `train` that the setting of this name weighs the
+            loss by, so that it is read too.
 
     Raises:
         ValueError: an unknown task, data that cannot be read, neither `dev` nor `dev_share`, a
@@ -67,6 +69,7 @@ class Experiment:
         labels: Sequence[str] | None = None,
         columns: Mapping[str, str | Sequence[str]] | None = None,
         label_separator: str = ",",
+        sample_weight: str | None = None,
     ) -> None:
         self.named = named_task(task)
         if labels is not None and not self.named.has_classes:
@@ -76,11 +79,11 @@ class Experiment:
             )
         self.preset = os.fspath(preset)
 
-        def table(data: Any, split: str) -> Table:
+        def table(data: Any, split: str, others: Sequence[str] = ()) -> Table:
             options: dict[str, Any] = {"columns": columns, "label_separator": label_separator}
-            return read(self.named, data, split=split, **options)
+            return read(self.named, data, split=split, others=others, **options)
 
-        self.train = table(train, "train")
+        self.train = table(train, "train", () if sample_weight is None else (sample_weight,))
         if (dev is None) == (dev_share is None):
             raise ValueError(
                 "Development data chooses the best checkpoint: give `dev`, or `dev_share` to keep "

@@ -25,6 +25,7 @@ class Files:
         columns: our name of a column -> the file's.
         split: "train", "dev" or "test", of a folder of GLUE's.
         label_separator: what stands between the labels of a row, of tasks with any number.
+        others: columns that are read besides the task's, by the file's name.
     """
 
     path: str
@@ -34,6 +35,7 @@ class Files:
     columns: dict[str, Any]
     split: str | None = None
     label_separator: str = ","
+    others: Sequence[str] = ()
 
 
 Reader = Callable[[Files], Table]
@@ -50,7 +52,8 @@ def by_columns(files: Files) -> Table:
     if converted and columns is not None:  # a reader knows labels by this name
         columns = {("label" if name == label else name): x for name, x in columns.items()}
     elif converted:
-        columns = {"label": label, **{name: name for name in task.columns.inputs[0]}}
+        named = (*task.columns.inputs[0], *files.others)
+        columns = {"label": label, **{name: name for name in named}}
     table = read_named_columns(
         files.path,
         columns=columns,
@@ -115,7 +118,7 @@ def _complete(files: Files) -> dict[str, Any] | None:
         if set(names) & set(files.columns):  # the task is asked in another way than the usual
             wanted = {name: x for name, x in wanted.items() if name not in columns.inputs[0]}
             wanted |= {name: name for name in names}
-    wanted |= files.columns
+    wanted = {name: name for name in files.others} | wanted | files.columns
     # Several columns that are to be one are read by their own names.
     several = {n: x for n, x in wanted.items() if isinstance(x, list | tuple)}
     single = {n: x for n, x in wanted.items() if n not in several}

@@ -25,6 +25,7 @@ def read(
     split: str | None = None,
     columns: Columns | None = None,
     label_separator: str = ",",
+    others: Sequence[str] = (),
 ) -> Table:
     """The table of a path, or of data in memory.
 
@@ -36,6 +37,7 @@ def read(
         columns: our name of a column -> the file's, see above; not for benchmarks, whose files
             are known.
         label_separator: stands between the labels of a text in a file, for "multilabel".
+        others: columns of the file that are wanted besides, such as the examples' weights.
 
     Returns:
         A table whose classes are names: integers are written out.
@@ -61,6 +63,7 @@ def read(
             columns=columns,
             split=split,
             label_separator=label_separator,
+            others=others,
         )
         table = named.reader(files)
     else:

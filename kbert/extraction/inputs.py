@@ -64,13 +64,13 @@ def as_inputs(texts: Any, words: bool = False, start: int = 0) -> Texts:
     if texts is None:
         raise TypeError("texts are strings, pairs or lists of words. Received: None")
     if has_columns(texts):
-        return _from_table(as_table(texts), words)
+        return _from_table(as_table(texts, start=start), words)
     check_order(texts, "What is given for texts")
     rows = [texts] if isinstance(texts, str | bytes) else list(rows_of(texts))
     if not rows or isinstance(rows[0], str | bytes):
         return Texts(as_texts(rows, start=start), start=start)
     if isinstance(rows[0], Mapping):
-        return _from_table(as_table(rows), words)
+        return _from_table(as_table(rows, start=start), words)
     if words:
         lists = [_words(item, number) for number, item in enumerate(rows, start)]
         return Texts(lists, in_words=True, start=start)
@@ -87,13 +87,13 @@ def as_inputs(texts: Any, words: bool = False, start: int = 0) -> Texts:
 
 def _from_table(table: Table, words: bool) -> Texts:
     if words and "words" in table:
-        return Texts(table["words"], in_words=True)
+        return Texts(table["words"], in_words=True, start=table.start)
     if "text" in table:
-        return Texts(table["text"])
+        return Texts(table["text"], start=table.start)
     if words and "first" in table:
         raise ValueError("Word vectors need single texts. Received: a table of pairs")
     if "first" in table and "second" in table:
-        return Texts(table["first"], table["second"])
+        return Texts(table["first"], table["second"], start=table.start)
     raise ValueError(
         "Texts are the column `text`, or `first` and `second` for pairs (`words` with words=True). "
         f"Received: the columns {', '.join(table.columns)}"

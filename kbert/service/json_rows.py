@@ -108,7 +108,8 @@ def read_inputs(request: Mapping[str, Any], entry: Entry, most: int) -> Arrays:
                 f"Received: {describe(columns)}",
             )
         _check_names(columns, names)
-        return {name: read_array(columns[name], entry.inputs[name], name, most) for name in names}
+        limit = most if entry.is_rows else None
+        return {name: read_array(columns[name], entry.inputs[name], name, limit) for name in names}
     rows = request["instances"]
     if not isinstance(rows, list):
         raise Refused(400, f"`instances` is a list of rows. Received: {describe(rows)}")
@@ -134,14 +135,14 @@ def read_inputs(request: Mapping[str, Any], entry: Entry, most: int) -> Arrays:
     }
 
 
-def read_array(value: Any, spec: Spec, name: str, most: int) -> np.ndarray:
+def read_array(value: Any, spec: Spec, name: str, most: int | None) -> np.ndarray:
     """A JSON value as an input of a signature.
 
     Args:
         value: nested lists.
         spec: of the input.
         name: of the input.
-        most: rows of a request.
+        most: rows of a request; None = the input has none, but values.
 
     Raises:
         Refused: it is of another type or rank, its lists differ in length, or has too many rows.
@@ -157,7 +158,7 @@ def read_array(value: Any, spec: Spec, name: str, most: int) -> np.ndarray:
 
     if spec.shape is None:
         raise refuse("a request in JSON, which needs a shape")
-    if spec.shape and isinstance(value, list):
+    if most is not None and spec.shape and isinstance(value, list):
         check_rows(len(value), most)
     shape: list[int] = []
     level = [value]

@@ -329,10 +329,16 @@ def _give_back() -> None:
 
 
 def check_limits(inputs: Mapping[str, Any], rows: int, options: ServiceOptions) -> None:
-    """`Refused` where a request has too many texts or too large ones."""
+    """`Refused` where a request has too many texts or too large ones.
+
+    Args:
+        inputs: name -> array.
+        rows: as `Entry.check` counts them: 1 for a signature whose inputs are no rows.
+        options: the service's.
+    """
     if not rows:
         raise Refused(400, "A request has one text or row at least. Received: none")
-    check_rows(max(rows, *(len(x) if x.ndim else 1 for x in inputs.values())), options.max_texts)
+    check_rows(rows, options.max_texts)
     strings = {k: x for k, x in inputs.items() if x.dtype == object and x.size}
     if not strings:
         return

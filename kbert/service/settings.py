@@ -73,8 +73,9 @@ class ServiceOptions(Options):
     )
     max_connections: int = option(
         512,
-        help="Most open connections, of HTTP and of gRPC each. Idle ones make room for new ones; "
-        "where all have a request under way, one beyond gets 503.",
+        help="Most open connections, of HTTP and of gRPC each. Over HTTP idle ones make room for "
+        "new ones, and where all have a request under way one beyond gets 503; over gRPC one "
+        "beyond is closed.",
         at_least=1,
     )
     stop_seconds: float = option(

@@ -6,6 +6,7 @@ import pytest
 
 from kbert.experiments import named_task, read
 from kbert.experiments.reading import labels_of
+from tests import libraries
 
 
 def table(task, path, **options):
@@ -38,6 +39,28 @@ def test_the_label_keeps_its_usual_name_where_only_the_text_has_another(write):
     columns = {"first": "question", "second": "answer"}
     found = table("classify", path, columns=columns)
     assert list(found.columns) == ["label", "first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("task", "columns"),
+    [("classify", {"text": "review", "label": "stars"}), ("classify", {}), ("multilabel", {})],
+)
+def test_a_column_of_weights_is_read_beside_the_tasks(write, task, columns):
+    names = [columns.get(name, name) for name in ("label", "text")]
+    path = write("r.csv", f"{','.join(names)},w,more", "5,Good,1,x", "10,Better,0.5,y")
+    assert table(task, path, columns=columns, others=["w"])["w"] == ["1", "0.5"]
+    if columns:
+        assert "w" not in table(task, path, columns=columns)
+    with pytest.raises(ValueError, match="'heavy'"):
+        table("classify", path, columns={"label": names[0], "text": names[1]}, others=["heavy"])
+
+
+def test_classes_of_datasets_where_a_task_wants_numbers():
+    label = libraries.ClassLabel(["no", "yes"])
+    pairs = {"first": ["a", "b"], "second": ["c", "d"], "label": [1, 0]}
+    assert table("embed", libraries.Dataset(pairs, label=label))["label"] == [1.0, 0.0]
+    choices = {"context": ["a", "b"], "choices": [["c", "d"]] * 2, "label": [1, 0]}
+    assert table("choose", libraries.Dataset(choices, label=label))["label"] == [1, 0]
 
 
 def test_classes_that_are_integers_become_names(write):

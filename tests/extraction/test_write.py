@@ -179,6 +179,13 @@ def test_a_half_written_file_of_the_version_before_is_finished(encoder, tokenize
         ([("a", "b")] * 3 + [("a",)], {}, r"Received: \('a',\) as number 3"),
         ([["a"], ["b"], ["c"], "d"], {"words": True}, "Received: 'd' as number 3"),
         ([["a"], ["b"], ["c"], ["the"] * 90], {"words": True}, "90 tokens in text number 3"),
+        (
+            {"words": [["a"], ["b"], ["c"], ["the"] * 90]},
+            {"words": True},
+            "90 tokens in text number 3",
+        ),
+        ({"text": ["a", "b", "c", 3]}, {}, r"row 3 of the data: 'text' must .* Received: 3"),
+        ([{"text": "a"}] * 3 + [{"body": "d"}], {}, r"row 3 of the data: every row must have"),
     ],
 )
 def test_a_bad_text_is_named_by_its_place_in_all(

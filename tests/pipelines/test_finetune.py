@@ -42,6 +42,17 @@ def test_a_run_leaves_model_numbers_report_and_picture(run_dir):
     assert task.labels == ["ham", "spam"]
 
 
+def test_a_column_of_weights_is_read_of_the_training_data_alone(call, mail_file, preset, tmp_path):
+    header, *lines = mail_file.read_text().splitlines()
+    path = tmp_path / "weighted.csv"
+    path.write_text("\n".join([f"{header},w", *(f"{x},{i % 2}" for i, x in enumerate(lines))]))
+    data = (f"--train={path}", f"--dev={mail_file}", f"--preset={preset}", *COLUMNS)
+    more = ("--sample_weight=w", "--epochs=1", f"--output_dir={tmp_path / 'out'}")
+    call(finetune, "--task=classify", *data, *more)
+    settings = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
+    assert settings["sample_weight"] == "w"
+
+
 @pytest.mark.slow
 def test_elmo_is_a_preset_too(call, mail_file, tmp_path):
     config = kbert.ElmoConfig(

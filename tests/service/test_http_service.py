@@ -76,6 +76,46 @@ def test_pairs(service, classifier):
     np.testing.assert_allclose([row["score"] for row in found], wanted["score"], atol=1e-5)
 
 
+def test_inputs_that_are_no_rows_are_not_counted_as_such(tmp_path):
+    """Nor is a signature refused that has none."""
+
+    class Sums(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([20], tf.float32, "x")])
+        def fixed(self, x):
+            return {"sum": tf.reduce_sum(x)}
+
+        @tf.function(
+            input_signature=[
+                tf.TensorSpec([None], tf.float32, "x"),
+                tf.TensorSpec([], tf.float32, "factor"),
+            ]
+        )
+        def scaled(self, x, factor):
+            return {"sum": factor * tf.reduce_sum(x)}
+
+        @tf.function(input_signature=[])
+        def none(self):
+            return {"numbers": tf.constant([1.0, 2.0])}
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+        def rows(self, x):
+            return {"x": x}
+
+    made, x = Sums(), [1.0] * 20
+    names = ("fixed", "scaled", "none", "rows")
+    tf.saved_model.save(made, str(tmp_path / "1"), {name: getattr(made, name) for name in names})
+    with running(model=[f"sums={tmp_path}"], max_texts=16) as service:
+
+        def ask(name, inputs):
+            body = {"signature_name": name, "inputs": inputs}
+            return service.post("/v1/models/sums:predict", body)
+
+        assert ask("fixed", x) == (200, {"outputs": 20.0})
+        assert ask("scaled", {"x": x, "factor": 0.5}) == (200, {"outputs": 10.0})
+        assert ask("none", {}) == (200, {"outputs": [1.0, 2.0]})
+        assert ask("rows", x)[0] == 413
+
+
 @pytest.mark.parametrize(
     ("request_", "answer"),
     [

@@ -25,6 +25,7 @@ class Table:
         columns: name -> values, one a row.
         source: where the rows come from, for error messages; or one source a row.
         lines: the line (from 1) of each row in its source.
+        start: the number of the first row, where there are no lines: others came before.
 
     Raises:
         ValueError: columns differ in length, a text is no text, labels are of mixed types.
@@ -43,7 +44,9 @@ class Table:
         *,
         source: str | Sequence[str] = "the data",
         lines: Sequence[int] | None = None,
+        start: int = 0,
     ) -> None:
+        self.start = start
         self.source = source if isinstance(source, str) else list(source)
         self.lines = None if lines is None else list(lines)
         self.columns = {name: values_of(column, name) for name, column in columns.items()}
@@ -125,11 +128,12 @@ class Table:
         if len(set(renamed)) < len(renamed):
             raise ValueError(f"Two columns cannot have one name. Received: {renamed}")
         columns = dict(zip(renamed, self.columns.values(), strict=True))
-        return Table(columns, source=self.source, lines=self.lines)
+        return Table(columns, source=self.source, lines=self.lines, start=self.start)
 
     def with_column(self, name: str, column: Sequence) -> "Table":
         """The same rows with a column more, or with another one of that name."""
-        return Table({**self.columns, name: column}, source=self.source, lines=self.lines)
+        columns = {**self.columns, name: column}
+        return Table(columns, source=self.source, lines=self.lines, start=self.start)
 
     def place(self, row: int) -> str:
         """Where a row (from 0) comes from: "dev.tsv, line 7" or "row 6 of the data"."""
@@ -137,6 +141,7 @@ class Table:
         source = self.source if one else self.source[row]
         if self.lines is not None:
             return f"{source}, line {self.lines[row]}"
+        row += self.start
         return f"row {row} of {source}" if one else f"{source} (row {row} of all)"
 
     def _origin(self) -> str:
@@ -222,6 +227,7 @@ def as_table(
     labels: Sequence | None = None,
     *,
     triplets: bool = False,
+    start: int = 0,
 ) -> Table:
     """The data a user has in hand, as a table.
 
@@ -238,6 +244,7 @@ def as_table(
         labels: the labels, where `data` has none: the column `label`, or `labels` (of lists of
             names) where the rows are lists of words.
         triplets: whether rows may be tuples of three texts; the third is a wrong one, `negatives`.
+        start: the number of the first row in errors.
 
     Raises:
         ValueError: the data is none of these, or what `Table` raises.
@@ -253,9 +260,10 @@ def as_table(
                 "['…', '…'], a list of pairs [('…', '…')]. Received: a tuple of "
                 f"{len(data)}{' and separate labels' if labels is not None else ''}"
             )
-        return as_table(*data, triplets=triplets)
+        return as_table(*data, triplets=triplets, start=start)
     if not isinstance(data, Table):
-        data = Table(_with_answers(columns_of(data, triplets=triplets)))
+        columns = columns_of(data, triplets=triplets, start=start)
+        data = Table(_with_answers(columns), start=start)
     if labels is None:
         return data
     name = "labels" if "words" in data else "label"

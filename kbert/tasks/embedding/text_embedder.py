@@ -16,6 +16,7 @@ from keras import ops
 from kbert import inference, metrics
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
+from kbert.in_memory import number_of
 from kbert.layers import Dense
 from kbert.models.pooling import pool_tokens
 from kbert.options import Options, option
@@ -485,7 +486,7 @@ class TextEmbedder(FineTuningTask):
         labels = []
         for row, label in enumerate(table["label"]):
             try:
-                labels.append(float(label))
+                labels.append(float(number_of(label)))
             except (TypeError, ValueError):
                 raise ValueError(
                     f"{table.place(row)}: the label of a pair is how alike the two are, a number. "

@@ -203,7 +203,7 @@ class MultipleChoice(FineTuningTask):
         if "label" not in table:
             return table
         labels = []
-        for row, label in enumerate(table["label"]):
+        for row, label in enumerate(map(number_of, table["label"])):
             if not str(label).isdecimal():
                 raise ValueError(
                     f"{table.place(row)}: the label is the number of the right choice, from 0. "

@@ -1,6 +1,6 @@
 """Batches for a translator, of whatever `fit` and `evaluate` are given."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,9 +13,10 @@ from kbert.types import Tensor
 
 
 def holds_pairs(data: Any, targets: Sequence[str] | None) -> bool:
-    """Whether these are pairs of strings, and no batches."""
+    """Whether these are pairs of strings, and no batches, as a dataset or a dict of arrays."""
     is_rows = isinstance(data, list | tuple | EncodedPairs | Pairs)
-    return targets is not None or is_rows or has_columns(data)
+    is_batch = isinstance(data, Mapping) and "encoder_token_ids" in data
+    return targets is not None or is_rows or (has_columns(data) and not is_batch)
 
 
 def pair_batches(

@@ -171,9 +171,10 @@ class Translator(GenerationTask):
         """Trains on batches, or on pairs of strings; compiles first where `compile` was not called.
 
         Args:
-            data: a dataset of batches; or pairs: a list of (source, target), sources alone with
-                `targets`, columns `first` and `second` as `kbert.data.as_table` takes them, what
-                `kbert.text.read_pairs` gives, or a `kbert.data.translation.pairs.EncodedPairs`.
+            data: a dataset of batches, or a dict of their arrays; or pairs: a list of (source,
+                target), sources alone with `targets`, columns `first` and `second` as
+                `kbert.data.as_table` takes them, what `kbert.text.read_pairs` gives, or a
+                `kbert.data.translation.pairs.EncodedPairs`.
             targets: the translations of the sources, in their order.
             validation_data: likewise, or a tuple of sources and targets: evaluated after each
                 epoch.

@@ -54,6 +54,20 @@ def test_the_loss_is_that_of_smoothed_labels_over_all_real_tokens():
     assert found["accuracy"] == pytest.approx(hits / count, rel=1e-5)
 
 
+def test_a_dict_of_arrays_is_a_batch_and_one_of_texts_pairs():
+    task = writing.translator()
+    task.compile(AdamW(), jit_compile=False)
+    (batch,) = writing.random_batches(1)
+    wanted = task.evaluate(writing.dataset([batch]), return_dict=True, verbose=0)
+    assert task.evaluate(batch, return_dict=True, verbose=0) == wanted
+    assert task.fit(batch, validation_data=batch, verbose=0).history["val_loss"]
+    pairs = {"first": ["a b", "c"], "second": ["b a", "c"]}
+    found = task.evaluate(pairs, return_dict=True, verbose=0)
+    assert found == task.evaluate([("a b", "b a"), ("c", "c")], return_dict=True, verbose=0)
+    with pytest.raises(ValueError, match=r"'first' and 'second'.*columns token_ids"):
+        task.fit({"token_ids": np.ones((2, 4), "int32")}, verbose=0)
+
+
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_two_replicas_and_one(mirrored):
