@@ -24,6 +24,7 @@ import tensorflow as tf
 
 import kbert
 from kbert.training import AdamW, WarmupDecay
+from pipelines.masked_text import tokenizer_fields
 
 LENGTH, BATCH, VOCABULARY = 64, 32, 4000
 EVALUATIONS = 8  # in a run, evenly spread: the points of its curve
@@ -110,9 +111,8 @@ def _train_tokenizer(kind: str, sentences: Iterable[str]):
 
 def config(tokenizer, base: str = "bert-tiny", **changes: Any) -> kbert.EncoderConfig:
     """A model of the family at the benchmark's size."""
-    return kbert.family(base).replace(
-        vocabulary_size=tokenizer.vocabulary_size, **{**SIZES, **changes}
-    )
+    found = kbert.family(base)
+    return found.replace(**{**tokenizer_fields(found, tokenizer), **SIZES, **changes})
 
 
 def default_optimizer(steps: int, learning_rate: float = 2e-3) -> AdamW:

@@ -21,6 +21,7 @@ from kbert.data import prepare_corpus, pretraining_dataset
 from kbert.text import documents, open_sources
 from kbert.tokenizers import WordPieceTokenizer, read_vocabulary, train_wordpiece
 from kbert.training import AdamW
+from pipelines.masked_text import tokenizer_fields
 
 CASES = ((512, "pairs", "token"), (512, "doc_sentences", "span"), (128, "pairs", "token"))
 MANY = 64  # batches whose padding is measured, without training
@@ -78,9 +79,8 @@ def main() -> None:
         print(f"{title:44} {'padding':>16} {'ms a step':>16} {'real tokens/s':>16}  gain")
         for case in CASES:
             length, segments, masking = case
-            config = kbert.family(options.model).replace(
-                vocabulary_size=tokenizer.vocabulary_size, max_positions=512
-            )
+            config = kbert.family(options.model)
+            config = config.replace(**tokenizer_fields(config, tokenizer), max_positions=512)
             rows = options.tokens // length
             runs, shares, times = [], [], ([], [])
             for pack in (False, True):

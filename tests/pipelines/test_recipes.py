@@ -8,7 +8,7 @@ from absl import flags
 
 import kbert
 from pipelines.flags import apply_recipe, departures
-from pipelines.masked_text import task_builder
+from pipelines.masked_text import read_config, task_builder
 from tests.killing import ends_before, signalled
 from tests.pipelines.test_pretrain import arguments, pretrain, write_corpus
 from tests.processes import ends_well, start_program
@@ -109,9 +109,7 @@ def test_every_recipe_names_a_task(parse, tiny_vocabulary):
         options = parse(f"--recipe={name}")
         apply_recipe(options)
         small = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32}
-        config = kbert.family(options.model).replace(
-            vocabulary_size=tokenizer.vocabulary_size, embedding_size=None, **small
-        )
+        config = read_config(options.model, {"embedding_size": None, **small}, tokenizer)
         task = task_builder(options)(kbert.Encoder(config), tokenizer)
         kinds[name] = type(task).__name__, task.settings
     electra = {"discriminator_weight": 50.0, "embedding_sharing": "all"}
