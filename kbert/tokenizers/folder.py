@@ -253,7 +253,7 @@ class TokenizerFolder:
 
         Args:
             classes: names without "Tokenizer" and "Fast".
-            model_types: of config.json.
+            model_types: values of `model_type` in config.json.
         """
         if self.class_name:
             return self.class_name.replace("Tokenizer", "", 1) in classes

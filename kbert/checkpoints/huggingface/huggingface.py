@@ -138,7 +138,7 @@ def write_longest_row(folder: PathLike, task: Mapping[str, Any]) -> None:
     """Writes the longest row of a task where `read_folder` and transformers find it.
 
     Args:
-        folder: of the model and, already, of its tokenizer.
+        folder: the one to write, which holds the tokenizer already.
         task: its kind and settings.
     """
     longest = task.get("max_length")

@@ -263,7 +263,7 @@ def window_of(content: Mapping[str, Any], key: str, least: int, source: str) -> 
     """The window that a config gives, where it is one.
 
     Args:
-        content: of `config.json`.
+        content: the keys of `config.json`.
         key: its key; absent = 128.
         least: the smallest window.
         source: where the config is from, for the message.
