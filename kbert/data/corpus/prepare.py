@@ -45,6 +45,8 @@ from kbert.version import __version__
 
 PLAN_FILE = "plan.json"
 HELD_OUT_SHARE = 0.01
+# In a plan: unfinished work of another version is begun anew, and a finished corpus is kept.
+_VERSION = "kbert_version"
 _WORK_FOLDER = "work"
 
 
@@ -151,7 +153,7 @@ def make_plan(
     Equal plans, equal shards. The arguments are those of `prepare_corpus`, the sources opened.
     """
     settings = {
-        "kbert_version": __version__,
+        _VERSION: __version__,
         "format_version": manifest.FORMAT_VERSION,
         "tokenizer": {"type": type(tokenizer).__name__, **tokenizer.settings},
         "vocabulary_sha256": tokenizer.checksum,
@@ -205,7 +207,7 @@ def _differences(old: dict | None, new: dict) -> list[str]:
     found = [
         f"{name}: {old['settings'].get(name)!r}, now {value!r}"
         for name, value in new["settings"].items()
-        if old["settings"].get(name) != value
+        if name != _VERSION and old["settings"].get(name) != value
     ]
     if old["sources"] != new["sources"]:
         found.append("sources, or files among them that have changed since")

@@ -17,6 +17,7 @@ from kbert.types import PathLike
 from kbert.version import __version__
 
 RECORD = "tokenizer.origin.json"
+_VERSION = "kbert_version"  # that trained it; a later one takes it as it is
 _OTHER_SOURCES = "other sources or files of them that have changed since"
 _STAGING = "tokenizer.partial"
 # The files that tell a folder's kind of tokenizer. No other kind's may lie beside them.
@@ -80,7 +81,7 @@ def train_or_reuse_tokenizer(
     folder = Path(folder)
     opened = open_sources(sources, field=field, on_bad_utf8=on_bad_utf8)
     origin = {
-        "kbert_version": __version__,
+        _VERSION: __version__,
         "kind": kind,
         "vocabulary_size": vocabulary_size,
         "lowercase": lowercase,
@@ -169,7 +170,7 @@ def _differences(record: dict, origin: dict, folder: Path) -> list[str]:
     found = [
         f"{name} was {record.get(name)!r} and is {value!r}"
         for name, value in origin.items()
-        if name != "sources" and record.get(name) != value
+        if name not in ("sources", _VERSION) and record.get(name) != value
     ]
     if record.get("sources") != origin["sources"]:
         found.append(_OTHER_SOURCES)
