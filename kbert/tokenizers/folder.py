@@ -1,6 +1,7 @@
 """The files of a folder that describe its tokenizer."""
 
 import functools
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -248,6 +249,11 @@ class TokenizerFolder:
         named = self.config.get("tokenizer_class") or self.model_config.get("tokenizer_class")
         return named.removesuffix("Fast") if isinstance(named, str) else ""
 
+    @property
+    def stem(self) -> str:
+        """The class's name without "Tokenizer": "Bert", "BertLegacy", "TokenizersBackend"."""
+        return re.sub("Tokenizer(?!s)", "", self.class_name, count=1)
+
     def is_of(self, classes: Collection[str], model_types: Collection[str]) -> bool:
         """Whether the class is one of these or, where none is named, the type of the model.
 
@@ -256,7 +262,7 @@ class TokenizerFolder:
             model_types: values of `model_type` in config.json.
         """
         if self.class_name:
-            return self.class_name.replace("Tokenizer", "", 1) in classes
+            return self.stem in classes
         return self.model_config.get("model_type") in model_types
 
     def normalizers(self) -> list[dict[str, Any]]:

@@ -93,6 +93,13 @@ def test_the_model_s_config_names_the_class_too(tmp_path, config):
     check(tmp_path)
 
 
+@pytest.mark.parametrize("model_type", ["modernbert", "modernbert-decoder"])
+def test_word_pieces_of_a_modernbert_without_a_tokenizer_json(tmp_path, model_type):
+    WordPieceTokenizer(WORDPIECE, lowercase=False).save(tmp_path)
+    write(tmp_path, "config.json", {"model_type": model_type})
+    assert not load_tokenizer(tmp_path).lowercase
+
+
 def test_a_class_of_other_words_in_the_model_s_config_is_refused(tmp_path):
     wordpiece(tmp_path)
     settings(tmp_path, config={"model_type": "bert", "tokenizer_class": "BertJapaneseTokenizer"})

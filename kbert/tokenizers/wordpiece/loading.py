@@ -160,11 +160,11 @@ def _with_added_tokens(
 
 def _check_words(folder: TokenizerFolder) -> None:
     """Refuses vocabularies of words that a program in Python cuts first, as RoFormer's by jieba."""
-    named = folder.class_name
+    named, stem = folder.class_name, folder.stem
     if not named:
         told = folder.model_config.get("model_type")
         named = "RoFormerTokenizer" if told == "roformer" else "BertTokenizer"
-    stem = named.replace("Tokenizer", "", 1)
+        stem = named.removesuffix("Tokenizer")
     if folder.full.get("model") and stem not in _SEGMENTERS:
         return  # that says how words are cut, and is checked
     asked: dict[str, Any] = {} if stem in _AS_BERT else {"tokenizer_class": named}
