@@ -43,7 +43,7 @@ def test_the_published_values():
 class OnlyConfig:
     """In the place of an encoder: nothing is allocated."""
 
-    dtype_policy = None
+    dtype_policy = weights_from = None
 
     def __init__(self, config, dtype=None):
         self.config = config
