@@ -13,8 +13,6 @@ from kbert.json_file import read_json
 
 # What Hugging Face's files call "…_token".
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-
-
 # Types of models whose tokenizer.json transformers runs, whatever class a file names.
 _RUN_AS_WRITTEN = ("modernbert", "modernbert-decoder")
 # Both names of special tokens without a role: of transformers until version 4, and since 5.

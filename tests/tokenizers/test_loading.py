@@ -194,7 +194,7 @@ def test_longer_words_are_unknown_where_the_file_says_so(tmp_path, length):
     ours.save(tmp_path / "saved")
     assert load_tokenizer(tmp_path / "saved").encode(texts).to_list() == expected
     wordpiece_json(tmp_path, model={"max_input_chars_per_word": 0})
-    with pytest.raises(ValueError, match=r"a whole number of at least 1. Received: 0 in"):
+    with pytest.raises(ValueError, match=r"a whole number from 1 to 1,000,000\. Received: 0 in"):
         load_tokenizer(tmp_path)
 
 
