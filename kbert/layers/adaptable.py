@@ -113,7 +113,9 @@ class Adaptable(keras.layers.Layer):
         if adapter is not None:
             with self._unlocked():
                 delattr(self, _attribute(name))
-                self._layers.remove(adapter)
+                # By the tracker: it keeps ids, and where that of a layer which is gone is left,
+                # the next one at its address in memory is taken for tracked, and never trained.
+                self._tracker.untrack(adapter)
 
     @property
     def adapter(self) -> Any:
