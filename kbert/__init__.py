@@ -8,7 +8,6 @@ Example:
     128
 """
 
-import warnings
 from importlib import import_module
 from typing import Any
 
@@ -70,9 +69,6 @@ _SUBPACKAGES = (
     "word_vectors",
 )
 
-# Names of the previous version -> today's; removed in the next one.
-_RENAMED = {"config": "configs", "finetuning": "experiments"}
-
 __all__ = ["__version__", *sorted(_NAMES), *_SUBPACKAGES]
 
 
@@ -81,11 +77,6 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_NAMES[name]), name)
     elif name in _SUBPACKAGES:
         value = import_module(f"kbert.{name}")
-    elif name in _RENAMED:
-        now = f"kbert.{_RENAMED[name]}"
-        # Here and not in a module of the old name: only this frame is next to the caller's.
-        warnings.warn(f"kbert.{name} is now {now}", DeprecationWarning, stacklevel=2)
-        return import_module(now)
     else:
         raise AttributeError(f"module 'kbert' has no attribute {name!r}")
     globals()[name] = value

@@ -5,17 +5,14 @@ whoever loads it has imported the module before, the programs by `--task_module`
 """
 
 import difflib
-import functools
 import importlib
 import importlib.util
-import inspect
 import os
 import sys
 import types
-import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -143,47 +140,6 @@ def current(task: Mapping[str, Any]) -> dict[str, Any]:
     if "kind" in found:
         found["kind"] = _FORMER_KINDS.get(found["kind"], found["kind"])
     return found
-
-
-def current_names(
-    given: Mapping[str, Any], known: Collection[str], stacklevel: int = 4
-) -> dict[str, Any]:
-    """Renames arguments of the previous version to today's names, with a DeprecationWarning.
-
-    Args:
-        given: name -> value.
-        known: today's names.
-        stacklevel: frames from the warning to the user's line, see `warnings.warn`.
-    """
-    found = {}
-    for name, value in given.items():
-        now = FORMER_SETTINGS.get(name, name)
-        if now != name and now in known and name not in known:
-            warnings.warn(f"`{name}` is called `{now}` now", DeprecationWarning, stacklevel)
-            name = now
-        found[name] = value
-    return found
-
-
-def accepts_former_names(function: _Function) -> _Function:
-    """Decorates a function so that arguments may have the names of the previous version.
-
-    Example:
-        >>> @accepts_former_names
-        ... def windows(*, doc_stride):
-        ...     return doc_stride
-        >>> with warnings.catch_warnings():
-        ...     warnings.simplefilter("ignore")
-        ...     windows(stride=4)
-        4
-    """
-    known = inspect.signature(function).parameters
-
-    @functools.wraps(function)
-    def call(*args: Any, **given: Any) -> Any:
-        return function(*args, **current_names(given, known, stacklevel=3))
-
-    return cast(_Function, call)
 
 
 def _source(cls: type) -> tuple[str, str]:

@@ -37,7 +37,6 @@ RANKS = {
     "quantization": 3.8,
     **dict.fromkeys(("extraction", "experiments", "service"), 4),
     **dict.fromkeys(("demo", "distillation"), 5),
-    **dict.fromkeys(("config", "finetuning"), 6),  # names of the version before, which warn
 }
 # Inside a subpackage: what stands in a line imports from the lines above it alone (and, a
 # subfolder, from itself). So no two subfolders lean on each other.

@@ -34,3 +34,14 @@ def test_every_folder_is_in_a_part():
     assert {"tests/layers", "tests/training", "tests/test_parts.py", "kbert"} <= {*first, *second}
     assert not set(first) & set(second)
     assert "tests/models" in jax
+
+
+def test_a_deprecation_out_of_kbert_fails_a_test():
+    """The setting in pyproject.toml: of kbert's modules, and of no other's."""
+    code = compile(
+        "import warnings; warnings.warn('old', DeprecationWarning)", "made_up.py", "exec"
+    )
+    with pytest.raises(DeprecationWarning, match="old"):
+        exec(code, {"__name__": "kbert.made_up"})
+    exec(code, {"__name__": "made_up"})
+    exec(code, {"__name__": "tests.made_up"})

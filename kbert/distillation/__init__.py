@@ -1,11 +1,6 @@
 """Knowledge distillation: DistilBERT, TinyBERT, MiniLM, MobileBERT, and combinations of terms."""
 
-import functools
-import warnings
-from typing import Any
-
 from kbert.distillation.augmentation import (
-    MAX_VECTORS,
     STOP_WORDS,
     AugmentationSettings,
     Augmenter,
@@ -37,7 +32,6 @@ from kbert.distillation.transfer import (
     FeatureMeans,
     FeatureVariances,
 )
-from kbert.word_vectors import WordVectors as _WordVectors
 
 __all__ = [
     "RECIPES",
@@ -71,23 +65,3 @@ __all__ = [
     "student",
     "write_augmented",
 ]
-
-
-# Names of the version before -> what they are now; they are gone with the next.
-_RENAMED: dict[str, tuple[Any, str]] = {
-    "Embeddings": (EmbeddingLoss, "kbert.distillation.EmbeddingLoss"),
-    "WordVectors": (_WordVectors, "kbert.word_vectors.WordVectors"),
-    "read_vectors": (
-        functools.partial(_WordVectors.load, limit=MAX_VECTORS),
-        "kbert.word_vectors.WordVectors.load",
-    ),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _RENAMED:
-        found, new_name = _RENAMED[name]
-        message = f"kbert.distillation.{name} is called {new_name} now"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

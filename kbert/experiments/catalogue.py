@@ -67,7 +67,6 @@ class NamedTask:
         """
         cls, settings = self.task_class, settings_of(self.task_class)  # type: ignore[arg-type]  # mypy takes an object's hash for the class's
         known = {name for named in _kinds().values() for name in flag_options(named.task_class)}
-        given = registry.current_names(given, known)
         others = sorted(known - set(settings.names()))
         for name in others:
             if given.pop(name, None) is not None:

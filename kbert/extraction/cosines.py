@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from kbert import registry
 from kbert.extraction.extract import features
 from kbert.extraction.inputs import as_inputs
 from kbert.search.exact import best_of_array, unit
@@ -93,7 +92,6 @@ class WordInContext(NamedTuple):
     contexts: list[str]
 
 
-@registry.accepts_former_names
 def word_in_context(
     encoder: keras.Model,
     tokenizer: Tokenizer,

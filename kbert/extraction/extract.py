@@ -10,7 +10,6 @@ import keras
 import numpy as np
 from absl import logging
 
-from kbert import registry
 from kbert.extraction.described import TextVectors
 from kbert.extraction.extractor import Extractor
 from kbert.extraction.inputs import as_inputs
@@ -22,7 +21,6 @@ from kbert.tokenizers.base import Tokenizer
 CHUNK = 1024
 
 
-@registry.accepts_former_names
 def features(
     encoder: keras.Model,
     tokenizer: Tokenizer,

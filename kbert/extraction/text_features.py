@@ -58,7 +58,6 @@ class TextFeatures:
         array([1])
     """
 
-    @registry.accepts_former_names
     def __init__(
         self,
         encoder: str | keras.Model,
@@ -119,7 +118,6 @@ class TextFeatures:
         Raises:
             ValueError: an unknown argument.
         """
-        params = registry.current_names(params, _arguments(type(self)), stacklevel=3)
         unknown = sorted(set(params) - set(_arguments(type(self))))
         if unknown:
             raise ValueError(

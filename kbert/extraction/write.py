@@ -8,7 +8,6 @@ Shapes: `N` texts, `T` tokens of a text, `D` width of the features.
 """
 
 import hashlib
-import inspect
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -110,8 +109,6 @@ def write_features(
     if os.path.exists(path):
         atomic.remove(note)  # of a process that was killed when it had finished
         raise FileExistsError(f"{path} already exists; remove it to write it again")
-    known = inspect.signature(Extractor).parameters
-    settings = registry.current_names(settings, known, stacklevel=3)
     extractor = Extractor(encoder, tokenizer, **settings)
     opened = [] if sources is None else open_sources(sources, field=field)
     begun = {

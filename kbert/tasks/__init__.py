@@ -1,8 +1,5 @@
 """One file per objective: heads, losses, metrics, and what the trained model answers."""
 
-import warnings
-from typing import Any
-
 from kbert.tasks import losses
 from kbert.tasks.columns import Columns
 from kbert.tasks.embedding.text_denoiser import TextDenoiser
@@ -74,11 +71,3 @@ __all__ = [
     "load_exported",
     "losses",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "FineTuned":  # the name of the previous version; removed in the next one
-        message = "kbert.tasks.FineTuned is called FineTuningTask now"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return FineTuningTask
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,6 @@ Shapes: B rows, T tokens, H hidden width.
 """
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -289,11 +288,6 @@ class EncoderTask(Task):
         return self.form.build_inputs(
             first, second, max_length=self.row_length, multiple=self.width_multiple
         )
-
-    def pack(self, *texts: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        """The name of `build_inputs` in version 0.1."""
-        warnings.warn("`pack` is called `build_inputs` now", DeprecationWarning, stacklevel=2)
-        return self.build_inputs(*texts)
 
     def token_name(self, token_id: int) -> str:
         """The token of an id of a row, also of one that is none of the tokenizer's."""

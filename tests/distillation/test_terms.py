@@ -313,3 +313,7 @@ def test_values_that_no_part_has(make, message):
 def test_parts_compare_and_show_themselves():
     assert HiddenStates(layers=[1, 2]) == HiddenStates(layers=(1, 2)) != HiddenStates()
     assert "temperature=2.0" in repr(SoftTargets(temperature=2.0))
+
+
+def test_the_record_of_embeddings_is_that_of_runs_that_0_1_began():
+    assert EmbeddingLoss(weight=0.5).record == "Embeddings(weight=0.5)"

@@ -32,8 +32,6 @@ def test_a_setting_without_use_is_refused():
         named_task("swag").settings(doc_stride=16)
     squad = named_task("squad")
     assert squad.arguments(squad.settings(doc_stride=16)) == {"doc_stride": 16}
-    with pytest.warns(DeprecationWarning, match="`stride` is called `doc_stride` now"):
-        assert squad.settings(stride=16) == squad.settings(doc_stride=16)
     with pytest.raises(ValueError, match="Received: tune_threshold=True for cola"):
         named_task("cola").settings(tune_threshold=True)
 

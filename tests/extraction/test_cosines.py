@@ -93,5 +93,3 @@ def test_a_word_that_was_cut_off(encoder, tokenizer):
     with pytest.raises(ValueError, match=r"give `doc_stride`. Received: character 360"):
         word_in_context(encoder, tokenizer, texts, "fox")
     assert len(word_in_context(encoder, tokenizer, texts, "fox", doc_stride=20).vectors) == 1
-    with pytest.warns(DeprecationWarning, match="`stride` is called `doc_stride` now"):
-        assert len(word_in_context(encoder, tokenizer, texts, "fox", stride=20).vectors) == 1

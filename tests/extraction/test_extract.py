@@ -254,12 +254,6 @@ def test_texts_without_an_order_are_refused():
         as_inputs(frozenset(["a", "b"]))
 
 
-def test_doc_stride_by_its_former_name(encoder, tokenizer):
-    settings = {"max_length": 12, "pooling": None}
-    with pytest.warns(DeprecationWarning, match="`stride` is called `doc_stride` now") as told:
-        found = features(encoder, tokenizer, [LONG], stride=4, **settings)[0]
-    assert {warning.filename for warning in told} == {__file__}
-    expected = features(encoder, tokenizer, [LONG], doc_stride=4, **settings)[0]
-    np.testing.assert_array_equal(found, expected)
+def test_an_argument_that_is_none_is_refused(encoder, tokenizer):
     with pytest.raises(TypeError, match="unexpected keyword argument 'strides'"):
         features(encoder, tokenizer, [LONG], strides=4)

@@ -95,12 +95,7 @@ def test_what_cannot_be(encoder, tokenizer):
         TextFeatures(encoder, tokenizer).set_params(layer="last")
 
 
-def test_doc_stride_by_its_former_name(encoder, tokenizer, preset):
-    with pytest.warns(DeprecationWarning, match="`stride` is called `doc_stride` now"):
-        step = TextFeatures(encoder, tokenizer, stride=4)
-    assert step.get_params()["doc_stride"] == 4
-    with pytest.warns(DeprecationWarning, match="`stride` is called `doc_stride` now"):
-        assert step.set_params(stride=8).doc_stride == 8
+def test_doc_stride_by_its_former_name(preset):
     # What the version before has pickled has the former name.
     step = TextFeatures(preset)
     step.stride = vars(step).pop("doc_stride")

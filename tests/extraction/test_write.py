@@ -163,8 +163,7 @@ def test_a_half_written_file_of_the_version_before_is_finished(encoder, tokenize
     note.write_text(json.dumps(state))
     with pytest.raises(ValueError, match="another value of doc_stride; give the old one"):
         write(path, encoder, tokenizer, list("abcd"), doc_stride=5)
-    with pytest.warns(DeprecationWarning, match="`stride` is called `doc_stride` now"):
-        assert write(path, encoder, tokenizer, list("abcd"), stride=4) == 4
+    assert write(path, encoder, tokenizer, list("abcd"), doc_stride=4) == 4
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import keras
 import pytest
 
 import kbert
-from kbert import registry, tasks
+from kbert import registry
 from kbert.options import option
 from kbert.tasks import FineTuningTask, RowOptions, TextClassifier, TextRegressor
 
@@ -65,12 +65,7 @@ def test_the_shown_settings_are_arguments_of_the_class_and_not_of_its_objects(en
     assert "tokenizer" not in inspect.signature(TextRegressor(encoder, tokenizer)).parameters
 
 
-def test_names_of_the_version_before_are_taken_with_a_warning(encoder, tokenizer, tmp_path):
-    with pytest.warns(DeprecationWarning, match="FineTuned is called FineTuningTask now"):
-        assert tasks.FineTuned is FineTuningTask
-    with pytest.warns(DeprecationWarning, match="`stride` is called `doc_stride` now"):
-        task = TextRegressor(encoder, tokenizer, stride=4)
-    assert (task.doc_stride, task.settings["doc_stride"]) == (4, 4)
+def test_an_argument_that_is_none_is_refused(encoder, tokenizer):
     with pytest.raises(TypeError, match=r"TextRegressor has no such argument.*'labels'"):
         TextRegressor(encoder, tokenizer, labels=["a"])
 

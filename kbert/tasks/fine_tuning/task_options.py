@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 
-from kbert import registry
 from kbert.options import Options, option, with_options
 
 # What every constructor passes on besides the settings.
@@ -94,14 +93,13 @@ def options_of(task: type[Any], given: Mapping[str, Any]) -> Options:
 
     Args:
         task: the class.
-        given: by name; names of the version before are taken, with a warning.
+        given: by name.
 
     Raises:
         TypeError: a setting that the class has not.
         ValueError: a value out of its range.
     """
-    current = registry.current_names(given, task.options.names())
-    return task.options.from_arguments(current, task.__name__)
+    return task.options.from_arguments(given, task.__name__)
 
 
 def expose_options(task: type[Any]) -> None:

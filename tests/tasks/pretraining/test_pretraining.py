@@ -74,13 +74,6 @@ def test_without_next_sentence(config, tokenizer):
     assert set(task.signatures()) == {"fill_mask", "encode"}
 
 
-def test_the_name_of_the_version_before_warns(task):
-    ids = task.tokenizer.encode(["the red fox"])
-    with pytest.warns(DeprecationWarning, match="`pack` is called `build_inputs` now"):
-        batch = task.pack(ids)
-    np.testing.assert_array_equal(batch["token_ids"], task.build_inputs(ids)["token_ids"])
-
-
 def test_next_sentence_needs_a_pooler(config, tokenizer):
     encoder = kbert.Encoder(config.replace(pooler_activation=None))
     with pytest.raises(ValueError, match=r"must have a pooler.*pooler_activation=None"):
