@@ -133,7 +133,7 @@ def _row(cells: tuple[str, ...], is_head: bool = False) -> nodes.row:
 def plain_text(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Docstrings are text, with code in backticks: signs of reStructuredText mean themselves.
 
-    Settings that `kbert.options` has put below an argument become a list.
+    Settings that `kbert.core.options` has put below an argument become a list.
     """
     in_example = in_settings = False
     for number, line in enumerate(lines):

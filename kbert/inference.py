@@ -11,11 +11,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kbert.core.in_memory import each_text
+from kbert.core.types import Shape, Tensors
 from kbert.finite import refuse_not_finite
 from kbert.graphs import graph
 from kbert.graphs import on_cpu as on_cpu  # for those who predict
-from kbert.in_memory import each_text
-from kbert.types import Shape, Tensors
 
 BATCH_SIZE = 32
 CHUNK = 8192  # texts tokenised at a time: bounds the memory of an endless list
@@ -146,7 +146,7 @@ def as_texts(texts: Any, what: str = "texts", start: int = 0) -> list[str | byte
     """A list of strings from one string, a list, an array, or the column `text` of other data.
 
     Args:
-        texts: one string, or what `kbert.in_memory.each_text` takes.
+        texts: one string, or what `kbert.core.in_memory.each_text` takes.
         what: what an error calls them.
         start: the number of the first in an error.
 

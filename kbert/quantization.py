@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from kbert.checkpoints import check_finite
+from kbert.core.types import Arrays
 from kbert.models.parts import Quantized
 from kbert.pruning.rebuilding import with_part, without_part
 from kbert.serving.stored import to_8_bits
-from kbert.types import Arrays
 
 PART = Quantized.name
 _RANGE = "/fake_quantization/range"

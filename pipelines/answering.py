@@ -8,9 +8,9 @@ from typing import Any, cast
 from absl import flags
 
 from kbert import experiments
-from kbert.files import exists
-from kbert.options import Options
-from kbert.progress import Progress
+from kbert.core.options import Options
+from kbert.io.paths import exists
+from kbert.io.progress import Progress
 from kbert.serving.exported import DESCRIPTION_FILE
 from kbert.tasks import FineTuningTask, Task, load_exported
 from kbert.tasks.loading import WrongTaskError

@@ -9,8 +9,8 @@ from absl import flags
 import kbert
 from kbert.configs.transformer_xl import TransformerXlConfig
 from kbert.data.pretraining.settings import MaskingSettings
-from kbert.files import Path
-from kbert.json_file import read_json
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase
 

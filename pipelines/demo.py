@@ -24,7 +24,7 @@ import sys
 from absl import flags
 
 from kbert.demo import DemoOptions, serve, write_site
-from kbert.files import Path
+from kbert.io.paths import Path
 
 from . import command, option_flags
 

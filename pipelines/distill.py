@@ -49,12 +49,14 @@ from typing import cast
 
 from absl import flags
 
-from kbert import atomic, experiments, registry
+from kbert import experiments
+from kbert.core import registry
 from kbert.distillation import DistillationExperiment, DistillationRecipe
 from kbert.distillation.augmentation import read_augmented
 from kbert.distillation.published import table
 from kbert.experiments import Result, Series
-from kbert.files import Path
+from kbert.io import atomic
+from kbert.io.paths import Path
 from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import Strategy, make_strategy
 

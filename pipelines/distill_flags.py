@@ -7,6 +7,7 @@ from typing import Any
 
 from absl import flags
 
+from kbert.core.options import Options, option
 from kbert.data.pretraining.settings import MaskingSettings
 from kbert.distillation import (
     RECIPES,
@@ -25,8 +26,7 @@ from kbert.distillation import (
     Term,
     recipe,
 )
-from kbert.files import is_dir
-from kbert.options import Options, option
+from kbert.io.paths import is_dir
 from kbert.training.optimization.settings import OptimizerSettings
 
 from .flags import ResumeOptions, RowsOptions, RunOptions, parse_settings

@@ -11,8 +11,8 @@ from kbert.checkpoints import read_checkpoint
 from kbert.distillation import RECIPES, DistillationRecipe, Distiller
 from kbert.distillation.student import EMBEDDINGS
 from kbert.distillation.transfer import progressive
-from kbert.files import Path
 from kbert.hub import locate
+from kbert.io.paths import Path
 from kbert.tasks import Pretraining
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.log import human

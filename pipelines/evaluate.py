@@ -27,7 +27,7 @@ from absl import flags
 
 import kbert
 from kbert import experiments
-from kbert.files import Path
+from kbert.io.paths import Path
 
 from . import command, option_flags
 from .pictures import draw_confusion

@@ -36,7 +36,7 @@ import sys
 from absl import flags
 
 import kbert
-from kbert.files import Path
+from kbert.io.paths import Path
 from kbert.serving import RUNTIMES
 from kbert.serving.exported import read_description
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from absl import flags
 
+from kbert.core.options import Options, option
 from kbert.data.pretraining.settings import Settings
-from kbert.files import Path
-from kbert.json_file import read_json
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 from kbert.models.memory import PRECISIONS
-from kbert.options import Options, option
 from kbert.recipes import OBJECTIVES, RECIPES, Recipe, recipe
 from kbert.tasks.pretraining.replaced_tokens import EMBEDDING_SHARING
 from kbert.training.optimization.schedules import WARMUP_STEPS, default_warmup

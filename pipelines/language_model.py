@@ -8,9 +8,9 @@ from absl import flags
 
 import kbert
 from kbert.checkpoints import read_checkpoint
-from kbert.files import Path
 from kbert.hub import locate
-from kbert.json_file import read_json
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase
 

@@ -9,12 +9,12 @@ import tensorflow as tf
 from absl import flags
 
 import kbert
-from kbert import registry
+from kbert.core import registry
+from kbert.core.options import Options
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES
 from kbert.data.pretraining.settings import MaskingSettings
-from kbert.files import Path, is_file
-from kbert.json_file import read_json
-from kbert.options import Options
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path, is_file
 from kbert.recipes import SENTENCE_OBJECTIVES
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase

@@ -1,4 +1,4 @@
-"""Flags that are fields of `kbert.options.Options`: name, type, range, default and help."""
+"""Flags that are fields of `kbert.core.options.Options`: name, type, range, default and help."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ from typing import Any
 
 from absl import flags
 
-from kbert.options import Options
+from kbert.core.options import Options
 
 
 def define(options: type[Options], **defaults: Any) -> None:

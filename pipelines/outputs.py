@@ -7,7 +7,7 @@ from absl import flags
 
 from kbert.checkpoints.preset import check_target
 from kbert.data.corpus.mixture import parse_folders
-from kbert.files import Path, check_folder
+from kbert.io.paths import Path, check_folder
 
 
 def keep_what_is_read(

@@ -1,7 +1,7 @@
 """Pictures that programs write next to their tables."""
 
 from kbert import visualization
-from kbert.files import Path
+from kbert.io.paths import Path
 
 # A picture of more classes than this is a carpet.
 _MOST_CLASSES = 60

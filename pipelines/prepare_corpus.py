@@ -34,9 +34,10 @@ import sys
 from absl import flags
 
 import kbert
-from kbert import atomic, tokenizers
+from kbert import tokenizers
 from kbert.data.corpus.preview import preview_corpus
-from kbert.files import Path, exists, is_file
+from kbert.io import atomic
+from kbert.io.paths import Path, exists, is_file
 from kbert.text import chinese_lexicon, open_sources, read_pairs
 from kbert.text.chinese import segmenter
 

@@ -26,7 +26,7 @@ from absl import flags
 
 import kbert
 from kbert import experiments, pruning
-from kbert.files import Path
+from kbert.io.paths import Path
 
 from . import command, option_flags
 from .task_flags import ColumnOptions, columns, define_task_flag, define_task_module_flag

@@ -26,11 +26,11 @@ import tensorflow as tf
 from absl import app, flags, logging
 
 import kbert
-from kbert import atomic
-from kbert.files import Path, local_only
+from kbert.core.types import PathLike
+from kbert.io import atomic
+from kbert.io.paths import Path, local_only
 from kbert.training import AdamW, Phase, train
 from kbert.training.run.phases import Start, parse_phases
-from kbert.types import PathLike
 from kbert.visualization import AttentionPage, ReportPage, learning_curve, read_attention
 
 from . import command

@@ -7,9 +7,9 @@ import tensorflow as tf
 from absl import flags
 
 import kbert
+from kbert.core.options import Options
 from kbert.data.corpus.mixture import parse_folders
 from kbert.data.pretraining.settings import MaskingSettings
-from kbert.options import Options
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase, parse_phases
 from kbert.training.strategies import Strategy

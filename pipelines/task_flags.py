@@ -4,9 +4,10 @@ from typing import Any
 
 from absl import flags
 
-from kbert import experiments, registry
+from kbert import experiments
+from kbert.core import registry
+from kbert.core.options import Options, option
 from kbert.experiments.settings import Settings, settings_of
-from kbert.options import Options, option
 from kbert.tasks import FineTuningTask
 
 from . import option_flags

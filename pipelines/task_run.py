@@ -10,7 +10,7 @@ from absl import flags, logging
 import kbert
 from kbert import experiments
 from kbert.experiments import Experiment, Result, Series
-from kbert.files import Path, copy_tree
+from kbert.io.paths import Path, copy_tree
 
 from . import option_flags
 from .outputs import check_outputs

@@ -10,9 +10,9 @@ import tensorflow as tf
 from absl import flags
 
 import kbert
-from kbert import atomic
 from kbert.data.pretraining.settings import MaskingSettings
-from kbert.files import Path
+from kbert.io import atomic
+from kbert.io.paths import Path
 from kbert.training import average_checkpoints, use_moving_average
 from kbert.training.optimization.optimizers import make_optimizer
 from kbert.training.optimization.schedules import WarmupDecay

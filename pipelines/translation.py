@@ -11,8 +11,8 @@ from kbert import tokenizers
 from kbert.checkpoints import read_checkpoint
 from kbert.data.translation.pairs import EncodedPairs, encode_pairs
 from kbert.decoding import Beam, Greedy
-from kbert.files import Path
 from kbert.hub import locate
+from kbert.io.paths import Path
 from kbert.metrics import bleu
 from kbert.text import read_pairs
 from kbert.tokenizers.base import Tokenizer

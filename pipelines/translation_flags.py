@@ -1,6 +1,6 @@
 """Flags of `kbert-pretrain` that only a translator reads."""
 
-from kbert.options import Options, option
+from kbert.core.options import Options, option
 
 KINDS = ("bpe", "wordpiece", "unigram")
 # Two aligned files, one table, or a data set; of the training pairs and of the held-out ones.

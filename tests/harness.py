@@ -4,8 +4,8 @@ import keras
 import numpy as np
 
 import kbert.configs  # noqa: F401  # registers all kinds
-from kbert import registry
 from kbert.configs.encoder import EncoderConfig
+from kbert.core import registry
 
 # With weights of 0.02 the forms of GELU and the epsilons of LayerNorm cannot be told apart.
 SIGMA = 0.15

@@ -14,7 +14,8 @@ from absl import flags
 from absl.testing import flagsaver
 
 import kbert
-from kbert import distillation, experiments, recipes, registry
+from kbert import distillation, experiments, recipes
+from kbert.core import registry
 from kbert.data.masking.masking import MASKING_SCHEMES
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES
 from tests.processes import run_code

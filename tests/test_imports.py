@@ -9,25 +9,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 RANKS = {
-    **dict.fromkeys(("cache", "files"), -3),
-    **dict.fromkeys(
-        (
-            "atomic",
-            "beam",
-            "chunks",
-            "finite",
-            "graphs",
-            "json_file",
-            "npy",
-            "order",
-            "progress",
-            "types",
-        ),
-        -2,
-    ),
-    "version": -2,
-    "in_memory": -1.5,
-    **dict.fromkeys(("doctor", "hub", "options", "registry", "resumable"), -1),
+    "core": -4,
+    "io": -3,
+    **dict.fromkeys(("beam", "finite", "graphs", "version"), -2),
+    **dict.fromkeys(("doctor", "hub"), -1),
     **dict.fromkeys(("configs", "tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding", "inference"), 1),
     **dict.fromkeys(("models", "heads", "search", "training"), 2),
@@ -41,6 +26,9 @@ RANKS = {
 # Inside a subpackage: what stands in a line imports from the lines above it alone (and, a
 # subfolder, from itself). So no two subfolders lean on each other.
 ORDER = {
+    "core": """
+        in_memory options registry types
+    """,
     "adapters": """
         foreign
         adapterhub folder peft serving
@@ -111,6 +99,11 @@ ORDER = {
     "hub": """
         archive names snapshot
         download presets
+    """,
+    "io": """
+        chunks paths progress
+        atomic json_file npy
+        outputs
     """,
     "layers": """
         adaptable auxiliary bias fake_quantization fused gather highway ids movement scalar_mix scan

@@ -13,7 +13,8 @@ import numpy as np
 
 from kbert.adapters.foreign import CONFIG_FILE, check_only, read_folder, write_folder
 from kbert.checkpoints.huggingface.architectures import infer
-from kbert.files import Path
+from kbert.core.types import Arrays, PathLike
+from kbert.io.paths import Path
 from kbert.models import Encoder
 from kbert.models.adapters.base import (
     Adapter,
@@ -25,7 +26,6 @@ from kbert.models.adapters.base import (
     slot,
 )
 from kbert.models.adapters.bottleneck import Houlsby, Pfeiffer
-from kbert.types import Arrays, PathLike
 
 WEIGHTS_FILE = "adapter.safetensors"
 _HINT = ", written with use_safetensors=True: pytorch_adapter.bin is a pickle and is never read"

@@ -9,13 +9,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from kbert import registry
 from kbert.checkpoints import check_finite
 from kbert.checkpoints.preset import ADAPTER_FILE, CONFIG_FILE, refuse_other
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
-from kbert.files import Path
+from kbert.core import registry
+from kbert.core.types import Arrays, PathLike
 from kbert.hub import locate
-from kbert.json_file import read_json
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 from kbert.models import Decoder, DecoderEncoder
 from kbert.models.adapters.base import (
     Adapter,
@@ -30,7 +31,6 @@ from kbert.models.weights import get_arrays, set_arrays, set_parts
 from kbert.tasks import Task
 from kbert.tasks.loading import find_class
 from kbert.tokenizers import load_tokenizer
-from kbert.types import Arrays, PathLike
 
 FORMAT_VERSION = 1
 _INPUT_TOKENS = "encoder/input_tokens"

@@ -5,12 +5,12 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from kbert import atomic
 from kbert.checkpoints.matching import check_finite
 from kbert.checkpoints.safetensors import read_safetensors, serialise
-from kbert.files import Path
-from kbert.json_file import read_json
-from kbert.types import Arrays, PathLike
+from kbert.core.types import Arrays, PathLike
+from kbert.io import atomic
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 
 CONFIG_FILE = "adapter_config.json"  # of peft and of `adapters`
 

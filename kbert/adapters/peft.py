@@ -15,13 +15,13 @@ from kbert.adapters.foreign import CONFIG_FILE, check_only, read_folder, write_f
 from kbert.checkpoints.huggingface.architectures import ARCHITECTURES, infer
 from kbert.checkpoints.huggingface.architectures.base import CLASSIFIERS
 from kbert.checkpoints.renames import read_arrays
-from kbert.files import Path
+from kbert.core.types import Arrays, PathLike
+from kbert.io.paths import Path
 from kbert.layers import Dense
 from kbert.models import Encoder
 from kbert.models.adapters.base import encoder_of, inserting, known, layers_of, running, slot
 from kbert.models.adapters.lora import Lora, columns
 from kbert.models.weights import set_parts
-from kbert.types import Arrays, PathLike
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PREFIX = "base_model.model."

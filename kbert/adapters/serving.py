@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kbert.core.types import PathLike
 from kbert.serving import MAX_BYTES, Signature, export_saved_model
-from kbert.types import PathLike
 
 
 def export(

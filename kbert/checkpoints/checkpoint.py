@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 
 from kbert.configs.base import Config
-from kbert.types import Arrays
+from kbert.core.types import Arrays
 
 ConfigT = TypeVar("ConfigT", bound=Config, covariant=True)
 Expected = TypeVar("Expected", bound=Config)

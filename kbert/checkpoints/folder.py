@@ -23,9 +23,9 @@ from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
-from kbert.files import Path
+from kbert.core.types import Arrays, PathLike
+from kbert.io.paths import Path
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import Arrays, PathLike
 
 _IN_SHARDS = ("tf_model.h5.index.json", "flax_model.msgpack.index.json")
 # In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kbert.checkpoints.sizes import check_ratio
-from kbert.files import Path, local_copy
+from kbert.io.paths import Path, local_copy
 
 
 @contextlib.contextmanager

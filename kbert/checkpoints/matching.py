@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kbert.types import Arrays
+from kbert.core.types import Arrays
 
 _SHOWN = 5
 

@@ -8,14 +8,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from kbert import registry
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.keys import make_config
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
 from kbert.configs.base import Config
-from kbert.files import Path, check_folder
-from kbert.json_file import read_json
-from kbert.types import Arrays, PathLike
+from kbert.core import registry
+from kbert.core.types import Arrays, PathLike
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path, check_folder
 
 CONFIG_FILE = "kbert.json"
 ADAPTER_FILE = "adapter.json"  # of a folder that holds an adapter alone

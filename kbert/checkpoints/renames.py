@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kbert.types import Arrays
+from kbert.core.types import Arrays
 
 
 @dataclasses.dataclass(frozen=True)

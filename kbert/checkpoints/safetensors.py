@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from kbert import atomic
-from kbert.files import Path, local_copy
-from kbert.types import Arrays, PathLike
+from kbert.core.types import Arrays, PathLike
+from kbert.io import atomic
+from kbert.io.paths import Path, local_copy
 
 WEIGHTS_FILE = "model.safetensors"
 # What NumPy can hold. The format also has numbers of eight and of four bits.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from kbert.configs.encoder import EncoderConfig
-from kbert.types import Arrays
+from kbert.core.types import Arrays
 
 _TABLE = "encoder/embeddings/token"
 _UNTIED, _BIAS = "masked_lm/table", "masked_lm/bias"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
-from kbert import registry
+from kbert.core import registry
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 BLOCKS = ("pre_norm", "post_norm")  # where a block normalises, see kbert.models.blocks

@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
-from kbert import registry
 from kbert.configs.base import (
     check_activation,
     check_count,
@@ -16,6 +15,7 @@ from kbert.configs.base import (
     register_config,
 )
 from kbert.configs.transformer import TransformerConfig
+from kbert.core import registry
 
 IDENTITY = "identity"  # in `pooler_activation`: no dense layer
 

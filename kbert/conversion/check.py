@@ -18,12 +18,12 @@ from kbert.checkpoints.keras_hub import checkpoint as keras_hub
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.conversion.heads import load_heads, run_heads
-from kbert.files import Path, local_only
-from kbert.json_file import read_json
+from kbert.core.types import Arrays, PathLike, Tensors
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path, local_only
 from kbert.models import Encoder
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import set_arrays
-from kbert.types import Arrays, PathLike, Tensors
 
 # Of the largest output (or of 1, where all are smaller): what two libraries' float32 differ by.
 TOLERANCE = 1e-4

@@ -9,21 +9,21 @@ from typing import Any, cast
 
 import numpy as np
 
-from kbert import atomic
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from kbert.checkpoints.keras_hub.checkpoint import without_place
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.conversion.heads import HEADS, check_heads
 from kbert.conversion.lengthening import lengthen
-from kbert.files import Path, is_remote, remove_tree
+from kbert.core.types import PathLike
 from kbert.hub import locate
+from kbert.io import atomic
+from kbert.io.paths import Path, is_remote, remove_tree
 from kbert.models import Encoder
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import named_weights, set_arrays
 from kbert.tokenizers import load_tokenizer
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import PathLike
 
 _SLOT = re.compile(r"/((?:adam|lamb)_[mv]|Adam(?:_1)?)$")
 _SHOWN = 12

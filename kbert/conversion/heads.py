@@ -9,11 +9,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from kbert.core.types import Arrays, Tensor, Tensors
 from kbert.heads import DiscriminatorHead, MaskedLMHead, SpanBoundaryHead, TokenLogits
 from kbert.heads.linear import LinearHead, SpanHead, TokenHead
 from kbert.models import Decoder, Encoder
 from kbert.models.weights import set_arrays
-from kbert.types import Arrays, Tensor, Tensors
 
 # First parts of the names of the heads' weights.
 HEADS = (

@@ -10,7 +10,7 @@ import re
 import numpy as np
 
 from kbert.configs.encoder import EncoderConfig
-from kbert.types import Arrays
+from kbert.core.types import Arrays
 
 _PART = {"name": "global_tokens"}  # of `kbert.models.parts`
 _POSITIONS = "encoder/embeddings/position"

@@ -25,9 +25,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from kbert.core.types import Tensor
 from kbert.decoding.methods import Beam
 from kbert.decoding.request import PAD_ID, Request
-from kbert.types import Tensor
 
 
 def decode_beam(

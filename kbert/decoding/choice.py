@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from kbert.core.types import Tensor
 from kbert.decoding.methods import Greedy, Sampling
 from kbert.decoding.noise import gumbel
 from kbert.decoding.request import Request
-from kbert.types import Tensor
 
 _SEED_LIMIT = 2**32
 

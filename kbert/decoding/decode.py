@@ -7,12 +7,12 @@ results, `G` new tokens at most.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from kbert.core.types import Tensor
 from kbert.decoding.beam import decode_beam
 from kbert.decoding.choice import make_choice
 from kbert.decoding.methods import Beam, Greedy, Method, Sampling
 from kbert.decoding.request import Request
 from kbert.decoding.single import decode_single
-from kbert.types import Tensor
 
 
 class Decoded(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from kbert.types import Tensor
+from kbert.core.types import Tensor
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from kbert.core.options import Options, option
 from kbert.decoding.methods import Beam, Greedy, Method, Sampling
-from kbert.options import Options, option
 
 # A method's name -> its class, and the options that are its arguments.
 _METHODS: dict[str, tuple[type[Any], dict[str, str]]] = {

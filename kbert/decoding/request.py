@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from kbert.configs.base import check_count
-from kbert.types import Tensor
+from kbert.core.types import Tensor
 
 PAD_ID = 0  # behind the end of a row
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from kbert.core.types import Tensor
 from kbert.decoding.request import PAD_ID, Request
-from kbert.types import Tensor
 
 
 def decode_single(

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from kbert.core.types import Tensor
 from kbert.decoding.choice import make_choice
 from kbert.decoding.decode import check_method
 from kbert.decoding.methods import Beam, Greedy, Sampling
 from kbert.decoding.request import Request
 from kbert.decoding.single import choose_unended
-from kbert.types import Tensor
 
 
 def stream(

@@ -1,6 +1,6 @@
 """The settings of a demo, from which the flags of `kbert-demo` are made."""
 
-from kbert.options import Options, option
+from kbert.core.options import Options, option
 
 
 class DemoOptions(Options):

@@ -15,9 +15,10 @@ from typing import Any
 import tensorflow as tf
 from keras import ops
 
+from kbert.core.types import PathLike
 from kbert.demo.assets import page_files
 from kbert.demo.models import described, short_name
-from kbert.files import Path, local_only
+from kbert.io.paths import Path, local_only
 from kbert.models import Encoder
 from kbert.serving.exported import export_rows, refuse_full
 from kbert.serving.rows import RowFunction
@@ -25,7 +26,6 @@ from kbert.tasks import Pretraining
 from kbert.tasks.exported import TEXTS
 from kbert.tokenizers import WordPieceTokenizer
 from kbert.tokenizers.wordpiece.characters import CharacterRules
-from kbert.types import PathLike
 from kbert.visualization.attention_reading import MOST_TOKENS, TITLES
 
 # ONNX Runtime for browsers, as `npm pack` fetches it, with npm's own checksum of it.

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from kbert.core.types import Pair, PathLike, Tensor, Tensors
 from kbert.data.tables.rows import Rows
 from kbert.distillation.cache import CacheSize, TeacherCache
 from kbert.distillation.comparable import check_comparable
@@ -24,7 +25,6 @@ from kbert.models.keras_model import KerasEdits
 from kbert.tasks import EncoderTask, FineTuningTask
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.step.mixin import TrainStep
-from kbert.types import Pair, PathLike, Tensor, Tensors
 
 
 class Distiller(KerasEdits, TrainStep, keras.Model):

@@ -7,17 +7,17 @@ from typing import Any
 
 import keras
 
+from kbert.core.types import PathLike
 from kbert.distillation.comparison import Comparison, compare
 from kbert.distillation.distiller import Distiller
 from kbert.distillation.published import DistillationRecipe, Stage, recipe
 from kbert.distillation.student import student
 from kbert.experiments import Experiment, Settings
 from kbert.experiments.folder import checksum_of
-from kbert.files import Path
+from kbert.io.paths import Path
 from kbert.tasks import FineTuningTask
 from kbert.training.run.history import History
 from kbert.training.run.settings import SAME, Resume
-from kbert.types import PathLike
 
 
 class DistillationExperiment(Experiment):

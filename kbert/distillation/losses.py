@@ -9,8 +9,8 @@ width.
 
 from keras import ops
 
+from kbert.core.types import Pair, Tensor
 from kbert.layers import example_bias
-from kbert.types import Pair, Tensor
 
 
 def soft_targets(

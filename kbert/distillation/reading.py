@@ -7,10 +7,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import Tensor, Tensors
 from kbert.tasks import EncoderTask
 from kbert.tasks.encoder_task import input_names
 from kbert.tasks.losses import Prediction
-from kbert.types import Tensor, Tensors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ import tensorflow as tf
 
 from kbert import inference
 from kbert.configs.static import StaticConfig
-from kbert.in_memory import each_text
+from kbert.core.in_memory import each_text
+from kbert.io.progress import Progress
 from kbert.models import Encoder
-from kbert.progress import Progress
 from kbert.tasks import TextEmbedder
 
 _UNUSED = re.compile(r"\[unused\d+\]")  # rows that BERT's vocabularies keep free

@@ -7,10 +7,10 @@ import numpy as np
 from absl import logging
 
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.types import DType
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, named_weights, set_arrays
 from kbert.tasks import EncoderTask
-from kbert.types import DType
 
 RANDOM, EVERY_OTHER, EMBEDDINGS = "random", "every_other", "embeddings"
 

@@ -13,12 +13,12 @@ import keras
 from keras import ops
 
 from kbert.configs.base import check_count
+from kbert.core.types import Pair, Tensor
 from kbert.distillation import losses
 from kbert.distillation.reading import Reading
 from kbert.distillation.terms import HIDDEN, INTERNALS, OfLayers, Term, check_equal
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.training.optimization.layer_rates import layer_phases, phase_of
-from kbert.types import Pair, Tensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

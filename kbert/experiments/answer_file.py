@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from kbert.chunks import chunks
+from kbert.core.options import Options
+from kbert.core.types import PathLike
 from kbert.data import Table
 from kbert.experiments.evaluation import answer_lines
 from kbert.experiments.records import Record, Records
-from kbert.files import Path
-from kbert.options import Options
-from kbert.resumable import GrowingFiles, differences, read_note, write_note
+from kbert.io.chunks import chunks
+from kbert.io.outputs import GrowingFiles, differences, read_note, write_note
+from kbert.io.paths import Path
 from kbert.tasks import Columns, Task, WindowOptions
-from kbert.types import PathLike
 
 # Most records in memory at once, and answers that a kill may cost.
 CHUNK = 1024

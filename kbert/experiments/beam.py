@@ -14,17 +14,18 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from kbert import atomic, registry
 from kbert.beam import pipeline_options
-from kbert.chunks import chunks
+from kbert.core import registry
+from kbert.core.types import PathLike
 from kbert.experiments import answer_file
 from kbert.experiments.catalogue import task_for
 from kbert.experiments.records import Record, Records
-from kbert.files import Path, absolute, is_dir, remove_tree
-from kbert.resumable import read_note, write_note
+from kbert.io import atomic
+from kbert.io.chunks import chunks
+from kbert.io.outputs import read_note, write_note
+from kbert.io.paths import Path, absolute, is_dir, remove_tree
 from kbert.tasks import FineTuningTask, Task
 from kbert.text.sources import expand
-from kbert.types import PathLike
 
 _PREDICTIONS = "predictions-"
 # A model at a time in a process, and a call at a time: one uses all its cores, or its GPU.

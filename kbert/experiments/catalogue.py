@@ -6,7 +6,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any, cast
 
-from kbert import pruning, registry
+from kbert import pruning
+from kbert.core import registry
 from kbert.data.readers.glue_tasks import GLUE
 from kbert.experiments import readers
 from kbert.experiments.settings import Settings, flag_options, settings_of

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from kbert import atomic
+from kbert.core.types import PathLike
 from kbert.data import Table
 from kbert.data.readers import check_glue_submission, write_glue_submission
 from kbert.experiments.catalogue import NamedTask
-from kbert.files import Path
+from kbert.io import atomic
+from kbert.io.paths import Path
 from kbert.metrics import Report, text_table
 from kbert.tasks import Columns, FineTuningTask
-from kbert.types import PathLike
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,20 +8,20 @@ import keras
 import numpy as np
 
 from kbert import pruning
+from kbert.core.types import PathLike
 from kbert.data import Table
 from kbert.experiments.catalogue import named_task
 from kbert.experiments.evaluation import check_submission, is_labelled
 from kbert.experiments.folder import checksum_of
 from kbert.experiments.reading import first_place, labels_of, read
 from kbert.experiments.settings import Settings
-from kbert.files import Path
+from kbert.io.paths import Path
 from kbert.models import adapters
 from kbert.models.adapters.base import insert
 from kbert.quantization import quantization_aware
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.training.run.history import History
 from kbert.training.run.settings import SAME, Resume
-from kbert.types import PathLike
 
 # Of the order in which rows are drawn for development data, which no setting changes.
 _SPLIT_SEED = 0

@@ -11,10 +11,11 @@ results.json   the results; written last, so a folder that has it is finished
 
 import json
 
-from kbert import atomic
+from kbert.core.types import PathLike
 from kbert.experiments.results import Result
-from kbert.files import Path, remove_tree
 from kbert.hub import locate
+from kbert.io import atomic
+from kbert.io.paths import Path, remove_tree
 from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.settings import (
     SAME,
@@ -23,7 +24,6 @@ from kbert.training.run.settings import (
     weights_checksum,
     write_settings,
 )
-from kbert.types import PathLike
 
 # Paths of models, which may be moved, and the checksums that identify them.
 PLACES = ("preset", "teacher", "student")

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from kbert.core.types import Logs
 from kbert.data import Table
 from kbert.data.tables.bucketing import BUCKET
 from kbert.experiments.experiment import Experiment
@@ -16,7 +17,6 @@ from kbert.metrics import text_table
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.training.run.estimates import peak_memory
 from kbert.training.run.log import duration, human
-from kbert.types import Logs
 
 # Steps that are timed, after some in which graphs are traced.
 _WARM, _TIMED = 3, 8

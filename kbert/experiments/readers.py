@@ -7,7 +7,7 @@ from typing import Any
 from kbert.data import Table
 from kbert.data.readers import read_choices, read_conll, read_conllu, read_glue, read_squad
 from kbert.data.readers import read_table as read_named_columns
-from kbert.files import is_dir
+from kbert.io.paths import is_dir
 from kbert.tasks import FineTuningTask
 
 Columns = Mapping[str, str | int | Sequence[str]]

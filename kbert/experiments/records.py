@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from kbert import registry
+from kbert.core import registry
+from kbert.core.types import PathLike
 from kbert.data.readers.content import DataFile, StandardInput, format_of
 from kbert.text.files import is_stream
-from kbert.types import PathLike
 
 # A line number (from 1) of the input, and our names of columns -> values.
 Record = tuple[int, dict[str, Any]]

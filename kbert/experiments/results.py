@@ -5,10 +5,10 @@ import math
 import statistics
 from typing import Any
 
-from kbert.files import Path
+from kbert.core.types import MaybeNone
+from kbert.io.paths import Path
 from kbert.metrics import text_table
 from kbert.training.run.log import duration, human
-from kbert.types import MaybeNone
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ import signal
 import time
 from typing import Any
 
-from kbert import adapters, atomic
+from kbert import adapters
+from kbert.core.types import PathLike
 from kbert.experiments.evaluation import (
     evaluate,
     is_labelled,
@@ -19,12 +20,12 @@ from kbert.experiments.experiment import Experiment
 from kbert.experiments.folder import RunFolder
 from kbert.experiments.results import Result
 from kbert.experiments.settings import Settings
+from kbert.io import atomic
 from kbert.tasks import FineTuningTask
 from kbert.training.run.estimates import peak_memory
 from kbert.training.run.settings import SAME, Resume
 from kbert.training.run.signals import Interrupted, Terminated
 from kbert.training.strategies import Strategy, make_strategy
-from kbert.types import PathLike
 
 
 class Stopped(Exception):

@@ -9,15 +9,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kbert import atomic
+from kbert.core.types import PathLike
 from kbert.experiments.experiment import Experiment
 from kbert.experiments.folder import RunFolder
 from kbert.experiments.results import Result, Series
 from kbert.experiments.run import run_settings
 from kbert.experiments.settings import Settings
-from kbert.files import Path, move_tree, remove_tree
+from kbert.io import atomic
+from kbert.io.paths import Path, move_tree, remove_tree
 from kbert.training.run.settings import SAME, Resume
-from kbert.types import PathLike
 
 # BERT, appendix A.3: "the following range of possible values to work well across all tasks".
 LEARNING_RATES = (5e-5, 4e-5, 3e-5, 2e-5)

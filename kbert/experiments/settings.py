@@ -9,8 +9,8 @@ import functools
 import typing
 from typing import Any
 
+from kbert.core.options import option
 from kbert.models.memory import PRECISIONS
-from kbert.options import option
 from kbert.tasks import FineTuningTask
 from kbert.tasks.fine_tuning.settings import FitSettings
 

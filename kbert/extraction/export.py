@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
+from kbert.core.types import PathLike
 from kbert.extraction.extractor import Extractor
 from kbert.serving import MAX_BYTES, Signature, export_saved_model, text_tokens
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import PathLike
 
 
 def export_features(

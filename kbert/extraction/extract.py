@@ -14,7 +14,7 @@ from kbert.extraction.described import TextVectors
 from kbert.extraction.extractor import Extractor
 from kbert.extraction.inputs import as_inputs
 from kbert.inference import BATCH_SIZE
-from kbert.progress import Progress
+from kbert.io.progress import Progress
 from kbert.tokenizers.base import Tokenizer
 
 # Texts tokenised and sorted by length together; the progress bar moves once for each chunk.

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbert import atomic
-from kbert.files import local_only
-from kbert.npy import read_npy
-from kbert.resumable import GrowingFiles
-from kbert.types import PathLike
+from kbert.core.types import PathLike
+from kbert.io import atomic
+from kbert.io.npy import read_npy
+from kbert.io.outputs import GrowingFiles
+from kbert.io.paths import local_only
 
 _HEADER = 128  # bytes of a .npy file before its numbers
 _PART = ".part"

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from kbert.core.in_memory import check_order, has_columns, rows_of
+from kbert.core.types import MaybeNone
 from kbert.data.tables.table import Table, as_table
-from kbert.in_memory import has_columns, rows_of
 from kbert.inference import as_rows, as_texts
-from kbert.order import check_order
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import MaybeNone
 
 
 class Texts(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 import keras
 import numpy as np
 
-from kbert import registry
+from kbert.core import registry
 from kbert.extraction.extract import features
 from kbert.extraction.hidden_states import choose_layers
 from kbert.inference import BATCH_SIZE

@@ -17,19 +17,20 @@ import keras
 import numpy as np
 from absl import logging
 
-from kbert import atomic, registry
-from kbert.chunks import chunks
+from kbert.core import registry
+from kbert.core.in_memory import rows_of
+from kbert.core.types import PathLike
 from kbert.extraction.extract import report_cut
 from kbert.extraction.extractor import Extractor
 from kbert.extraction.files import FORMATS, Format
 from kbert.extraction.inputs import as_inputs
-from kbert.files import local_only
-from kbert.in_memory import rows_of
-from kbert.progress import Progress
-from kbert.resumable import differences, read_note, write_note
+from kbert.io import atomic
+from kbert.io.chunks import chunks
+from kbert.io.outputs import differences, read_note, write_note
+from kbert.io.paths import local_only
+from kbert.io.progress import Progress
 from kbert.text import open_sources
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import PathLike
 
 # A chunk ends after so many texts, or so many characters: vectors of tokens take kilobytes each.
 _TEXTS = 1024

@@ -9,8 +9,8 @@ import keras
 from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.types import Shape, Tensor
 from kbert.layers import Dense
-from kbert.types import Shape, Tensor
 
 
 class DiscriminatorHead(keras.layers.Layer):

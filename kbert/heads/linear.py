@@ -9,8 +9,8 @@ import keras
 from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.types import DType, Shape, Tensor
 from kbert.layers import Dense, LayerNorm
-from kbert.types import DType, Shape, Tensor
 
 
 def transform_layers(config: EncoderConfig, width: int, dtype: DType) -> tuple[Dense, LayerNorm]:

@@ -10,10 +10,10 @@ import keras
 from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.types import Shape, Tensor
 from kbert.heads.linear import transform_layers
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_positions
-from kbert.types import Shape, Tensor
 
 
 class TokenLogits(keras.layers.Layer):

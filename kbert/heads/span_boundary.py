@@ -10,9 +10,9 @@ import keras
 from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.types import Shape, Tensor
 from kbert.layers import Dense, LayerNorm
 from kbert.layers.gather import gather_positions
-from kbert.types import Shape, Tensor
 
 # The most tokens of a span that are predicted, and the width of their position embeddings:
 # `--max-pair-targets` and `--pair-positional-embedding-size` of facebookresearch/SpanBERT's README.

@@ -10,8 +10,8 @@ import zipfile
 import zlib
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from kbert import atomic
-from kbert.cache import cache_folder
+from kbert.io import atomic
+from kbert.io.paths import cache_folder
 
 # Weights hardly shrink in a zip, so a release is about as large as its archive.
 _LARGEST_RATIO = 20

@@ -6,10 +6,9 @@ import os
 import urllib.parse
 import urllib.request
 
-from kbert import atomic
-from kbert.cache import cache_folder
-from kbert.files import Path
 from kbert.hub import archive
+from kbert.io import atomic
+from kbert.io.paths import Path, cache_folder
 
 _SECONDS = 30  # without a byte
 _SCHEMES = ("https", "http", "file")

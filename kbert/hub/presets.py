@@ -2,9 +2,9 @@
 
 import os
 
-from kbert.files import Path, exists, local_only
+from kbert.core.types import PathLike
 from kbert.hub import archive, names, snapshot
-from kbert.types import PathLike
+from kbert.io.paths import Path, exists, local_only
 
 _URLS = ("http://", "https://")
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
+from kbert.core.types import Tensor
 from kbert.layers import fused
-from kbert.types import Tensor
 
 
 # Where nothing is differentiated TensorFlow computes GELU in one kernel with the matrix product and

@@ -15,7 +15,7 @@ from typing import Any
 
 import keras
 
-from kbert.types import Shape
+from kbert.core.types import Shape
 
 # Switch -> the adapter that runs in this context in the place of the switch's.
 _CHOSEN: contextvars.ContextVar[Mapping["Switch", str | None]] = contextvars.ContextVar(

@@ -19,9 +19,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import Shape, Tensor
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.ids import take_rows, whole_numbers
-from kbert.types import Shape, Tensor
 
 
 class AdaptiveEmbeddings(keras.layers.Layer):

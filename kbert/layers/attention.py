@@ -15,6 +15,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import Shape, Tensor
 from kbert.layers import fused
 from kbert.layers.adaptable import Adaptable
 from kbert.layers.bias import cut_blocks, decoded_bias, neighbour_blocks, prompt_bias
@@ -22,7 +23,6 @@ from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.layers.gather import gather_rows
 from kbert.layers.positions import alibi_bias, rotate, rotation
-from kbert.types import Shape, Tensor
 
 
 class _Attention(Adaptable):

@@ -4,7 +4,7 @@ import contextlib
 import contextvars
 from collections.abc import Iterator
 
-from kbert.types import Tensor
+from kbert.core.types import Tensor
 
 _Pair = tuple[Tensor, Tensor]
 _added: contextvars.ContextVar[dict[str, _Pair] | None] = contextvars.ContextVar(

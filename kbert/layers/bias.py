@@ -11,7 +11,7 @@ from typing import Any
 
 from keras import ops
 
-from kbert.types import Tensor
+from kbert.core.types import Tensor
 
 # Far below any score: exp(-3e4) is 0 in float32. Two of them are finite in float16 too, to which
 # Keras may cast the bias between layers: a row of nothing but padding stays free of NaN.

@@ -10,9 +10,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import Shape, Tensor
 from kbert.layers.dropout import Dropout
 from kbert.layers.recurrence import projected_lstm
-from kbert.types import Shape, Tensor
 
 DIRECTIONS = ("forward", "backward")
 

@@ -11,10 +11,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import Shape, Tensor
 from kbert.layers.adaptable import Adaptable
 from kbert.layers.gather import gather_positions
 from kbert.layers.normalization import add_and_norm
-from kbert.types import Shape, Tensor
 
 
 class Block(Adaptable):

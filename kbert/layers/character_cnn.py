@@ -11,10 +11,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import Shape, Tensor
 from kbert.layers.activations import get_activation
 from kbert.layers.highway import Highway
 from kbert.layers.ids import take_rows, whole_numbers
-from kbert.types import Shape, Tensor
 
 
 class CharacterCNN(keras.layers.Layer):

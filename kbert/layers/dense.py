@@ -11,11 +11,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import Shape, Tensor
 from kbert.layers.activations import get_activation
 from kbert.layers.adaptable import Adaptable
 from kbert.layers.fake_quantization import FakeQuantization
 from kbert.layers.movement import MovementMask
-from kbert.types import Shape, Tensor
 
 
 def kernel_initializer(sigma: float | None) -> keras.initializers.Initializer:

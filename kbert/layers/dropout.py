@@ -5,8 +5,8 @@ from typing import Any
 
 import keras
 
+from kbert.core.types import Tensor
 from kbert.layers import fused
-from kbert.types import Tensor
 
 
 class Dropout(keras.layers.Layer):

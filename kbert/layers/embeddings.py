@@ -10,13 +10,13 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import DType, MaybeNone, Shape, Tensor
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.layers.fake_quantization import fake_quantize
 from kbert.layers.ids import take_rows, whole_numbers
 from kbert.layers.normalization import LayerNorm
 from kbert.layers.positions import check_length, number_tokens, sinusoids
-from kbert.types import DType, MaybeNone, Shape, Tensor
 
 
 class Embeddings(keras.layers.Layer):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import keras
 from keras import ops
 
-from kbert.types import Shape, Tensor
+from kbert.core.types import Shape, Tensor
 
 LEVELS = 127  # of either sign: 8 bits, symmetric, so that zero stays zero
 # How much of a moving range an update keeps (Q8BERT's `ema_decay`, of runs a hundred times as long,

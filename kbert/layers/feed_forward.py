@@ -5,9 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import Shape, Tensor
 from kbert.layers.activations import get_activation
 from kbert.layers.dense import Dense
-from kbert.types import Shape, Tensor
 
 
 class FeedForward(keras.layers.Layer):

@@ -18,8 +18,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kbert.core.types import Tensor
 from kbert.graphs import graph
-from kbert.types import Tensor
 
 # Compiling costs a tenth of a second for every shape, which narrow layers never earn back.
 MIN_WIDTH = 128

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from kbert.types import Tensor
+from kbert.core.types import Tensor
 
 
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import math
 import keras
 from keras import ops
 
-from kbert.types import Shape, Tensor
+from kbert.core.types import Shape, Tensor
 
 
 class Highway(keras.layers.Layer):

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kbert.types import Tensor
+from kbert.core.types import Tensor
 
 # The type that holds fewer whole numbers than a vocabulary has -> how many it holds.
 _NARROW = {"bfloat16": 256, "float16": 2048}

@@ -6,7 +6,7 @@ Shapes: `I` width in, `O` width out.
 import keras
 from keras import ops
 
-from kbert.types import Shape, Tensor
+from kbert.core.types import Shape, Tensor
 
 
 class MovementMask(keras.layers.Layer):

@@ -6,10 +6,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import Shape, Tensor
 from kbert.layers import fused
 from kbert.layers.adaptable import Adaptable
 from kbert.layers.dropout import Dropout
-from kbert.types import Shape, Tensor
 
 
 class LayerNorm(Adaptable):

@@ -10,9 +10,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from kbert.core.types import Shape, Tensor
 from kbert.layers import fused
 from kbert.layers.ids import take_rows, whole_numbers
-from kbert.types import Shape, Tensor
 
 
 def sinusoids(max_positions: int, hidden_size: int) -> np.ndarray:

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import keras
 
+from kbert.core.types import Tensor
 from kbert.layers.adaptable import choosing_as_now
-from kbert.types import Tensor
 
 # Of tensors: what the layer gives, tensors in a tuple or alone, and new values of its variables.
 _Function: TypeAlias = Callable[..., tuple[Any, list[Tensor]]]

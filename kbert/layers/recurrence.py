@@ -12,8 +12,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import Tensor
 from kbert.layers.scan import scan, stack
-from kbert.types import Tensor
 
 
 def projected_lstm(

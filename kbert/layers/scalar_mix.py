@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from kbert.types import Shape, Tensor
+from kbert.core.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="kbert")

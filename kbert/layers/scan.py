@@ -13,7 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from kbert.types import Tensor
+from kbert.core.types import Tensor
 
 
 def scan(

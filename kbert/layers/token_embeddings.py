@@ -8,8 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import Shape, Tensor
 from kbert.layers.ids import take_rows, whole_numbers
-from kbert.types import Shape, Tensor
 
 
 class TokenEmbeddings(keras.layers.Layer):

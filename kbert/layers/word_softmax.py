@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from kbert.types import Shape, Tensor
+from kbert.core.types import Shape, Tensor
 
 # For a logit that must not count. Not infinity: where all negatives are hits, the gradient of
 # the log-sum-exp would not be a number.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kbert.types import Values
+from kbert.core.types import Values
 
 _KINDS = {"b": "integers", "i": "integers", "u": "integers", "f": "numbers", "U": "names"}
 

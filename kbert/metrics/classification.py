@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from kbert.core.types import Values
 from kbert.metrics.checks import paired
-from kbert.types import Values
 
 
 def accuracy(labels: Values, predictions: Values) -> float:

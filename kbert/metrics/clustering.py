@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from kbert.core.types import Values
 from kbert.metrics.checks import array
-from kbert.types import Values
 
 
 def v_measure(labels: Values, vectors: Values, *, seed: int = 0) -> float:

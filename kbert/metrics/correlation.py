@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from kbert.core.types import Values
 from kbert.metrics.checks import paired
-from kbert.types import Values
 
 
 def pearson(labels: Values, predictions: Values) -> float:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kbert.core.types import Values
 from kbert.metrics.checks import array, indicators, paired
 from kbert.metrics.report import classification_report
 from kbert.metrics.text_table import text_table
 from kbert.metrics.thresholds import cuts
-from kbert.types import Values
 
 
 def multi_label(labels: Values, predictions: Values) -> dict[str, float]:

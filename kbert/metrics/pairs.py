@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from kbert.core.types import Values
 from kbert.metrics.checks import array, indicators, paired
 from kbert.metrics.thresholds import cuts
-from kbert.types import Values
 
 
 def pair_scores(labels: Values, scores: Values) -> dict[str, float]:

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from kbert.core.in_memory import check_order
+from kbert.core.types import Values
 from kbert.metrics.checks import array
-from kbert.order import check_order
-from kbert.types import Values
 
 # Of a query: its relevant ids, or id -> grade, above 0 for what is relevant.
 Relevant: TypeAlias = Collection[Hashable] | Mapping[Hashable, float]

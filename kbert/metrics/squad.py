@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kbert.types import Values
+from kbert.core.types import Values
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII's alone, as in the scorers

@@ -8,6 +8,7 @@ import keras
 from kbert.configs.base import Config
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.transformer import TransformerConfig
+from kbert.core.types import DType, Tensor
 from kbert.layers import (
     Block,
     CrossAttention,
@@ -19,7 +20,6 @@ from kbert.layers import (
     SelfAttention,
 )
 from kbert.layers.recompute import run_layer
-from kbert.types import DType, Tensor
 
 
 def post_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> Block:

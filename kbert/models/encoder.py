@@ -11,9 +11,11 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 import keras
 from keras import ops
 
-from kbert import inference, registry
+from kbert import inference
 from kbert.checkpoints import check_finite, write_checkpoint
 from kbert.configs.encoder import EncoderConfig
+from kbert.core import registry
+from kbert.core.types import DType, PathLike, Shape, Tensor, Tensors
 from kbert.layers import gather_positions
 from kbert.layers.bias import layer_biases
 from kbert.layers.positions import number_tokens
@@ -25,7 +27,6 @@ from kbert.models.inputs_and_outputs import named_inputs, output_spec
 from kbert.models.parts import part_of
 from kbert.models.pooling import MEANS, make_pooler, pool, pooled_positions
 from kbert.models.weights import get_arrays
-from kbert.types import DType, PathLike, Shape, Tensor, Tensors
 
 # The last three are those of packed rows.
 INPUTS = (

@@ -9,11 +9,11 @@ import keras
 from kbert import inference
 from kbert.checkpoints import check_finite, read_checkpoint, write_checkpoint
 from kbert.configs.base import Config
+from kbert.core.types import DType, PathLike
 from kbert.hub import locate
 from kbert.models.adapters.base import described, restore
 from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.types import DType, PathLike
 
 
 class FromConfig(KerasModel):

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import Tensor
 from kbert.layers.ids import check_ids, whole_numbers
-from kbert.types import Tensor
 
 
 def named_inputs(

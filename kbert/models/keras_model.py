@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import keras
 import numpy as np
 
+from kbert.core.types import PathLike
 from kbert.layers.ids import assert_ids, check_ids, check_whole
 from kbert.models.adapters.base import add
 from kbert.models.inputs_and_outputs import as_integers
-from kbert.types import PathLike
 
 # What it stands before: its methods are there, but it is no base of the mixin.
 if TYPE_CHECKING:

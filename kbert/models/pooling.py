@@ -9,8 +9,8 @@ import keras
 from keras import ops
 
 from kbert.configs.encoder import IDENTITY, EncoderConfig
+from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import Dense, LayerNorm, gather_positions
-from kbert.types import Shape, Tensor, Tensors
 
 MEANS = ("mean", "late")  # the kinds of pooling that read every token
 

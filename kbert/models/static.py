@@ -9,12 +9,12 @@ import keras
 from keras import ops
 
 from kbert.configs.static import StaticConfig
+from kbert.core.types import Tensor, Tensors
 from kbert.layers import Dropout, gather_positions
 from kbert.layers.token_embeddings import TokenEmbeddings
 from kbert.models.encoder import INPUTS, Encoder, Layers, Reads, register_encoder
 from kbert.models.inputs_and_outputs import output_spec
 from kbert.models.pooling import make_pooler
-from kbert.types import Tensor, Tensors
 
 
 @register_encoder

@@ -8,11 +8,11 @@ from typing import Any
 import keras
 
 from kbert.configs.transformer_xl import TransformerXlConfig
+from kbert.core.types import Tensors
 from kbert.layers import Dropout
 from kbert.layers.adaptive import AdaptiveEmbeddings
 from kbert.models.encoder import INPUTS, register_encoder
 from kbert.models.xlnet.xlnet import Xlnet
-from kbert.types import Tensors
 
 
 @register_encoder

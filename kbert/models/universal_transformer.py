@@ -12,6 +12,7 @@ import keras
 from keras import ops
 
 from kbert.configs.universal_transformer import UniversalTransformerConfig
+from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import Dense, gather_positions
 from kbert.layers.auxiliary import add_auxiliary_loss
 from kbert.layers.positions import sinusoids
@@ -20,7 +21,6 @@ from kbert.models.blocks import embeddings_of
 from kbert.models.encoder import INPUTS, Encoder, Layers, Reads, register_encoder
 from kbert.models.inputs_and_outputs import output_spec
 from kbert.models.pooling import make_pooler
-from kbert.types import Shape, Tensor, Tensors
 
 
 @register_encoder

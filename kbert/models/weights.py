@@ -8,7 +8,7 @@ import numpy as np
 from absl import logging
 
 from kbert.checkpoints import Differences, check_arrays
-from kbert.types import Arrays
+from kbert.core.types import Arrays
 
 
 def named_weights(model: keras.layers.Layer, prefix: str) -> dict[str, keras.Variable]:

@@ -11,9 +11,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from kbert.core.types import Arrays
 from kbert.models.parts.pruned import check_heads_are_alone
 from kbert.pruning.rebuilding import Cut, plain_encoder, rebuilt, sizes_of, with_sizes
-from kbert.types import Arrays
 
 _LAYER = r"encoder/layers/(\d+)/"
 _HEADS = re.compile(_LAYER + r"attention/(qkv|output)/(kernel|bias)")

@@ -18,11 +18,11 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.core.types import Tensor, Tensors
 from kbert.layers import Dense
 from kbert.layers.adaptable import Switch
 from kbert.pruning.rebuilding import plain_encoder, sizes_of
 from kbert.tasks import EncoderTask, FineTuningTask
-from kbert.types import Tensor, Tensors
 
 _NAME = "masked"
 

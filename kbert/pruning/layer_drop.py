@@ -11,8 +11,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from kbert.core.types import Logs, Tensor
 from kbert.pruning.rebuilding import plain_encoder
-from kbert.types import Logs, Tensor
 
 
 class LayerDrop(keras.callbacks.Callback):

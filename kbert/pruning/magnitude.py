@@ -11,12 +11,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from kbert.core.options import option
+from kbert.core.types import Logs, Tensor
 from kbert.models import Encoder
 from kbert.models.parts import Movement
 from kbert.models.weights import named_weights
-from kbert.options import option
 from kbert.pruning.schedule import GradualPruning, PruningSettings
-from kbert.types import Logs, Tensor
 
 # Of all dense layers in the blocks of an encoder.
 BLOCKS = ("encoder/layers/*/kernel",)

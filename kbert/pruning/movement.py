@@ -18,13 +18,13 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from kbert.core.options import option
+from kbert.core.types import Arrays, Logs
 from kbert.graphs import graph
 from kbert.layers import Dense
 from kbert.models.parts import Movement
-from kbert.options import option
 from kbert.pruning.rebuilding import check_part, plain_encoder, with_part, without_part
 from kbert.pruning.schedule import GradualPruning, PruningSettings
-from kbert.types import Arrays, Logs
 
 PART = Movement.name
 _SCORES, _MASK = f"/{PART}/scores", f"/{PART}/mask"

@@ -1,6 +1,6 @@
 """The gradual prunings by name, as a flag says them."""
 
-from kbert.options import parse_kind
+from kbert.core.options import parse_kind
 from kbert.pruning.magnitude import MagnitudePruning
 from kbert.pruning.movement import MovementPruning
 from kbert.pruning.schedule import GradualPruning
@@ -16,7 +16,7 @@ def parse(text: str) -> GradualPruning:
 
     Args:
         text: "magnitude" or "movement", and after a colon the settings, see
-            `kbert.options.parse_kind`.
+            `kbert.core.options.parse_kind`.
 
     Raises:
         ValueError: no such pruning or setting, a value out of range, or no `sparsity`.

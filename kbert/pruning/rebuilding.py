@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.types import Arrays
 from kbert.layers import Block, FeedForward, SelfAttention
 from kbert.models import Encoder
 from kbert.models.parts import Pruned
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tasks import EncoderTask
-from kbert.types import Arrays
 
 PART = Pruned.name
 _SOURCE = "the model that is pruned"

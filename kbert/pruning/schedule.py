@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import keras
 from absl import logging
 
-from kbert.options import Options, option, with_options
-from kbert.types import Logs
+from kbert.core.options import Options, option, with_options
+from kbert.core.types import Logs
 
 
 class PruningSettings(Options):

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from kbert.core.types import Arrays
 from kbert.pruning.rebuilding import encoder_of, rebuilt
 from kbert.tasks import EncoderTask
 from kbert.tokenizers import BytePairTokenizer, WordPieceTokenizer
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.batching import batches
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
-from kbert.types import Arrays
 
 _CONTINUED = "##"
 

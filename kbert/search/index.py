@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from kbert import atomic
 from kbert.checkpoints.safetensors import read_safetensors, serialise
-from kbert.files import Path
-from kbert.json_file import read_json
-from kbert.order import check_order
+from kbert.core.in_memory import check_order
+from kbert.core.types import PathLike
+from kbert.io import atomic
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 from kbert.search.exact import best_rows, unit, unit_graph
 from kbert.search.stores import FaissStore, Store, TensorFlowStore
-from kbert.types import PathLike
 
 METRICS = ("cosine", "dot")
 BACKENDS = ("tensorflow", "faiss")

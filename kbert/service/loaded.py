@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from kbert.files import Path
+from kbert.core.types import PathLike
+from kbert.io.paths import Path
 from kbert.service.errors import Refused, most_said
 from kbert.service.stopping import Stop
-from kbert.types import PathLike
 
 Arrays = dict[str, np.ndarray]
 # What is there when a version is whole: of a SavedModel, of an export to another runtime.

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from absl import logging
 
-from kbert.files import Path
+from kbert.io.paths import Path
 from kbert.service.batching import Batcher
 from kbert.service.errors import Refused, Retired, drop_frames
 from kbert.service.loaded import (

@@ -13,7 +13,7 @@ from typing import Any
 from absl import logging
 
 from kbert.doctor import usable_cores
-from kbert.files import Path, local_only
+from kbert.io.paths import Path, local_only
 from kbert.service.connections import Listener, Seats, start_server
 from kbert.service.http_service import HttpService
 from kbert.service.metrics import Metrics

@@ -2,7 +2,7 @@
 
 import re
 
-from kbert.options import Options, option
+from kbert.core.options import Options, option
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from kbert.files import Path, copy_tree, is_remote, local_only, remove_tree
-from kbert.json_file import read_json
+from kbert.core.types import PathLike
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path, copy_tree, is_remote, local_only, remove_tree
 from kbert.serving import litert, onnx, openvino
 from kbert.serving.rows import RowFunction, Run, differences
 from kbert.serving.savedmodel import largest
-from kbert.types import PathLike
 
 DESCRIPTION_FILE = "export.json"
 FORMAT_VERSION = 1

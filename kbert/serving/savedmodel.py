@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from kbert.files import Path, copy, copy_tree, is_remote, remove_tree
 from kbert.finite import refuse_not_finite
 from kbert.graphs import graph
+from kbert.io.paths import Path, copy, copy_tree, is_remote, remove_tree
 from kbert.serving.requests import MAX_BYTES, Signature, bounded
 from kbert.serving.tf_serving import warm_up_requests, write_settings, write_warm_up
 

@@ -19,8 +19,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
-from kbert import atomic
-from kbert.files import Path, exists
+from kbert.io import atomic
+from kbert.io.paths import Path, exists
 from kbert.serving.requests import Signature
 
 WARM_UP_FILE = "assets.extra/tf_serving_warmup_requests"

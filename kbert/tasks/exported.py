@@ -13,10 +13,11 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from kbert import registry
 from kbert.checkpoints.keys import make_config
-from kbert.files import Path
+from kbert.core import registry
+from kbert.core.types import PathLike
 from kbert.graphs import graph
+from kbert.io.paths import Path
 from kbert.layers.fake_quantization import without_fake_quantization
 from kbert.serving.exported import (
     DESCRIPTION_FILE,
@@ -30,7 +31,6 @@ from kbert.serving.rows import RowFunction, Run
 from kbert.serving.text_graphs import write_text_graphs
 from kbert.serving.text_rows import TextRows
 from kbert.tokenizers import load_tokenizer
-from kbert.types import PathLike
 
 _BLOCK = 1 << 20  # bytes that are read at once
 # Widths of LiteRT's rows, as far as the task's rows are as long.

@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import keras
 
-from kbert import registry
 from kbert.checkpoints import Checkpoint
 from kbert.checkpoints.huggingface.architectures import usual_pooler
 from kbert.configs.base import Config
@@ -13,12 +12,13 @@ from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.core import registry
+from kbert.core.types import DType, PathLike
 from kbert.models import Decoder, DecoderEncoder, Elmo, ElmoEncoder, Encoder, Seq2Seq
 from kbert.models.adapters.base import restore
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tokenizers import CharacterTokenizer, load_tokenizer
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import DType, PathLike
 
 _INPUT_TOKENS = "input_tokens"
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from kbert.types import Pair
+from kbert.core.types import Pair
 
 
 class Prediction(NamedTuple):

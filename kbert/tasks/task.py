@@ -13,17 +13,19 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from kbert import inference, registry
+from kbert import inference
 from kbert.checkpoints import Checkpoint, check_finite, read_checkpoint, write_checkpoint
 from kbert.checkpoints.huggingface.huggingface import ON_ROWS, write_longest_row
+from kbert.core import registry
+from kbert.core.in_memory import has_columns
+from kbert.core.options import Options
+from kbert.core.types import DType, PathLike
 from kbert.data.tables.table import Table
 from kbert.hub import locate
-from kbert.in_memory import has_columns
 from kbert.layers.fake_quantization import without_fake_quantization
 from kbert.models.adapters.base import described, restore
 from kbert.models.keras_model import KerasEdits
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.options import Options
 from kbert.serving import (
     MAX_BYTES,
     TOLERANCES,
@@ -54,7 +56,6 @@ from kbert.training.optimization.schedules import (
 )
 from kbert.training.step.keras_arguments import EXPORT, FIT_DATASET, refuse_arguments
 from kbert.training.step.mixin import TrainStep
-from kbert.types import DType, PathLike
 
 HELD_BY_HUGGING_FACE = ("dropout",)  # or named in a warning when it is written
 PRECISIONS = ("float32", "bfloat16", "int8")  # of SavedModels

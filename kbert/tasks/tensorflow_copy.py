@@ -14,13 +14,15 @@ from typing import Any
 
 import keras
 
-from kbert import decoding, registry
-from kbert.files import absolute
-from kbert.types import PathLike
+from kbert import decoding
+from kbert.core import registry
+from kbert.core.types import PathLike
+from kbert.io.paths import absolute
 
 PROGRAM = """
 import json, sys
-from kbert import registry, tasks
+from kbert import tasks
+from kbert.core import registry
 from kbert.tasks.tensorflow_copy import from_json
 module, kind, folder, dtype, directory, options = json.loads(sys.argv[1], object_hook=from_json)
 registry.load_module(module)

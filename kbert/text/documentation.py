@@ -19,9 +19,9 @@ from typing import Any
 
 from absl import logging
 
-from kbert import atomic
-from kbert.cache import cache_folder
-from kbert.progress import Progress
+from kbert.io import atomic
+from kbert.io.paths import cache_folder
+from kbert.io.progress import Progress
 from kbert.text import files
 
 # Part of the cache's name: incremented whenever the same packages would give another text.

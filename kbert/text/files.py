@@ -14,8 +14,8 @@ import zlib
 from collections.abc import Generator, Iterator
 from typing import Any, BinaryIO
 
-from kbert.files import Path, absolute, exists, is_remote
-from kbert.json_file import parse_json
+from kbert.io.json_file import parse_json
+from kbert.io.paths import Path, absolute, exists, is_remote
 from kbert.text import source
 
 # A line of JSON cannot be cut like text.

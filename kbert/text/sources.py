@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator
 
-from kbert.files import Path, exists, glob, is_dir, is_file
+from kbert.io.paths import Path, exists, glob, is_dir, is_file
 from kbert.text import documentation, files, sentences, tfds
 from kbert.text.source import Source
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbert import atomic
-from kbert.files import Path
+from kbert.core.types import MaybeNone
 from kbert.graphs import on_cpu
+from kbert.io import atomic
+from kbert.io.paths import Path
 from kbert.tokenizers.batching import call_with_batch
 from kbert.tokenizers.offsets import bytes_to_characters, word_numbers
 from kbert.tokenizers.serializable import Serializable
-from kbert.types import MaybeNone
 
 # The roles of special tokens that BERT's and RoBERTa's inputs are made of.
 ROLES = ("pad", "unk", "cls", "sep", "mask")

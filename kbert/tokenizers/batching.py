@@ -5,9 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from kbert.chunks import chunks
-from kbert.in_memory import each_text
-from kbert.progress import Progress
+from kbert.core.in_memory import each_text
+from kbert.io.chunks import chunks
+from kbert.io.progress import Progress
 
 # Texts go through the graph in batches of about this size.
 _BATCH_BYTES = 1 << 20
@@ -43,7 +43,7 @@ def call_with_batch(function: Callable[[tf.Tensor], Any], texts: Any) -> Any:
 
 
 def batches(texts: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:
-    """The texts in lists of about a megabyte; raises as `kbert.in_memory.each_text`.
+    """The texts in lists of about a megabyte; raises as `kbert.core.in_memory.each_text`.
 
     Example:
         >>> list(batches(["one", "two"]))

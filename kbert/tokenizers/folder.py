@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from absl import logging
 
-from kbert.files import Path
-from kbert.json_file import read_json
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 
 # What Hugging Face's files call "…_token".
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 
-from kbert.files import Path, read_settings
+from kbert.io.paths import Path, read_settings
 
 
 def read_lines(

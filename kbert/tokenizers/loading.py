@@ -3,8 +3,8 @@
 import os
 from typing import Any
 
-from kbert.files import Path
 from kbert.hub import locate
+from kbert.io.paths import Path
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.loading import ends_words, load_byte_pair, read_model
 from kbert.tokenizers.folder import TokenizerFolder, check_forms

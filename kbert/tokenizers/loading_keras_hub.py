@@ -6,7 +6,7 @@
 
 from typing import Any
 
-from kbert.files import Path
+from kbert.io.paths import Path
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
 from kbert.tokenizers.folder import FLAG, TokenizerFolder, check_forms

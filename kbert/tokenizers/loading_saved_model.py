@@ -6,7 +6,7 @@ Its vocabulary lies in `assets/`. Those in TensorFlow 2 format also have a varia
 
 from typing import Any
 
-from kbert.files import Path
+from kbert.io.paths import Path
 
 _LOWER_CASE = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
 

@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import tensorflow as tf
 
-from kbert import atomic
-from kbert.files import Path
-from kbert.types import PathLike
+from kbert.core.types import PathLike
+from kbert.io import atomic
+from kbert.io.paths import Path
 
 # The constructors' arguments that are kept in files of their own.
 _MODEL_ARGUMENTS = ("vocabulary", "merges", "model")

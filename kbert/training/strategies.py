@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
+from kbert.core.types import MaybeNone, Tensors
 from kbert.training.layout import model_parallel
-from kbert.types import MaybeNone, Tensors
 
 JaxEngine: TypeAlias = keras.distribution.DataParallel | keras.distribution.ModelParallel
 

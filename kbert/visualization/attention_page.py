@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kbert.types import PathLike
+from kbert.core.types import PathLike
 from kbert.visualization.attention_reading import Weights, index_of
 
 # Style and script are in attention_page.css and .js, next to this file; they fetch nothing.
@@ -117,7 +117,7 @@ class AttentionPage:
         Args:
             path: e.g. "attention.html"; replaced where it exists.
         """
-        from kbert import atomic  # it imports Keras, which imports pyplot
+        from kbert.io import atomic
 
         title = html.escape("Attention" if self.title is None else _text(self.title))
         page = (

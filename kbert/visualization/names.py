@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kbert.types import Values
+from kbert.core.types import Values
 from kbert.visualization.canvas import GREY, style
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kbert.types import Values
+from kbert.core.types import Values
 from kbert.visualization.canvas import GREY, bare, new_figure, set_figure_title, set_title, style
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kbert.types import PathLike
+from kbert.core.types import PathLike
 from kbert.visualization.attention_page import AttentionPage
 
 _STYLE = """
@@ -107,7 +107,7 @@ class ReportPage:
 
     def save(self, path: PathLike) -> None:
         """Writes the page to a file; replaced where it exists."""
-        from kbert import atomic  # it imports Keras, which imports pyplot
+        from kbert.io import atomic
 
         atomic.write(path, self.html().encode())
 

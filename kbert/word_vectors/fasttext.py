@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from kbert.files import local_only
+from kbert.io.paths import local_only
 from kbert.word_vectors.formats import Collected
 
 MAGIC = struct.pack("<i", 793712314)

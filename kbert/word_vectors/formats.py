@@ -18,10 +18,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from absl import logging
 
-from kbert import atomic
+from kbert.core.types import PathLike
 from kbert.data.readers.content import DataFile
-from kbert.files import Path
-from kbert.types import PathLike
+from kbert.io import atomic
+from kbert.io.paths import Path
 
 _MAX_LINE_BYTES = 1 << 20
 _MAX_WORD_BYTES = 1 << 16

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kbert.core.in_memory import column_or_rows
 from kbert.graphs import graph
-from kbert.in_memory import column_or_rows
-from kbert.progress import Progress
+from kbert.io.progress import Progress
 from kbert.word_vectors.vectors import WordVectors, split_words
 
 _BLOCK = 1 << 19  # tokens whose pairs are in memory, and shuffled, together

@@ -11,10 +11,10 @@ from typing import Self
 
 import numpy as np
 
-from kbert.files import Path
+from kbert.core.types import PathLike
 from kbert.inference import as_texts
+from kbert.io.paths import Path
 from kbert.search.index import Index
-from kbert.types import PathLike
 from kbert.word_vectors import formats
 from kbert.word_vectors.fasttext import MAGIC, Subwords, read_fasttext
 

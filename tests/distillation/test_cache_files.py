@@ -10,13 +10,13 @@ import signal
 import numpy as np
 import pytest
 
-from kbert import atomic
 from kbert.data.tables.table import as_table
 from kbert.distillation import Distiller, HiddenStates, SoftTargets
 from kbert.distillation.cache import store as stores
 from kbert.distillation.cache.layout import TEXTS, TOKENS, Layout
 from kbert.distillation.cache.shard import SUFFIX
 from kbert.distillation.cache.store import Store
+from kbert.io import atomic
 from tests.distillation.cached import batches_of, make_pair
 from tests.harness import randomise
 from tests.waiting import until

@@ -4,10 +4,10 @@ import inspect
 
 import pytest
 
-from kbert import registry
+from kbert.core import registry
+from kbert.core.options import option
 from kbert.experiments import TASKS, named_task, task_table
 from kbert.experiments.settings import settings_of
-from kbert.options import option
 from kbert.tasks import Columns, FineTuningTask, RowOptions
 
 

@@ -10,8 +10,8 @@ import keras
 import pytest
 
 import kbert
-from kbert import atomic
 from kbert.experiments import Experiment, Stopped, run
+from kbert.io import atomic
 
 SETTINGS = {"epochs": 4, "batch_size": 8, "learning_rate": 2e-2}
 

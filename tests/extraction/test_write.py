@@ -109,7 +109,7 @@ def test_killed_while_the_finished_files_get_their_names(
 ):
     (tmp_path / "whole").mkdir()
     write(tmp_path / "whole" / "a.npy", encoder, tokenizer, pooling=None)
-    from kbert import atomic
+    from kbert.io import atomic
 
     path, publish, remove, published = tmp_path / "a.npy", atomic.publish, atomic.remove, []
 

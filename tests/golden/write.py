@@ -50,7 +50,8 @@ from absl.testing import flagsaver
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 import kbert
-from kbert import registry, tasks
+from kbert import tasks
+from kbert.core import registry
 from kbert.distillation import Distiller, HiddenStates, SoftTargets
 from kbert.distillation.augmentation import folder as augmented
 from kbert.experiments import answer_file

@@ -48,7 +48,7 @@ def fit(
 
 def main() -> None:
     case = json.loads(sys.argv[1])
-    config = kbert.registry.get("config", case["kind"]).from_dict(case["config"])
+    config = kbert.core.registry.get("config", case["kind"]).from_dict(case["config"])
     shape = (case["batch_size"], case["sequence_length"], case["precision"], case["recompute"])
     # Threads, kernels and modules that any first step loads.
     tiny = config.replace(vocabulary_size=50, intermediate_size=8)

@@ -10,7 +10,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 import kbert.tasks  # noqa: F401 - whose settings are flags
-from kbert import registry
+from kbert.core import registry
 
 PROGRAMS = (
     *("augment", "convert", "demo", "distill", "embed", "evaluate", "export", "fill_mask"),

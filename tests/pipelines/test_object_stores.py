@@ -6,7 +6,7 @@ import uuid
 import pytest
 import tensorflow as tf
 
-from kbert.files import Path, copy
+from kbert.io.paths import Path, copy
 from pipelines import convert, evaluate, finetune, predict, prepare_corpus, pretrain
 from tests.pipelines.test_pretrain import arguments, write_corpus
 

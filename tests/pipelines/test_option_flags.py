@@ -6,7 +6,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from kbert.options import Options, option
+from kbert.core.options import Options, option
 from pipelines import option_flags
 
 

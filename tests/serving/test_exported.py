@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbert.files import Path
+from kbert.io.paths import Path
 from kbert.layers import LayerNorm
 from kbert.models import Encoder
 from kbert.serving import RowFunction, export_rows, exported, open_runtime

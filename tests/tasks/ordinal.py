@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from kbert.core.options import option
 from kbert.metrics import classification_report
-from kbert.options import option
 from kbert.tasks import Columns, FineTuningTask, HeadOptions, TextRows, losses
 
 

@@ -8,8 +8,8 @@ import keras
 import pytest
 
 import kbert
-from kbert import registry
-from kbert.options import option
+from kbert.core import registry
+from kbert.core.options import option
 from kbert.tasks import FineTuningTask, RowOptions, TextClassifier, TextRegressor
 
 ROOT = Path(kbert.__path__[0]).parent

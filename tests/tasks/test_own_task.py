@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 import kbert
-from kbert import registry
+from kbert.core import registry
 from kbert.tasks import Task
 from pipelines import distill, evaluate, finetune, predict
 from tests.pipelines.conftest import call, preset, tokenizer  # noqa: F401
@@ -161,7 +161,8 @@ def test_a_folder_does_not_import_its_module(run_dir):
 @pytest.mark.slow
 def test_it_is_exported_from_jax(run_dir, tmp_path):
     code = (
-        "from kbert import registry, tasks\n"
+        "from kbert import tasks\n"
+        "from kbert.core import registry\n"
         f"registry.load_module({str(FILE)!r})\n"
         f"task = tasks.Task.from_preset({str(run_dir / 'preset')!r})\n"
         f"print(task.export({str(tmp_path)!r}))"

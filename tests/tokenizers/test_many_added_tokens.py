@@ -5,8 +5,8 @@ import json
 import pytest
 
 import kbert
-from kbert.files import MAX_SETTINGS_BYTES
-from kbert.json_file import read_json
+from kbert.io.json_file import read_json
+from kbert.io.paths import MAX_SETTINGS_BYTES
 from kbert.tasks.fine_tuning.labels import Labels, thresholds_of
 from kbert.tokenizers import folder
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS

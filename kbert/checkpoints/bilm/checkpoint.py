@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from kbert import atomic
 from kbert.checkpoints.bilm.names import places
 from kbert.checkpoints.bilm.options import read_options, write_options
 from kbert.checkpoints.checkpoint import Checkpoint
@@ -22,9 +21,10 @@ from kbert.checkpoints.matching import check_arrays
 from kbert.checkpoints.preset import CONFIG_FILE, refuse_other
 from kbert.checkpoints.sizes import check_size
 from kbert.configs.elmo import ElmoConfig
-from kbert.files import Path
-from kbert.json_file import read_json
-from kbert.types import Arrays, PathLike
+from kbert.core.types import Arrays, PathLike
+from kbert.io import atomic
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 
 OPTIONS_FILE, WEIGHTS_FILE = "options.json", "lm_weights.hdf5"  # as they are written
 _OPTIONS, _WEIGHTS = "*options.json", "*weights.hdf5"  # as they are found

@@ -17,8 +17,8 @@ from kbert.checkpoints.huggingface.huggingface import import_model
 from kbert.checkpoints.pytorch.file import open_pytorch
 from kbert.checkpoints.pytorch.pickles import Record
 from kbert.checkpoints.safetensors import widened
-from kbert.files import Path
-from kbert.types import Arrays
+from kbert.core.types import Arrays
+from kbert.io.paths import Path
 
 MODEL_FILE = "model.pt"
 # Key of the settings -> of Hugging Face's config.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kbert.files import Path
+from kbert.io.paths import Path
 
 _NAMED = re.compile(r'^model_checkpoint_path:\s*"(.*)"', re.MULTILINE)
 

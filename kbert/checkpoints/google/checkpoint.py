@@ -46,9 +46,9 @@ from kbert.checkpoints.huggingface.architectures.bert import Bert
 from kbert.checkpoints.keys import check_keys, known_activation, make_config
 from kbert.checkpoints.renames import Rule, read_arrays
 from kbert.configs.encoder import EncoderConfig
-from kbert.files import Path
-from kbert.json_file import read_json
-from kbert.types import Arrays
+from kbert.core.types import Arrays
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 
 # Hugging Face kept Google's keys; only the epsilon is fixed in Google's code.
 _FIELDS = {key: field for key, field in Bert.fields.items() if key != "layer_norm_eps"}

@@ -13,7 +13,7 @@ import numpy as np
 
 from kbert.checkpoints.renames import Rule, dense, norm
 from kbert.configs.encoder import EncoderConfig
-from kbert.types import Arrays
+from kbert.core.types import Arrays
 
 # What the model is called before these differs from class to class and from version to version.
 _KNOWN = re.compile(

@@ -8,7 +8,7 @@ from typing import Any
 
 from kbert.checkpoints.renames import Rule, dense, norm
 from kbert.configs.encoder import EncoderConfig
-from kbert.types import Arrays
+from kbert.core.types import Arrays
 
 
 def bert_rules(config: EncoderConfig) -> list[Rule]:

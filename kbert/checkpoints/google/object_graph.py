@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 
 from kbert.checkpoints.google.bundle import read_tensors
-from kbert.files import Path
+from kbert.io.paths import Path
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _OF_OPTIMIZERS = re.compile(r"(^|/)(optimizer|\.OPTIMIZER_SLOT)/")

@@ -24,8 +24,8 @@ from kbert.checkpoints.google.checkpoint import (
     read_config,
     read_variables,
 )
-from kbert.files import Path
-from kbert.json_file import read_json
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 
 GRAPH_FILE = "saved_model.pb"
 _VARIABLES = "variables"

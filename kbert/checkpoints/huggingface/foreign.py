@@ -16,7 +16,7 @@ import numpy as np
 
 from kbert.checkpoints.hdf5 import open_datasets
 from kbert.checkpoints.safetensors import widened
-from kbert.files import Path
+from kbert.io.paths import Path
 
 _KERNELS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "kernel": np.transpose,  # of a dense layer

@@ -10,7 +10,6 @@ import ml_dtypes
 import numpy as np
 from absl import logging
 
-from kbert import atomic
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
 from kbert.checkpoints.huggingface import sentence_transformers, static_embedding
@@ -33,10 +32,11 @@ from kbert.checkpoints.huggingface.shards import write_shards
 from kbert.checkpoints.huggingface.weights import has_weights, read_weights
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.configs.static import StaticConfig
-from kbert.files import Path
-from kbert.json_file import read_json
+from kbert.core.types import Arrays, PathLike
+from kbert.io import atomic
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import Arrays, PathLike
 
 CONFIG_FILE = "config.json"
 ADAPTER_FILE = "adapter_config.json"  # of peft and of AdapterHub

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from kbert import atomic
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.huggingface.weights import read_weights
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, write_safetensors
-from kbert.files import Path, read_settings
-from kbert.json_file import parse_json, read_json
-from kbert.types import Arrays
+from kbert.core.types import Arrays
+from kbert.io import atomic
+from kbert.io.json_file import parse_json, read_json
+from kbert.io.paths import Path, read_settings
 
 KIND = "embed"  # of the task
 RERANKERS = ("regress", "classify")  # kinds of tasks

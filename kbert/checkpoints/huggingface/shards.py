@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kbert import atomic
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, serialise
-from kbert.files import Path
-from kbert.json_file import read_json
-from kbert.types import Arrays, PathLike
+from kbert.core.types import Arrays, PathLike
+from kbert.io import atomic
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 
 INDEX_SUFFIX = ".index.json"
 INDEX_FILE = WEIGHTS_FILE + INDEX_SUFFIX

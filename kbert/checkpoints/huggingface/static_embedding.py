@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from kbert import atomic
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.huggingface.sentence_transformers import (
     KIND,
@@ -27,11 +26,12 @@ from kbert.checkpoints.huggingface.sentence_transformers import (
 )
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, serialise
 from kbert.configs.static import StaticConfig
-from kbert.files import Path
-from kbert.json_file import read_json
+from kbert.core.types import Arrays, PathLike
+from kbert.io import atomic
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 from kbert.tokenizers.loading import load_tokenizer
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import Arrays, PathLike
 
 _CONFIG_FILE, _TOKENIZER_FILE = "config.json", "tokenizer.json"
 _MODEL_TYPE, _MODULE = "model2vec", "StaticEmbedding"

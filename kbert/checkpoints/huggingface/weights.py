@@ -9,7 +9,7 @@ from kbert.checkpoints.huggingface.foreign import read_flax, read_tensorflow
 from kbert.checkpoints.huggingface.shards import INDEX_FILE, read_shards
 from kbert.checkpoints.pytorch.file import read_pytorch
 from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors
-from kbert.files import Path
+from kbert.io.paths import Path
 
 
 class _Format(NamedTuple):

@@ -24,7 +24,6 @@ import keras
 import numpy as np
 from absl import logging
 
-from kbert import atomic
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.hdf5 import open_datasets
@@ -36,10 +35,11 @@ from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.safetensors import WEIGHTS_FILE
 from kbert.checkpoints.sizes import fewest_numbers
 from kbert.configs.encoder import EncoderConfig
-from kbert.files import Path, local_only
-from kbert.json_file import read_json
+from kbert.core.types import Arrays, PathLike
+from kbert.io import atomic
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path, local_only
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import Arrays, PathLike
 
 CONFIG_FILE = "config.json"
 # Weights in one file, or the index of several.

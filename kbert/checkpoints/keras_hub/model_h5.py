@@ -23,8 +23,8 @@ from kbert.checkpoints.keras_hub.checkpoint import (
     read_config_file,
 )
 from kbert.checkpoints.keras_hub.names import BACKBONES, Backbone
-from kbert.files import Path
-from kbert.types import Arrays
+from kbert.core.types import Arrays
+from kbert.io.paths import Path
 
 WEIGHTS_FILE = "model.h5"
 _BLOCK = re.compile(r"(transformer_layer_\d+|group_\d+_inner_layer_0)/")

@@ -5,9 +5,9 @@ from typing import Any
 
 from absl import logging
 
-from kbert import atomic
 from kbert.checkpoints.keras_hub.names import Backbone
-from kbert.files import Path
+from kbert.io import atomic
+from kbert.io.paths import Path
 
 
 def write_tokenizer(folder: Path, spec: Backbone, tokenizer: Any) -> None:

@@ -21,8 +21,8 @@ import numpy as np
 from kbert.checkpoints.pytorch.pickles import Pickle, Record, Tensor, read_pickle, shown
 from kbert.checkpoints.safetensors import widened
 from kbert.checkpoints.sizes import check_ratio
-from kbert.files import Path, local_copy
-from kbert.types import PathLike
+from kbert.core.types import PathLike
+from kbert.io.paths import Path, local_copy
 
 _ZIP, _LOCAL_HEADER = b"PK\x03\x04", 30
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from kbert import atomic
 from kbert.beam import pipeline_options
 from kbert.data.corpus import chunks, records, spill
 from kbert.data.corpus import shards as shard_files
 from kbert.data.corpus.manifest import Shard
-from kbert.files import Path, absolute
+from kbert.io import atomic
+from kbert.io.paths import Path, absolute
 from kbert.text.source import Source
 from kbert.tokenizers.base import Tokenizer
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kbert.data.corpus import spill
-from kbert.files import exists
+from kbert.io.paths import exists
 from kbert.text.sentences import split_sentences
 from kbert.text.source import Source
 from kbert.tokenizers.base import Tokenizer

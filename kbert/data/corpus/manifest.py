@@ -10,12 +10,12 @@ from collections.abc import Iterable
 import numpy as np
 import tensorflow as tf
 
+from kbert.core.types import PathLike
 from kbert.data.corpus import records
-from kbert.files import Path, exists
-from kbert.npy import read_npy
-from kbert.resumable import read_note, write_note
+from kbert.io.npy import read_npy
+from kbert.io.outputs import read_note, write_note
+from kbert.io.paths import Path, exists
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import PathLike
 
 FORMAT_VERSION = 1
 FILE_NAME = "manifest.json"

@@ -9,11 +9,11 @@ from typing import Self
 import numpy as np
 import tensorflow as tf
 
+from kbert.core.types import PathLike
 from kbert.data.corpus.blocks import WINDOW_BLOCKS, BlockReader
 from kbert.data.corpus.manifest import Manifest, Split, read_manifest
-from kbert.files import Path, is_dir
+from kbert.io.paths import Path, is_dir
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import PathLike
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,9 +5,8 @@ import json
 import os
 from collections.abc import Sequence
 
-from kbert.cache import cache_folder
 from kbert.data.corpus import manifest
-from kbert.files import exists, is_dir
+from kbert.io.paths import cache_folder, exists, is_dir
 from kbert.text.sources import open_sources
 from kbert.tokenizers.base import Tokenizer
 

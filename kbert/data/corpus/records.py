@@ -17,8 +17,8 @@ import io
 import numpy as np
 import tensorflow as tf
 
-from kbert import atomic
-from kbert.files import Path
+from kbert.io import atomic
+from kbert.io.paths import Path
 
 BLOCK_TOKENS = 65_536
 FEATURES = {

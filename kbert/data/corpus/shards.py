@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from kbert.data.corpus import records, spill
 from kbert.data.corpus.manifest import Shard
-from kbert.files import Path, exists
-from kbert.resumable import read_note, write_note
+from kbert.io.outputs import read_note, write_note
+from kbert.io.paths import Path, exists
 from kbert.tokenizers.base import Tokenizer
 
 # Text that goes into one shard; what a shard takes in memory while it is merged is below that.

@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from kbert import atomic
+from kbert.io import atomic
 
 _HEADER = ("documents", "sentences", "tokens", "text_bytes", "documents_read", "empty_documents")
 

@@ -7,13 +7,14 @@ from typing import cast
 
 from absl import logging
 
-from kbert import atomic, tokenizers
+from kbert import tokenizers
+from kbert.core.types import PathLike
 from kbert.data.corpus import manifest
-from kbert.files import Path, remove_tree
-from kbert.resumable import read_note, write_note
+from kbert.io import atomic
+from kbert.io.outputs import read_note, write_note
+from kbert.io.paths import Path, remove_tree
 from kbert.text.source import Source
 from kbert.text.sources import open_sources
-from kbert.types import PathLike
 from kbert.version import __version__
 
 RECORD = "tokenizer.origin.json"

@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from kbert.core.types import MaybeNone
 from kbert.data.masking.hashing import below, chance, fold
 from kbert.data.masking.ngrams import (
     PERMUTATION_WEIGHTS,
@@ -31,7 +32,6 @@ from kbert.data.masking.phrases import Phrases
 from kbert.data.masking.tokens import choose_independent, choose_tokens
 from kbert.data.masking.units import choose_words, find_units, first_pieces
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import MaybeNone
 
 # Of the tokens of rows, one for all or each row's.
 Share: TypeAlias = float | tf.Tensor

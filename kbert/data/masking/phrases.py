@@ -19,9 +19,9 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from kbert.files import Path, is_file
+from kbert.core.types import PathLike
+from kbert.io.paths import Path, is_file
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import PathLike
 
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse
 _WORD = 2**64

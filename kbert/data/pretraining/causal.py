@@ -26,13 +26,13 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
+from kbert.core.options import option, takes
 from kbert.data.corpus.blocks import BlockReader
 from kbert.data.masking.hashing import fold
 from kbert.data.pretraining.segments import insert_token
 from kbert.data.pretraining.settings import StreamSettings
 from kbert.data.pretraining.stream import Data, open_stream, planned_batches
 from kbert.data.pretraining.walk import sentence_bounds, shuffled
-from kbert.options import option, takes
 from kbert.tokenizers.base import Tokenizer
 
 _DOCUMENTS, _ROWS = 0, 1  # streams of draws under the seed

@@ -6,10 +6,10 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
+from kbert.core.options import takes
 from kbert.data.masking.phrases import read_phrases
 from kbert.data.pretraining import stream
 from kbert.data.pretraining.settings import Settings
-from kbert.options import takes
 from kbert.tokenizers.base import Tokenizer
 
 

@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
+from kbert.core.options import option, takes
 from kbert.data.corpus import records
 from kbert.data.corpus.blocks import BlockReader
 from kbert.data.pipeline import exact_options, stage
@@ -32,7 +33,6 @@ from kbert.data.pretraining.segments import insert_token
 from kbert.data.pretraining.settings import StreamSettings
 from kbert.data.pretraining.stream import Data, open_stream
 from kbert.data.pretraining.walk import sentence_bounds
-from kbert.options import option, takes
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.words.characters import MAX_CHARACTERS, character_ids
 

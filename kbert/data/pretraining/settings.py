@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import tensorflow as tf
 
+from kbert.core.options import Options, option
+from kbert.core.types import Tensor
 from kbert.data.corpus.blocks import WINDOW_BLOCKS
 from kbert.data.masking.masking import MASKING_SCHEMES, MaskingScheme
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES, SegmentScheme
-from kbert.options import Options, option
-from kbert.types import Tensor
 
 
 class StreamSettings(Options):

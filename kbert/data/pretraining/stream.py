@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, cast
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
+from kbert.core.types import PathLike
 from kbert.data.corpus import records
 from kbert.data.corpus.blocks import BlockReader
 from kbert.data.corpus.manifest import Manifest, read_manifest
@@ -29,7 +30,6 @@ from kbert.data.pretraining import assembly, packing
 from kbert.data.pretraining.segments import join_documents
 from kbert.data.pretraining.settings import Settings, StreamSettings
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import PathLike
 
 # What a dataset is made from: a folder of shards, several with their shares, or text.
 Data: TypeAlias = PathLike | Sequence[PathLike] | Mapping[PathLike, float] | Manifest | Mixture

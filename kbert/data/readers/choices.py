@@ -12,12 +12,12 @@ import glob
 import os
 from collections.abc import Callable, Iterator
 
+from kbert.core.types import PathLike
 from kbert.data.readers.content import DataFile, read_files, read_text
 from kbert.data.readers.tables import json_lines
 from kbert.data.tables.table import Table
-from kbert.files import is_dir
-from kbert.json_file import parse_json
-from kbert.types import PathLike
+from kbert.io.json_file import parse_json
+from kbert.io.paths import is_dir
 
 # A row: context, choices, label (None without), id (None without).
 Row = tuple[str, list[str], int | None, str | None]

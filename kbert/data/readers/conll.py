@@ -8,9 +8,9 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
+from kbert.core.types import PathLike
 from kbert.data.readers.content import DataFile, read_files
 from kbert.data.tables.table import Table
-from kbert.types import PathLike
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _COMMENT = re.compile(r"#(\s|$)")

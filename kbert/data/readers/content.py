@@ -12,7 +12,7 @@ from absl import logging
 
 from kbert.data.readers.delimited import parse_rows
 from kbert.data.tables.table import Table
-from kbert.json_file import parse_json
+from kbert.io.json_file import parse_json
 from kbert.text.files import File, is_stream, refuse_array
 from kbert.text.source import Source
 from kbert.text.sources import expand

@@ -4,11 +4,11 @@ import os
 
 from absl import logging
 
+from kbert.core.types import PathLike
 from kbert.data.readers.content import DataFile, warn_of
 from kbert.data.readers.glue_tasks import GlueTask, glue_task
 from kbert.data.tables.table import Table
-from kbert.files import is_dir, is_file
-from kbert.types import PathLike
+from kbert.io.paths import is_dir, is_file
 
 # Other headers that copies of the data carry.
 _PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"))

@@ -8,10 +8,10 @@ import os
 import unicodedata
 from collections.abc import Iterator
 
+from kbert.core.types import PathLike
 from kbert.data.readers.content import read_files, read_text, warn_of
 from kbert.data.tables.table import Table
-from kbert.json_file import parse_json
-from kbert.types import PathLike
+from kbert.io.json_file import parse_json
 
 
 def read_squad(path: PathLike, *, on_error: str = "raise") -> Table:

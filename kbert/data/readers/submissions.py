@@ -4,10 +4,10 @@ import math
 import os
 from collections.abc import Sequence
 
-from kbert import atomic
+from kbert.core.types import PathLike
 from kbert.data.readers.glue_tasks import GlueTask, glue_task
-from kbert.files import is_dir
-from kbert.types import PathLike
+from kbert.io import atomic
+from kbert.io.paths import is_dir
 
 
 def check_glue_submission(task: str, answers: int) -> GlueTask:

@@ -4,10 +4,10 @@ import difflib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from kbert.core.types import PathLike
 from kbert.data.readers.content import DataFile, format_of, read_files
 from kbert.data.readers.datasets import read_split
 from kbert.data.tables.table import Table
-from kbert.types import PathLike
 
 
 def read_table(

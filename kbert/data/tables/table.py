@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
-from kbert.in_memory import TEXT, TEXT_LISTS, columns_of, plain, values_of
+from kbert.core.in_memory import TEXT, TEXT_LISTS, columns_of, plain, values_of
 
 
 class Table:
@@ -231,8 +231,8 @@ def as_table(
 ) -> Table:
     """The data a user has in hand, as a table.
 
-    Its type and its names decide what it is, see `kbert.in_memory`; two columns that are not called
-    `first` and `second` are no pairs.
+    Its type and its names decide what it is, see `kbert.core.in_memory`; two columns that are not
+    called `first` and `second` are no pairs.
 
     Args:
         data: a `Table`; a mapping of columns; a frame of pandas or polars, a table of pyarrow, a

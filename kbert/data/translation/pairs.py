@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from kbert.chunks import chunks
 from kbert.data.corpus.records import token_dtype
+from kbert.io.chunks import chunks
 from kbert.tokenizers.base import Tokenizer
 
 _CHUNK = 4096  # pairs that are tokenised at once

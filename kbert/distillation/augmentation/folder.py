@@ -17,14 +17,14 @@ from typing import Any
 
 from absl import logging
 
-from kbert import atomic
+from kbert.core.types import PathLike
 from kbert.data import Table
 from kbert.data.readers import read_table
 from kbert.distillation.augmentation.augmenter import Augmenter
-from kbert.files import Path, exists
-from kbert.progress import Progress
-from kbert.resumable import differences, read_note, write_note
-from kbert.types import PathLike
+from kbert.io import atomic
+from kbert.io.outputs import differences, read_note, write_note
+from kbert.io.paths import Path, exists
+from kbert.io.progress import Progress
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"

@@ -10,9 +10,9 @@ import numpy as np
 from keras import ops
 
 from kbert import inference
+from kbert.core.types import Tensor, Tensors
 from kbert.distillation.augmentation.neighbours import whole_words
 from kbert.tasks import Pretraining
-from kbert.types import Tensor, Tensors
 
 # Logits move by rounding with the shape of a batch. Where the last candidate and the first that is
 # none are nearer than this (and than this share of the largest logit), the row is computed alone:

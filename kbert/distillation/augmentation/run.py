@@ -4,6 +4,7 @@ import os
 from collections.abc import Collection
 from typing import Any
 
+from kbert.core.types import PathLike
 from kbert.data import Table, as_table
 from kbert.distillation.augmentation.augmenter import Augmenter
 from kbert.distillation.augmentation.folder import read_augmented, write_augmented
@@ -11,7 +12,6 @@ from kbert.distillation.augmentation.neighbours import MAX_VECTORS
 from kbert.distillation.augmentation.settings import AugmentationSettings
 from kbert.distillation.augmentation.stop_words import STOP_WORDS
 from kbert.tasks import Pretraining
-from kbert.types import PathLike
 from kbert.word_vectors import WordVectors
 
 

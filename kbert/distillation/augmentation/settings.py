@@ -1,6 +1,6 @@
 """How texts are augmented."""
 
-from kbert.options import Options, option
+from kbert.core.options import Options, option
 
 
 class AugmentationSettings(Options):

@@ -7,8 +7,8 @@ as the Penn Treebank splits them ("wo n't": wo, n, t).
 
 import os
 
+from kbert.core.types import PathLike
 from kbert.data.readers.content import DataFile
-from kbert.types import PathLike
 
 _GROUPS = {
     "articles, determiners": """

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from kbert.core.types import Tensor, Tensors
 from kbert.distillation.cache.layout import FILL, HEADS, TEXTS, TOKENS, Layout
 from kbert.distillation.reading import Reading
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
 from kbert.tasks import FineTuningTask
-from kbert.types import Tensor, Tensors
 
 FEATURE = "teacher/"  # prefix of the names of outputs in a batch
 _HIDDEN = "hidden_states"

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from kbert.chunks import chunks
+from kbert.core.types import PathLike
 from kbert.distillation.cache.layout import Layout
 from kbert.distillation.cache.shard import SUFFIX, Shard, write_shard
-from kbert.files import local_only
-from kbert.resumable import differences, read_note, write_note
-from kbert.types import PathLike
+from kbert.io.chunks import chunks
+from kbert.io.outputs import differences, read_note, write_note
+from kbert.io.paths import local_only
 
 MANIFEST = "manifest.json"
 FORMAT = 1

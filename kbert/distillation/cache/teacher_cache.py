@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from kbert import atomic, inference
+from kbert import inference
+from kbert.core.types import PathLike, Tensor, Tensors
 from kbert.data.pipeline import stage
 from kbert.data.tables.rows import Rows
 from kbert.distillation.cache import outputs
@@ -20,9 +21,9 @@ from kbert.distillation.cache.size import CacheSize, cache_size
 from kbert.distillation.cache.store import Row, Store, show_bytes
 from kbert.distillation.reading import Reading, read
 from kbert.distillation.terms import Term
-from kbert.progress import Progress
+from kbert.io import atomic
+from kbert.io.progress import Progress
 from kbert.tasks import EncoderTask, FineTuningTask, Pretraining
-from kbert.types import PathLike, Tensor, Tensors
 
 DTYPES = ("float16", "float32")
 _ROWS_AT_ONCE = 256  # that are hashed together

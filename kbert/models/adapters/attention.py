@@ -9,6 +9,8 @@ from typing import Any
 
 import keras
 
+from kbert.core.options import option
+from kbert.core.types import Shape, Tensor
 from kbert.layers import Dense, SelfAttention
 from kbert.models.adapters.base import (
     Adapter,
@@ -17,8 +19,6 @@ from kbert.models.adapters.base import (
     plain_blocks,
     register_adapter,
 )
-from kbert.options import option
-from kbert.types import Shape, Tensor
 
 
 @register_adapter

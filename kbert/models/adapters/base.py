@@ -13,11 +13,11 @@ from typing import Any, ClassVar, TypeVar
 
 import keras
 
-from kbert import registry
+from kbert.core import registry
+from kbert.core.options import Options, option, parse_kind
+from kbert.core.types import Shape, Tensor
 from kbert.layers import Block, Dense, LayerNorm, SelfAttention
 from kbert.layers.adaptable import Adaptable, Switch
-from kbert.options import Options, option, parse_kind
-from kbert.types import Shape, Tensor
 
 _Made = TypeVar("_Made", bound=type["Adapter"])
 
@@ -232,7 +232,7 @@ def parse(text: str) -> Adapter:
 
     Args:
         text: such as "lora" or "lora:rank=16,targets=query+key+value", see
-            `kbert.options.parse_kind`.
+            `kbert.core.options.parse_kind`.
 
     Raises:
         ValueError: the kind is not known, or an option is out of range.

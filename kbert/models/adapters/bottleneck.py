@@ -8,6 +8,8 @@ from typing import Any
 
 import keras
 
+from kbert.core.options import option
+from kbert.core.types import Shape, Tensor
 from kbert.layers import Dense, LayerNorm
 from kbert.layers.activations import get_activation
 from kbert.models.adapters.base import (
@@ -18,8 +20,6 @@ from kbert.models.adapters.base import (
     plain_blocks,
     register_adapter,
 )
-from kbert.options import option
-from kbert.types import Shape, Tensor
 
 
 class Bottleneck(keras.layers.Layer):

@@ -11,6 +11,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.options import option
+from kbert.core.types import Shape, Tensor
 from kbert.layers import Dense, Dropout, LayerNorm
 from kbert.models.adapters.base import (
     Adapter,
@@ -21,8 +23,6 @@ from kbert.models.adapters.base import (
     register_adapter,
     slot,
 )
-from kbert.options import option
-from kbert.types import Shape, Tensor
 
 # Name of a dense layer -> what the columns of its kernel are for, in their order.
 _COLUMNS = {

@@ -14,8 +14,9 @@ from keras import ops
 from kbert import inference
 from kbert.checkpoints import check_finite, read_checkpoint, write_checkpoint
 from kbert.configs.elmo import ElmoConfig
-from kbert.files import exists
+from kbert.core.types import DType, PathLike, Shape, Tensor
 from kbert.hub import locate
+from kbert.io.paths import exists
 from kbert.layers import BidirectionalLSTM, CharacterCNN, ScalarMix, WordSoftmax
 from kbert.models.elmo.embedding import Embedder
 from kbert.models.elmo.export import export_embeddings
@@ -25,7 +26,6 @@ from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import MAX_BYTES
 from kbert.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer
-from kbert.types import DType, PathLike, Shape, Tensor
 
 INPUTS = ("character_ids", "padding_mask")
 

@@ -10,8 +10,8 @@ import numpy as np
 from keras import ops
 
 from kbert import inference
+from kbert.core.types import Tensors
 from kbert.tokenizers.words.characters import as_words
-from kbert.types import Tensors
 
 
 class Embedder:

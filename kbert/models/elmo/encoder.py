@@ -11,10 +11,10 @@ import numpy as np
 from keras import ops
 
 from kbert.configs.elmo import ElmoConfig
+from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import ScalarMix
 from kbert.models.elmo.elmo import Elmo
 from kbert.models.keras_model import KerasModel
-from kbert.types import Shape, Tensor, Tensors
 
 
 class ElmoEncoderConfig(ElmoConfig):

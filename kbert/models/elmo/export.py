@@ -5,9 +5,9 @@ Shapes: `B` rows, `T` words, `L` LSTM layers, `P` width of the projection.
 
 from typing import Any
 
+from kbert.core.types import PathLike, Tensor
 from kbert.serving import MAX_BYTES, Signature, export_saved_model, text_tokens
 from kbert.tokenizers.words.characters import as_words
-from kbert.types import PathLike, Tensor
 
 
 def export_embeddings(elmo: Any, directory: PathLike, max_bytes: int = MAX_BYTES) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from kbert import inference
-from kbert.types import Tensors
+from kbert.core.types import Tensors
 
 
 class NextWords:

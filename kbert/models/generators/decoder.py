@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from kbert.configs.decoder import DecoderConfig
+from kbert.core.types import DType, Shape, Tensor, Tensors
 from kbert.layers import (
     Dense,
     Dropout,
@@ -25,7 +26,6 @@ from kbert.models.adapters.base import TakesAdapters
 from kbert.models.blocks import last_norm, layer_block, prefill_blocks, run_blocks, step_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import check_rank, named_inputs, output_spec
-from kbert.types import DType, Shape, Tensor, Tensors
 
 
 @keras.saving.register_keras_serializable(package="kbert")

@@ -11,11 +11,11 @@ import numpy as np
 from keras import ops
 
 from kbert.configs.decoder import DecoderConfig
+from kbert.core.types import Arrays, DType, Tensor, Tensors
 from kbert.models.adapters.base import described, restore
 from kbert.models.generators.decoder import Decoder
 from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.types import Arrays, DType, Tensor, Tensors
 
 # What the last rows of the token table stand for, in their order.
 INPUT_TOKENS = ("start", "delimiter", "extract")

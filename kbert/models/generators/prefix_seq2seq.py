@@ -10,12 +10,12 @@ import keras
 from keras import ops
 
 from kbert.configs.transformer import GLOBAL
+from kbert.core.types import Tensor, Tensors
 from kbert.layers import attention_bias, causal_bias
 from kbert.layers.token_embeddings import tied_logits
 from kbert.models.blocks import prefill_blocks, run_blocks, step_blocks
 from kbert.models.encoder import Encoder
 from kbert.models.generators.seq2seq import check_inputs
-from kbert.types import Tensor, Tensors
 
 
 class PrefixSeq2Seq(keras.Model):

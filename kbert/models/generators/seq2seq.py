@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.core.types import DType, Shape, Tensor, Tensors
 from kbert.layers import (
     Dropout,
     LayerNorm,
@@ -26,7 +27,6 @@ from kbert.models.from_config import FromConfig
 from kbert.models.generators.warm_start import arrays_of_encoder, config_of_encoder
 from kbert.models.inputs_and_outputs import check_rank, output_spec
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.types import DType, Shape, Tensor, Tensors
 
 INPUTS = (
     *("encoder_token_ids", "encoder_padding_mask"),

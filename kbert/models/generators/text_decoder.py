@@ -8,13 +8,13 @@ from typing import Any
 import keras
 
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.core.types import Shape, Tensor
 from kbert.layers import attention_bias, causal_bias
 from kbert.layers.recompute import run_layer
 from kbert.models.blocks import BLOCKS
 from kbert.models.encoder import Encoder
 from kbert.models.generators.warm_start import arrays_of_encoder, config_of_encoder
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.types import Shape, Tensor
 
 _PREFIX = "decoder"
 

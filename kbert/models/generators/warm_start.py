@@ -4,7 +4,7 @@ import numpy as np
 
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
-from kbert.types import Arrays
+from kbert.core.types import Arrays
 
 
 def config_of_encoder(config: EncoderConfig, num_decoder_layers: int | None) -> Seq2SeqConfig:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, TypeVar
 
 import keras
 
-from kbert import registry
 from kbert.configs.encoder import EncoderConfig
-from kbert.options import Options
+from kbert.core import registry
+from kbert.core.options import Options
 
 _Made = TypeVar("_Made", bound=type["Part"])
 
@@ -135,7 +135,7 @@ def register_part(part: _Made) -> _Made:
         >>> @register_part
         ... class SharpAttention(Part):
         ...     name = "sharp_attention"
-        ...     sharpness: float = kbert.options.option(2.0, help="Factor of scores.", above=0)
+        ...     sharpness: float = kbert.core.options.option(2.0, help="Factor of scores.", above=0)
         ...     def count_parameters(self, config):
         ...         return 0
         ...     def make_attention(self, config, *, layer, **kwargs):

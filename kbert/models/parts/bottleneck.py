@@ -14,12 +14,12 @@ import keras
 from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.options import option
+from kbert.core.types import DType, Shape, Tensor
 from kbert.layers import Block, Dense, Dropout, Embeddings, FeedForward, LayerNorm, SelfAttention
 from kbert.layers.gather import gather_positions
 from kbert.layers.normalization import add_and_norm
 from kbert.models.parts.base import Part, register_part
-from kbert.options import option
-from kbert.types import DType, Shape, Tensor
 
 OWN, BOTTLENECK, WHOLE = "own_bottleneck", "bottleneck", "whole"
 

@@ -16,13 +16,13 @@ from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.transformer import GLOBAL
+from kbert.core.options import option
+from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import Dropout, LayerNorm, SelfAttention
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_rows
 from kbert.layers.positions import distance_products, relative_shift, relative_shift_rows
 from kbert.models.parts.base import Part, register_part
-from kbert.options import option
-from kbert.types import Shape, Tensor, Tensors
 
 CONTENT_TO_POSITION, POSITION_TO_CONTENT = "content_to_position", "position_to_content"
 TERMS = (CONTENT_TO_POSITION, POSITION_TO_CONTENT)

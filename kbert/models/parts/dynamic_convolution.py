@@ -15,12 +15,12 @@ from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.transformer import GLOBAL
+from kbert.core.options import option
+from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import FeedForward, SelfAttention
 from kbert.layers.activations import get_activation
 from kbert.layers.dense import Dense, kernel_initializer
 from kbert.models.parts.base import Part, register_part
-from kbert.options import option
-from kbert.types import Shape, Tensor, Tensors
 
 
 class OwnNeighbours(keras.layers.Layer):

@@ -15,11 +15,11 @@ from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.transformer import GLOBAL
+from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import SelfAttention, gather_positions
 from kbert.layers.bias import attention_bias, mask_bias
 from kbert.layers.gather import gather_rows
 from kbert.models.parts.base import Part, register_part
-from kbert.types import Shape, Tensor, Tensors
 
 
 class GlobalPlaces(keras.layers.Layer):

@@ -9,9 +9,9 @@ from typing import Any
 import keras
 
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.options import option
 from kbert.models.blocks import attention_of, feed_forward_of
 from kbert.models.parts.base import Part, register_part
-from kbert.options import option
 
 
 @register_part

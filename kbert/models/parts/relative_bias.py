@@ -15,13 +15,13 @@ from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.transformer import GLOBAL
+from kbert.core.options import option
+from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import SelfAttention
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_rows
 from kbert.layers.positions import relative_shift
 from kbert.models.parts.base import Part, register_part
-from kbert.options import option
-from kbert.types import Shape, Tensor, Tensors
 
 
 def bias_buckets(num_buckets: int, max_distance: int) -> np.ndarray:

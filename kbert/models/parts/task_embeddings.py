@@ -8,11 +8,11 @@ from typing import Any
 import keras
 
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.options import option
+from kbert.core.types import Shape, Tensor
 from kbert.layers import Embeddings
 from kbert.models.blocks import embeddings_of
 from kbert.models.parts.base import Part, register_part
-from kbert.options import option
-from kbert.types import Shape, Tensor
 
 
 class EmbeddingsOfTask(Embeddings):

@@ -16,8 +16,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from kbert.core.types import Shape, Tensor
 from kbert.layers import Dense, Dropout
-from kbert.types import Shape, Tensor
 
 # What is not attended to, and a token itself, which is where there is nothing else.
 _NOTHING, _ITSELF = -1e9, -1e5

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from kbert.configs.reformer import LSH, ReformerConfig
+from kbert.core.types import Shape, Tensor
 from kbert.layers import Block, Dense, Dropout, Embeddings, LayerNorm, gather_positions
 from kbert.layers.activations import get_activation
 from kbert.models.blocks import embeddings_of
@@ -16,7 +17,6 @@ from kbert.models.encoder import INPUTS, Encoder, Layers, Reads, register_encode
 from kbert.models.pooling import make_pooler
 from kbert.models.reformer.attention import LocalAttention, LSHAttention
 from kbert.models.reformer.reversible import is_reversible, run_reversible
-from kbert.types import Shape, Tensor
 
 
 @register_encoder

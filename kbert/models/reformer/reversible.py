@@ -16,8 +16,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from kbert.core.types import Tensor
 from kbert.layers.recompute import after, as_stored, note_recomputed
-from kbert.types import Tensor
 
 # Of one part of a block: its variables' values, and what lay in buckets where.
 _Record: TypeAlias = tuple[list[Tensor], Tensor | None]

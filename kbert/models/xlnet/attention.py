@@ -14,13 +14,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import Block, Dropout, FeedForward, SelfAttention
 from kbert.layers.bias import PENALTY
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_positions, gather_rows
 from kbert.layers.normalization import add_and_norm
 from kbert.layers.positions import distance_products, relative_shift, relative_shift_rows
-from kbert.types import Shape, Tensor, Tensors
 
 
 def distance_vectors(

@@ -14,6 +14,7 @@ from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.xlnet import XlnetConfig
+from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import Dropout, LayerNorm, gather_positions
 from kbert.layers.bias import mask_bias
 from kbert.layers.dense import kernel_initializer
@@ -23,7 +24,6 @@ from kbert.models.encoder import INPUTS, Encoder, Layers, Reads, register_encode
 from kbert.models.inputs_and_outputs import output_spec
 from kbert.models.pooling import make_pooler
 from kbert.models.xlnet.attention import XlnetBlock, distance_vectors
-from kbert.types import Shape, Tensor, Tensors
 
 
 @register_encoder

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from kbert import metrics
+from kbert.core.in_memory import has_columns, number_of
 from kbert.data.tables.table import Table
-from kbert.in_memory import has_columns, number_of
 from kbert.search.exact import unit
 from kbert.search.index import Index
 

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from kbert.types import Tensor, Tensors
+from kbert.core.types import Tensor, Tensors
 
 LOSS, GRADIENT = "cached_loss", "cached_gradient_"  # features that are added to a batch
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from keras import ops
 
-from kbert.types import Tensor
+from kbert.core.types import Tensor
 
 _LEAST = 1e-12  # of the square of a vector's length
 _MINUS_INFINITY = -1e30  # of a logit; its exponential is 0 in float32

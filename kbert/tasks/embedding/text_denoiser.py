@@ -12,13 +12,14 @@ import tensorflow as tf
 from absl import logging
 from keras import ops
 
+from kbert.core.options import Options, option
+from kbert.core.types import PathLike, Tensors, Terms
 from kbert.data.masking.hashing import chance, fold
 from kbert.data.tables.bucketing import bucketed_batches
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.layers.token_embeddings import tied_logits
 from kbert.models.generators.text_decoder import TextDecoder
-from kbert.options import Options, option
 from kbert.tasks.columns import Columns
 from kbert.tasks.embedding.losses import unit
 from kbert.tasks.embedding.text_embedder import POOLINGS, EmbeddingOptions, TextEmbedder
@@ -26,7 +27,6 @@ from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import PathLike, Tensors, Terms
 
 _DAMAGE = 0x7E57  # of the noise, beside the orders that the same seed draws
 

@@ -14,12 +14,13 @@ from absl import logging
 from keras import ops
 
 from kbert import inference, metrics
+from kbert.core.in_memory import number_of
+from kbert.core.options import Options, option
+from kbert.core.types import Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
-from kbert.in_memory import number_of
 from kbert.layers import Dense
 from kbert.models.pooling import pool_tokens
-from kbert.options import Options, option
 from kbert.search.exact import unit as unit_length
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.columns import Columns
@@ -43,7 +44,6 @@ from kbert.tasks.losses import Prediction
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.run.history import History
 from kbert.training.step.base import Replicas
-from kbert.types import Tensor, Tensors, Terms
 
 POOLINGS = ("mean", "cls", "max", "weighted")
 PROMPTS = ("query", "document")

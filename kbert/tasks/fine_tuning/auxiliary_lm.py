@@ -10,9 +10,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import Tensor
 from kbert.models import DecoderEncoder
 from kbert.tasks.losses import Pair, cross_entropy
-from kbert.types import Tensor
 
 USUAL_WEIGHT = 0.5  # lambda in section 4.1 of Radford et al. 2018
 

@@ -20,12 +20,13 @@ from absl import logging
 from keras import ops
 
 from kbert import inference
+from kbert.core.options import Options, takes
+from kbert.core.types import MaybeNone, Tensor, Tensors, Terms
 from kbert.data.tables.bucketing import BUCKET, bucketed_batches
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dropout
 from kbert.models.adapters import described, running_options
-from kbert.options import Options, takes
 from kbert.tasks.columns import Columns
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
@@ -68,7 +69,6 @@ from kbert.training.step.keras_arguments import (
 )
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import current_strategy
-from kbert.types import MaybeNone, Tensor, Tensors, Terms
 
 # By the names of columns, one example each.
 _SAMPLES: dict[str, list[Any]] = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from kbert.core.in_memory import ClassName
 from kbert.data.tables.table import Table
-from kbert.in_memory import ClassName
 
 
 class Labels:

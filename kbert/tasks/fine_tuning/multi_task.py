@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from kbert import inference
+from kbert.core.types import PathLike, Tensor, Tensors, Terms
 from kbert.data.pipeline import exact_options
 from kbert.data.tables.rows import Rows
 from kbert.models.adapters import described
@@ -37,7 +38,6 @@ from kbert.training.step.keras_arguments import (
 )
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import current_strategy
-from kbert.types import PathLike, Tensor, Tensors, Terms
 
 ANNEALED, PROPORTIONAL, SQUARE_ROOT, UNIFORM = "annealed", "proportional", "sqrt", "uniform"
 SAMPLING = (ANNEALED, PROPORTIONAL, SQUARE_ROOT, UNIFORM)

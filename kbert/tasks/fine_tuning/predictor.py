@@ -13,12 +13,12 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.core.types import Tensors
 from kbert.data.tables.rows import Rows, gather
 from kbert.data.tables.table import Table
 from kbert.finite import refuse_not_finite
-from kbert.progress import Progress
+from kbert.io.progress import Progress
 from kbert.tasks.losses import Pair
-from kbert.types import Tensors
 
 # A part of a table and its rows of tokens: as much as memory always holds.
 Part = tuple[Table, Rows]

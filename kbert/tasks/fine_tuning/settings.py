@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kbert.options import Options, option
+from kbert.core.options import Options, option
 
 
 class FitSettings(Options):

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from kbert.options import Options, option, with_options
+from kbert.core.options import Options, option, with_options
 
 # What every constructor passes on besides the settings.
 _NAME = inspect.Parameter(

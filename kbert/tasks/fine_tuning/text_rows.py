@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from kbert.core.types import Tensor, Tensors
 from kbert.data.tables.inputs import pair_limits
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
@@ -18,7 +19,6 @@ from kbert.data.tables.windows import pair_windows, text_windows, window_counts
 from kbert.heads import SentenceHead
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.encoder_task import EncoderTask, input_names
-from kbert.types import Tensor, Tensors
 
 WINDOWS_AT_ONCE = 32  # that inference holds in memory
 TEXT_COLUMNS = ("text",), ("first", "second")

@@ -14,11 +14,12 @@ import tensorflow as tf
 from absl import logging
 
 from kbert import inference, metrics
+from kbert.core.options import option
+from kbert.core.types import Tensors, Terms
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.data.tables.words import split_at_white_space
 from kbert.heads import TokenHead
-from kbert.options import option
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.columns import Columns
 from kbert.tasks.fine_tuning import tagging
@@ -27,7 +28,6 @@ from kbert.tasks.fine_tuning.labels import Labels, check_several, class_weights_
 from kbert.tasks.fine_tuning.task_options import WindowOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import Tensors, Terms
 
 
 class TokenClassifierOptions(WindowOptions):

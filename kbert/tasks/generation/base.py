@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.core.types import Tensor, Tensors
 from kbert.decoding import Beam, Decoded, DecodingOptions, Method, Sampling, decode
 from kbert.decoding.decode import check_method
 from kbert.serving.rows import Run
@@ -21,7 +22,6 @@ from kbert.tasks.exported import RuntimeModel
 from kbert.tasks.task import Task
 from kbert.tasks.tensorflow_copy import from_json, to_json
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import Tensor, Tensors
 
 SEED_LIMIT = 2**32
 WIDTH = 16  # rows are padded to a multiple of so many tokens

@@ -12,12 +12,13 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.core.options import Options, option
+from kbert.core.types import Tensors, Terms
 from kbert.data.tables.table import Table
 from kbert.decoding import DecodingOptions, Greedy, Method, Sampling
 from kbert.decoding.decode import check_method
+from kbert.io.progress import Progress
 from kbert.models.generators.decoder import Decoder
-from kbert.options import Options, option
-from kbert.progress import Progress
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.generation.base import (
     SHORTEST,
@@ -41,7 +42,6 @@ from kbert.tasks.task import usual_schedule
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.step.base import DerivedMetrics
-from kbert.types import Tensors, Terms
 
 # Radford et al. 2018, section 4.1.
 LEARNING_RATE, WARMUP_STEPS = 2.5e-4, 2000

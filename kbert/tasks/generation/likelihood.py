@@ -10,10 +10,10 @@ import numpy as np
 from keras import ops
 
 from kbert import inference
-from kbert.progress import Progress
+from kbert.core.types import Tensor, Tensors
+from kbert.io.progress import Progress
 from kbert.tasks.generation.base import batches_of_like_width, padded, tokenize
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import Tensor, Tensors
 
 
 class Likelihood:

@@ -10,12 +10,12 @@ import keras
 from keras import ops
 
 from kbert.configs.base import check_real
+from kbert.core.types import PathLike, Tensors, Terms
 from kbert.models.generators.as_decoder import as_decoder, config_of_decoder
 from kbert.tasks.generation.causal_lm import CausalLM
 from kbert.tasks.losses import accuracy, cross_entropy, z_loss
 from kbert.tasks.pretraining.pretraining import Pretraining
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import PathLike, Tensors, Terms
 
 
 class MaskedAndCausal(Pretraining):

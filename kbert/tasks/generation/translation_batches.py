@@ -5,11 +5,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from kbert.core.in_memory import each_text, has_columns, pair_rows
+from kbert.core.types import Tensor
 from kbert.data.translation.dataset import translation_dataset
 from kbert.data.translation.pairs import EncodedPairs
-from kbert.in_memory import each_text, has_columns, pair_rows
 from kbert.text import Pairs
-from kbert.types import Tensor
 
 
 def holds_pairs(data: Any, targets: Sequence[str] | None) -> bool:

@@ -14,13 +14,14 @@ from keras import ops
 from kbert import inference
 from kbert.checkpoints import Checkpoint
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.options import Options
+from kbert.core.types import DType, Tensors, Terms
 from kbert.data.tables.table import Table
 from kbert.decoding import Beam, DecodingOptions, Method
 from kbert.decoding.decode import check_method
+from kbert.io.progress import Progress
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
 from kbert.models.generators.seq2seq import INPUTS
-from kbert.options import Options
-from kbert.progress import Progress
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.generation.base import (
     GenerationTask,
@@ -43,7 +44,6 @@ from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay, default_warmup
 from kbert.training.step.base import DerivedMetrics
-from kbert.types import DType, Tensors, Terms
 
 # Vaswani et al. 2017, sections 5.3 and 6.1.
 WARMUP_STEPS, HIDDEN_SIZE = 4000, 512

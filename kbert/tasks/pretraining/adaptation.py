@@ -8,6 +8,7 @@ from absl import logging
 
 from kbert.checkpoints import extend_vocabulary, read_checkpoint
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.types import DType, PathLike
 from kbert.hub import locate
 from kbert.models.encoder import Encoder
 from kbert.models.weights import set_arrays
@@ -15,7 +16,6 @@ from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.pretraining.pretraining import Pretraining
 from kbert.tokenizers import load_tokenizer
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import DType, PathLike
 
 
 def adapt(

@@ -11,14 +11,14 @@ import keras
 from keras import ops
 
 from kbert.checkpoints import Checkpoint
-from kbert.in_memory import column_or_rows
+from kbert.core.in_memory import column_or_rows
+from kbert.core.types import DType, PathLike, Tensor, Tensors, Terms
 from kbert.layers import Dropout
 from kbert.models import Elmo
 from kbert.models.elmo.elmo import words_of
 from kbert.tasks.pretraining.row_memory import RemembersRows
 from kbert.tokenizers import WordTokenizer
 from kbert.training.step.base import DerivedMetrics
-from kbert.types import DType, PathLike, Tensor, Tensors, Terms
 
 DIRECTIONS = ("forward", "backward")
 PREFIXES = ("", "reverse_")  # of a batch's features, one a direction

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from kbert.core.types import DType, PathLike
 from kbert.models import Elmo
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tokenizers import WordTokenizer
-from kbert.types import DType, PathLike
 
 
 def adapt_elmo(

@@ -12,13 +12,13 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.core.options import Options, option
+from kbert.core.types import Tensors
 from kbert.data.tables.table import Table
-from kbert.options import Options, option
 from kbert.serving import Signature, text_tokens
 from kbert.serving.requests import TOKENS_AT_ONCE
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import Tensors
 
 # Logits of a batch that exist at a time, in masks: with BERT's vocabulary 512 take 62 MB.
 MASKS_AT_ONCE = 512

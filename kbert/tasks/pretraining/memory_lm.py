@@ -14,6 +14,7 @@ from keras import ops
 from kbert import inference
 from kbert.configs.base import check_count
 from kbert.configs.transformer_xl import TransformerXlConfig
+from kbert.core.types import Tensors, Terms
 from kbert.layers.adaptive import AdaptiveSoftmax
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.encoder_task import EncoderTask
@@ -21,7 +22,6 @@ from kbert.tasks.input_form import TEXTS_ALONE
 from kbert.tasks.pretraining.row_memory import RemembersRows
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.step.base import DerivedMetrics
-from kbert.types import Tensors, Terms
 
 
 class MemoryLM(RemembersRows, EncoderTask):

@@ -12,9 +12,10 @@ from keras import ops
 from kbert import inference
 from kbert.configs.base import check_count
 from kbert.configs.xlnet import XlnetConfig
+from kbert.core.options import Options
+from kbert.core.types import Tensors, Terms
 from kbert.data.tables.table import Table
 from kbert.heads import TokenLogits
-from kbert.options import Options
 from kbert.serving import Signature
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
@@ -22,7 +23,6 @@ from kbert.tasks.pretraining.fill_mask import FillMask, FillMaskOptions
 from kbert.tasks.pretraining.row_memory import RemembersRows
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.step.base import DerivedMetrics
-from kbert.types import Tensors, Terms
 
 
 class PermutationLM(RemembersRows, EncoderTask):

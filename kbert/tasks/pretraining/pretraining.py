@@ -12,17 +12,17 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.core.in_memory import pair_rows
+from kbert.core.options import Options
+from kbert.core.types import MaybeNone, Tensors, Terms
 from kbert.data.tables.table import Table
 from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
 from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
-from kbert.in_memory import pair_rows
-from kbert.options import Options
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.pretraining import fill_mask
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import MaybeNone, Tensors, Terms
 
 NSP_LABELS, SOP_LABELS = "next_sentence_labels", "sentence_order_labels"
 SPANS = ("span_starts", "span_ends")

@@ -16,6 +16,7 @@ from kbert import inference
 from kbert.checkpoints import ignoring, read_checkpoint
 from kbert.configs.base import check_choice
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.types import DType, MaybeNone, PathLike, Tensor, Tensors, Terms
 from kbert.data.tables.table import Table
 from kbert.heads import DiscriminatorHead, MaskedLMHead
 from kbert.hub import locate
@@ -28,7 +29,6 @@ from kbert.tasks.losses import accuracy, binary_cross_entropy, cross_entropy, de
 from kbert.tasks.pretraining.pretraining import Pretraining
 from kbert.tasks.pretraining.sampling import row_keys, sample_tokens
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import DType, MaybeNone, PathLike, Tensor, Tensors, Terms
 
 SHARED = ("token", "position", "segment", "norm/gamma", "norm/beta")
 # What moves the embeddings of both models: the losses of both, the generator's where they share

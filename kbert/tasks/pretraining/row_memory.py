@@ -6,9 +6,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from kbert.core.types import Tensor, Tensors
 from kbert.tasks.task import Task
 from kbert.training.step.row_state import exchange_rows, read_rows, row_variable, write_rows
-from kbert.types import Tensor, Tensors
 
 
 class RemembersRows(Task):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from kbert.types import Tensor
+from kbert.core.types import Tensor
 
 # Finalizer of MurmurHash3 (Austin Appleby, public domain): every bit of the input moves half of
 # the output's.

@@ -12,11 +12,12 @@ import tensorflow as tf
 from absl import logging
 from keras import ops
 
+from kbert.core.options import option
+from kbert.core.types import MaybeNone, Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.heads import SpanHead
 from kbert.metrics.squad import best_no_answer_threshold, squad_scores, token_f1
-from kbert.options import option
 from kbert.serving import Signature
 from kbert.tasks.columns import Columns
 from kbert.tasks.fine_tuning.base import FineTuningTask
@@ -26,7 +27,6 @@ from kbert.tasks.question_answering.answer_spans import best_spans, choose, merg
 from kbert.tasks.question_answering.question_windows import QuestionWindows
 from kbert.tasks.question_answering.serving import answer_signature
 from kbert.tokenizers.base import Tokenizer
-from kbert.types import MaybeNone, Tensor, Tensors, Terms
 
 # run_squad.py's, at most: an encoder of fewer positions has less.
 MAX_LENGTH, MAX_QUESTION_LENGTH, DOC_STRIDE = 384, 64, 128

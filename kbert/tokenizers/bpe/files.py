@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kbert import atomic
-from kbert.files import Path
-from kbert.json_file import read_json
+from kbert.io import atomic
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 from kbert.tokenizers.bpe.byte_alphabet import IN_UTF8, is_spelled
 from kbert.tokenizers.lines import read_lines
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from kbert.json_file import read_json
+from kbert.io.json_file import read_json
 from kbert.tokenizers.bpe.byte_alphabet import IN_UTF8
 from kbert.tokenizers.bpe.files import as_merges
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer, known_tokens

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kbert import atomic
-from kbert.files import Path
+from kbert.io import atomic
+from kbert.io.paths import Path
 
 _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 # Of Llama 3's words, as its tokenizer.json has it.

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_text.python.ops.sentencepiece_tokenizer import gen_sentencepiece_tokenizer
 
-from kbert.files import Path
+from kbert.io.paths import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.bpe.files import as_merges, as_vocabulary, save_model
 from kbert.tokenizers.bpe.merges import bpe_model, live_pieces

@@ -5,7 +5,7 @@ from typing import Any
 
 from absl import logging
 
-from kbert.files import Path, read_settings
+from kbert.io.paths import Path, read_settings
 from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.unigram.model import (
     DEBERTA_BEGINNING,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kbert.files import Path, read_settings
+from kbert.io.paths import Path, read_settings
 from kbert.tokenizers.folder import TokenizerFolder
 
 SPACE = "▁"

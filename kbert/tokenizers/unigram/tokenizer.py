@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbert import atomic
-from kbert.files import Path
+from kbert.io import atomic
+from kbert.io.paths import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.offsets import original_ranges
 from kbert.tokenizers.unigram.kernel import UnigramKernel

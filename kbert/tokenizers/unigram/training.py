@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from kbert.core.in_memory import each_text
 from kbert.graphs import on_cpu
-from kbert.in_memory import each_text
 from kbert.tokenizers.batching import batches, with_progress
 from kbert.tokenizers.unigram.model import DEBERTA_BEGINNING, FAIRSEQ_BEGINNINGS, PREPARED
 from kbert.tokenizers.unigram.normalization import TextPreparation

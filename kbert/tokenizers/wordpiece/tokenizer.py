@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbert.files import Path
+from kbert.io.paths import Path
 from kbert.tokenizers.base import ROLES, Pieces, Tokenizer
 from kbert.tokenizers.normalization import byte_table, drop_invalid, normalize
 from kbert.tokenizers.offsets import given_ranges, original_ranges

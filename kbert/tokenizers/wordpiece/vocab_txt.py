@@ -3,8 +3,8 @@
 import os
 from collections.abc import Sequence
 
-from kbert import atomic
-from kbert.files import Path
+from kbert.io import atomic
+from kbert.io.paths import Path
 from kbert.tokenizers.lines import check_entries, read_lines
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbert.in_memory import column_or_rows
+from kbert.core.in_memory import column_or_rows
 from kbert.tokenizers.batching import call_with_batch
 from kbert.tokenizers.serializable import Serializable
 from kbert.tokenizers.words.spaces import split_at_spaces

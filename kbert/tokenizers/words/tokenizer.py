@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbert.files import Path
+from kbert.io.paths import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.normalization import drop_invalid
 from kbert.tokenizers.offsets import given_ranges

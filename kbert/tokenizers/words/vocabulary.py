@@ -6,8 +6,8 @@ Source: `Vocabulary` in allenai/bilm-tf, bilm/data.py.
 import os
 from collections.abc import Sequence
 
-from kbert import atomic
-from kbert.files import Path
+from kbert.io import atomic
+from kbert.io.paths import Path
 from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.lines import check_entries, read_lines
 from kbert.tokenizers.words.characters import BEGIN_OF_SENTENCE, END_OF_SENTENCE

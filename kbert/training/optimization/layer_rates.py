@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from kbert.types import Tensor
+from kbert.core.types import Tensor
 
 
 def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:

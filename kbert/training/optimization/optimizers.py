@@ -13,8 +13,8 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from kbert.core.types import Tensor
 from kbert.graphs import graph
-from kbert.types import Tensor
 
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from kbert.types import Tensor
+from kbert.core.types import Tensor
 
 DECAYS = ("linear", "cosine", "polynomial", "inverse_sqrt", "constant", "wsd")
 JOINS = ("switch", "product", "after")

@@ -1,6 +1,6 @@
 """How the weights of a pretraining move: optimizer, schedule, clipping."""
 
-from kbert.options import Options, option
+from kbert.core.options import Options, option
 from kbert.training.optimization.optimizers import OPTIMIZERS
 from kbert.training.optimization.schedules import DECAY_SHARE, DECAYS, JOINS
 

@@ -7,9 +7,9 @@ https://arxiv.org/abs/1706.03762).
 
 import numpy as np
 
+from kbert.core.types import PathLike
 from kbert.training.run.checkpoints import Checkpoints, named_state, set_variables
 from kbert.training.step.mixin import TrainStep
-from kbert.types import PathLike
 
 
 def average_checkpoints(task: TrainStep, folder: PathLike, last: int = 5) -> list[int]:

@@ -8,7 +8,8 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from kbert.files import Path
+from kbert.core.types import MaybeNone
+from kbert.io.paths import Path
 from kbert.training.run.checkpoints import (
     Checkpoints,
     named_state,
@@ -16,7 +17,6 @@ from kbert.training.run.checkpoints import (
     set_variables,
 )
 from kbert.training.step.mixin import TrainStep
-from kbert.types import MaybeNone
 
 MODES = ("max", "min")
 

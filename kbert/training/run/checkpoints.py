@@ -16,16 +16,16 @@ from typing import Any
 import keras
 import numpy as np
 
-from kbert import atomic
 from kbert.checkpoints import (
     check_arrays,
     check_finite,
     read_safetensors,
     write_safetensors,
 )
-from kbert.files import Path
+from kbert.core.types import PathLike
+from kbert.io import atomic
+from kbert.io.paths import Path
 from kbert.training.step.mixin import TrainStep
-from kbert.types import PathLike
 
 FORMAT_VERSION = 1
 

@@ -4,7 +4,7 @@ import os
 
 import tensorflow as tf
 
-from kbert.types import PathLike
+from kbert.core.types import PathLike
 
 
 class Curves:

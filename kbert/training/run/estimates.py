@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 import keras
 import tensorflow as tf
 
+from kbert.core.types import Logs
 from kbert.training.run.log import duration, human
 from kbert.training.run.phases import Phase, Start
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import Strategy, make_strategy
-from kbert.types import Logs
 
 WARM_STEPS, TIMED_STEPS = 2, 5
 

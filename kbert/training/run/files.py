@@ -12,13 +12,13 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from kbert import atomic
-from kbert.files import Path
+from kbert.core.types import PathLike
+from kbert.io import atomic
+from kbert.io.paths import Path
 from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.curves import Curves
 from kbert.training.run.log import RunLog
 from kbert.training.run.settings import Resume, check_settings, write_settings
-from kbert.types import PathLike
 
 
 class RunFiles:

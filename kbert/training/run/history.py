@@ -5,8 +5,8 @@ import signal
 
 import keras
 
+from kbert.core.types import Logs
 from kbert.training.run.best import BestWeights
-from kbert.types import Logs
 
 # Why a run is over before its last step.
 PATIENCE, CALLBACK = "patience", "a callback"

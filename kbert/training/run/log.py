@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterable
 from typing import TextIO
 
-from kbert import atomic
-from kbert.files import Path, is_remote
-from kbert.types import PathLike
+from kbert.core.types import PathLike
+from kbert.io import atomic
+from kbert.io.paths import Path, is_remote
 
 
 class RunLog:

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from absl import logging
 
+from kbert.core.types import Logs
 from kbert.training.hosts import Hosts
 from kbert.training.run.background import Background
 from kbert.training.run.best import BestWeights, weights_of
@@ -23,7 +24,6 @@ from kbert.training.run.phases import Epochs, Phase, phases_of, tokens_until
 from kbert.training.run.values import StepValues
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import Strategy
-from kbert.types import Logs
 
 Evaluate = Callable[[], dict[str, float]]
 

@@ -13,7 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kbert import atomic
+from kbert.core.types import PathLike
+from kbert.io import atomic
 from kbert.training.hosts import make_hosts
 from kbert.training.run.background import Background
 from kbert.training.run.best import BestWeights
@@ -28,7 +29,6 @@ from kbert.training.step.keras_arguments import check_callbacks
 from kbert.training.step.mixin import TrainStep
 from kbert.training.step.verbosity import keras_verbosity
 from kbert.training.strategies import Strategy, current_strategy
-from kbert.types import PathLike
 
 LINE = "line"
 
@@ -66,7 +66,7 @@ def train(
     The losses of a run that was killed and started again are those of one that was not, and so are
     its best weights and its count of evaluations without progress; what state the caller's
     callbacks have is theirs to keep. Of a run that is at its end the task gets the weights, as if
-    the call had trained it. One process at a time writes to a folder (`kbert.atomic`).
+    the call had trained it. One process at a time writes to a folder (`kbert.io.atomic`).
 
     A phase begins at the window after the last one read. The rest of that window is skipped,
     and if the last batch had spilled into the next window, those few rows come again.

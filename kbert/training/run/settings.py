@@ -5,9 +5,10 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from kbert import atomic, registry
-from kbert.files import Path
-from kbert.types import PathLike
+from kbert.core import registry
+from kbert.core.types import PathLike
+from kbert.io import atomic
+from kbert.io.paths import Path
 from kbert.version import __version__
 
 SAME, CHANGED = "same", "changed"

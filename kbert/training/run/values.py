@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from kbert.core.types import MaybeNone, Tensor
 from kbert.training.run.log import RunLog
-from kbert.types import MaybeNone, Tensor
 
 SECONDS_BETWEEN_FETCHES = 1.0
 

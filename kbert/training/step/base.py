@@ -12,13 +12,13 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from kbert.core.types import MaybeNone, Pair, PathLike, Tensor, Tensors
 from kbert.layers.auxiliary import auxiliary_losses
 from kbert.layers.recompute import recomputation
 from kbert.training.step.keras_arguments import check_callbacks, check_compile
 from kbert.training.step.loss_scale import LossScale
 from kbert.training.step.ratios import DataPosition, Ratios, divide
 from kbert.training.step.verbosity import keras_verbosity
-from kbert.types import MaybeNone, Pair, PathLike, Tensor, Tensors
 
 # Logged in training in addition to the task's own terms; evaluation has neither.
 UPDATE_TERMS = ("gradient_norm", "learning_rate")

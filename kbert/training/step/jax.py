@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 from jax import numpy as jnp
 
+from kbert.core.types import Tensor, Tensors
 from kbert.training.step.base import Replicas, StepBase, only_features
-from kbert.types import Tensor, Tensors
 
 # Values of the weights, the other variables, the optimizer's (in training) and the metrics'.
 _State = tuple[list[Tensor], ...]

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from kbert.types import Tensor
+from kbert.core.types import Tensor
 
 FIRST = 2.0**15
 DOUBLE_AFTER = 2000

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from kbert.types import Tensor
+from kbert.core.types import Tensor
 
 
 def divide(numerator: Tensor, denominator: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from kbert.types import Tensor
+from kbert.core.types import Tensor
 
 
 def row_variable(shape: Sequence[int], name: str) -> keras.Variable:

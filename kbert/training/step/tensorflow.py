@@ -7,9 +7,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kbert.core.types import Tensors
 from kbert.graphs import graph
 from kbert.training.step.base import Replicas, StepBase, only_features
-from kbert.types import Tensors
 
 # What Keras' `fit` and `evaluate` call: an iterator over batches -> the logs of a step.
 _Function = Callable[[Iterator[Any]], dict[str, tf.Tensor]]

@@ -410,7 +410,7 @@ def test_a_part_of_someone_else_is_registered():
     @adapters.register_adapter
     class Shift(adapters.Adapter):
         kind = "test_shift"
-        by: float = kbert.options.option(1.0, help="How far.")
+        by: float = kbert.core.options.option(1.0, help="How far.")
 
         def slots(self, encoder, **kwargs):
             layer = encoder.blocks[-1].feed_forward.output_dense

@@ -8,10 +8,10 @@ import pytest
 from keras import ops
 
 import kbert
-from kbert import registry
+from kbert.core import registry
+from kbert.core.options import option
 from kbert.layers import Block, SelfAttention
 from kbert.models import Encoder, Part, describe, register_part
-from kbert.options import option
 from tests.harness import (
     KINDS,
     assert_close,

@@ -358,7 +358,7 @@ def test_a_bar_shows_how_many_examples_are_done(config, tokenizer, monkeypatch, 
     task.predict(data(9)[0])  # over in a moment
     task.predict(data(9)[0], verbose=0)
     assert "/9" not in capsys.readouterr().err
-    monkeypatch.setattr("kbert.progress.SECONDS_BEFORE_A_BAR", 0.0)
+    monkeypatch.setattr("kbert.io.progress.SECONDS_BEFORE_A_BAR", 0.0)
     task.predict(data(9)[0])
     assert "9/9" in capsys.readouterr().err
 

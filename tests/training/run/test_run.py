@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbert import atomic
+from kbert.io import atomic
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.run import run
 from kbert.training.run.checkpoints import Checkpoints

@@ -17,8 +17,8 @@ from kbert.checkpoints.huggingface.architectures.base import (
 )
 from kbert.checkpoints.huggingface.architectures.bert import Bert, embedding_rules
 from kbert.checkpoints.renames import Rule
+from kbert.core.types import Arrays
 from kbert.tokenizers.protocol import TokenizerLike
-from kbert.types import Arrays
 
 _PROJECTION = "albert.encoder.embedding_hidden_mapping_in"
 

@@ -6,10 +6,8 @@ are known by what their objects have, so that none of them is imported here.
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Reversible, Sequence, Set
 from typing import Any
-
-from kbert.order import check_order
 
 _ROWS = 1000  # of a data set that are read together
 TEXT = ("text", "first", "second", "question", "context")
@@ -430,3 +428,23 @@ def _is_batched(spec: Any) -> bool:
     # A vector of strings is a row of words, whose labels are names or indices; texts may have
     # numbers.
     return x.shape.rank == 2 or bool(y is not None and y.shape.rank and y.dtype.is_floating)
+
+
+def check_order(values: object, what: str) -> None:
+    """Raises for a set: their order says which label or answer belongs to which text.
+
+    Args:
+        values: a dict's keys, values and items have an order; a set and a frozenset have none.
+        what: what the error calls them, in the singular.
+
+    Raises:
+        ValueError: the values have no order.
+
+    Example:
+        >>> check_order({"a": 1}.keys(), "The column 'text'")
+    """
+    if isinstance(values, Set) and not isinstance(values, Reversible):
+        raise ValueError(
+            f"{what} must have an order, by which texts, labels and answers belong together. "
+            f"Received: a {type(values).__name__}, which has none; sorted(…) gives it one"
+        )

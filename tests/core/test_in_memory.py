@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from kbert.in_memory import (
+from kbert.core.in_memory import (
     column_or_rows,
     columns_of,
     each_text,

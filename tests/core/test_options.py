@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from kbert.options import Options, option, takes
+from kbert.core.options import Options, option, takes
 
 
 class Baking(Options):

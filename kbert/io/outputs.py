@@ -3,7 +3,7 @@
 A note is a file of JSON: what the output is made of, settings and sources, and how much of it is
 there. It is published when the bytes that it describes are on the disk, so a restart may trust it:
 of files that grow it cuts off what came after, and of shards, each of which is there whole or not
-at all (`kbert.atomic`), it writes those that are missing.
+at all (`kbert.io.atomic`), it writes those that are missing.
 """
 
 import json
@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
-from kbert import atomic
-from kbert.files import exists, local_only
-from kbert.json_file import read_json
+from kbert.io import atomic
+from kbert.io.json_file import read_json
+from kbert.io.paths import exists, local_only
 
 
 def read_note(path: str | os.PathLike, what: str) -> dict[str, Any] | None:

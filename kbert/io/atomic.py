@@ -18,8 +18,7 @@ from typing import IO, Any, BinaryIO
 import tensorflow as tf
 from absl import logging
 
-from kbert.cache import cache_folder
-from kbert.files import Path, is_remote
+from kbert.io.paths import Path, cache_folder, is_remote
 
 _MARK = ".writing-"
 _LOCK = ".lock"

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from kbert.npy import read_npy
+from kbert.io.npy import read_npy
 
 
 @pytest.mark.parametrize("mapped", [False, True])

@@ -9,9 +9,10 @@ import uuid
 import numpy as np
 import pytest
 
-from kbert import atomic, files
-from kbert.cache import cache_folder
-from kbert.files import Path, RemotePath
+from kbert.io import atomic
+from kbert.io import paths as files
+from kbert.io.paths import Path, RemotePath, cache_folder
+from tests.processes import ROOT
 
 
 @pytest.fixture(params=["local", "ram"])
@@ -240,10 +241,10 @@ def test_one_process_of_this_machine(folder):
 
 # What opens files of this machine alone: it makes them, maps them into memory or locks them.
 LOCAL = {
-    "kbert/atomic.py",  # locks, and bytes on the disk
+    "kbert/io/atomic.py",  # locks, and bytes on the disk
     "kbert/demo/assets.py",  # files of the package
     "kbert/doctor.py",  # /proc, /sys, /dev
-    "kbert/files.py",
+    "kbert/io/paths.py",
     "kbert/checkpoints/pytorch/file.py",  # a memory map of a local copy
     "kbert/data/corpus/spill.py",  # memory maps, in `atomic.stand_in`
     "kbert/distillation/cache/store.py",  # memory maps, refused elsewhere
@@ -251,8 +252,8 @@ LOCAL = {
     "kbert/extraction/write.py",
     "kbert/hub/archive.py",  # the cache folder
     "kbert/hub/snapshot.py",
-    "kbert/registry.py",  # modules
-    "kbert/resumable.py",  # files that grow, refused elsewhere
+    "kbert/core/registry.py",  # modules
+    "kbert/io/outputs.py",  # files that grow, refused elsewhere
     "kbert/serving/exported.py",  # likewise
     "kbert/serving/litert.py",  # in a folder that was made here
     "kbert/serving/onnx_text.py",  # likewise
@@ -285,11 +286,10 @@ def local_uses(source: str) -> list[str]:
 
 
 def test_one_module_knows_schemes():
-    root = pathlib.Path(__file__).parent.parent
     found = {
-        str(path.relative_to(root)): uses
+        str(path.relative_to(ROOT)): uses
         for folder in ("kbert", "pipelines")
-        for path in (root / folder).rglob("*.py")
+        for path in (ROOT / folder).rglob("*.py")
         if (uses := local_uses(path.read_text(encoding="utf-8")))
     }
     assert {name: uses for name, uses in found.items() if name not in LOCAL} == {}
@@ -299,3 +299,15 @@ def test_one_module_knows_schemes():
 def test_a_local_use_would_be_found():
     source = "from pathlib import Path\nimport os\nos.path.exists(open('a').read())"
     assert local_uses(source) == ["open", "os.path.exists", "pathlib"]
+
+
+def test_the_cache_follows_xdg(monkeypatch):
+    monkeypatch.delenv("KBERT_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_folder() == "/somewhere/kbert"
+
+
+def test_kbert_s_own_variable_goes_first(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    monkeypatch.setenv("KBERT_CACHE", "/elsewhere")
+    assert cache_folder() == "/elsewhere"

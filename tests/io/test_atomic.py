@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert import atomic
 from kbert.data import prepare_corpus
 from kbert.data.corpus import records
+from kbert.io import atomic
 
 
 @contextlib.contextmanager
@@ -82,7 +82,7 @@ def test_prepare_leaves_no_half_written_spill(tmp_path, tiny_vocabulary):
 
 HOLD = """
 import sys, time
-from kbert import atomic
+from kbert.io import atomic
 with atomic.refusing_others(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)

@@ -10,7 +10,7 @@ import tokenize
 
 import numpy as np
 
-from kbert.files import Path
+from kbert.io.paths import Path
 
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,

@@ -1,6 +1,6 @@
 import pytest
 
-from kbert.json_file import parse_json, read_json
+from kbert.io.json_file import parse_json, read_json
 
 
 def test_an_object_with_and_without_a_mark(tmp_path):

@@ -16,13 +16,14 @@ import pytest
 import tensorflow as tf
 
 import kbert
-from kbert import atomic, experiments
+from kbert import experiments
 from kbert.conversion import convert
 from kbert.data import prepare_corpus, read_manifest, verify_corpus
 from kbert.data.corpus import chunks, records, shards
 from kbert.distillation.cache.store import Store
 from kbert.extraction import write_features
-from kbert.files import Path, copy_tree
+from kbert.io import atomic
+from kbert.io.paths import Path, copy_tree
 from tests.data.corpus.test_prepare import make_texts
 from tests.harness import randomise, tiny_config, tiny_inputs
 from tests.training.run import fine_tuning_toy, run_toy

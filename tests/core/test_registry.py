@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from kbert import registry
+from kbert.core import registry
 
 
 def test_a_name_belongs_to_one_class_and_a_cell_may_run_twice():

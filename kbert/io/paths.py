@@ -452,3 +452,13 @@ def local_only(path: str | os.PathLike, what: str) -> str:
     if is_remote(path):
         raise ValueError(f"{what} takes a local path. Received: {os.fspath(path)!r}")
     return os.fspath(path)
+
+
+def cache_folder() -> str:
+    """Where kbert keeps what it can make or fetch again.
+
+    Returns:
+        `$KBERT_CACHE`, or `kbert` under `$XDG_CACHE_HOME` (default `~/.cache`).
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.environ.get("KBERT_CACHE") or os.path.join(base, "kbert")

@@ -1,6 +1,6 @@
 """The progress bar says what was done, in a pipe as well as in a terminal."""
 
-from kbert.progress import Progress
+from kbert.io.progress import Progress
 
 
 def test_the_last_line_tells_amount_documents_and_speed(capsys):

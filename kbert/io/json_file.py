@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any
 
-from kbert.files import Path, read_settings
+from kbert.io.paths import Path, read_settings
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -1,0 +1,1 @@
+"""What every room stands on: options, registered names, types. Without TensorFlow and Keras."""
