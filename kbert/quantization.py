@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from kbert.checkpoints import check_finite
 from kbert.core.types import Arrays
+from kbert.io.arrays import check_finite
 from kbert.models.parts import Quantized
 from kbert.pruning.rebuilding import with_part, without_part
 from kbert.serving.stored import to_8_bits

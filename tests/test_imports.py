@@ -34,7 +34,7 @@ ORDER = {
         adapterhub folder peft serving
     """,
     "checkpoints": """
-        checkpoint matching renames safetensors sizes vocabulary
+        checkpoint renames sizes vocabulary
         groups hdf5 keys pytorch
         preset
         bilm huggingface keras_hub
@@ -103,7 +103,7 @@ ORDER = {
     "io": """
         chunks paths progress
         atomic json_file npy
-        outputs
+        arrays outputs
     """,
     "layers": """
         adaptable auxiliary bias fake_quantization fused gather highway ids movement scalar_mix scan

@@ -9,12 +9,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from kbert.checkpoints import check_finite
 from kbert.checkpoints.preset import ADAPTER_FILE, CONFIG_FILE, refuse_other
-from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
 from kbert.core import registry
 from kbert.core.types import Arrays, PathLike
 from kbert.hub import locate
+from kbert.io.arrays import WEIGHTS_FILE, check_finite, read_safetensors, write_model
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 from kbert.models import Decoder, DecoderEncoder

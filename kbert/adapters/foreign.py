@@ -5,10 +5,9 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from kbert.checkpoints.matching import check_finite
-from kbert.checkpoints.safetensors import read_safetensors, serialise
 from kbert.core.types import Arrays, PathLike
 from kbert.io import atomic
+from kbert.io.arrays import check_finite, read_safetensors, serialise
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 

@@ -5,27 +5,20 @@ from kbert.checkpoints.folder import FORMATS, read_checkpoint, write_checkpoint
 from kbert.checkpoints.huggingface.huggingface import write_huggingface
 from kbert.checkpoints.keras_hub.checkpoint import to_keras_hub, write_keras_hub
 from kbert.checkpoints.keys import ignoring
-from kbert.checkpoints.matching import Differences, check_arrays, check_finite
 from kbert.checkpoints.preset import write_preset
 from kbert.checkpoints.pytorch.file import read_pytorch
-from kbert.checkpoints.safetensors import read_safetensors, write_safetensors
 from kbert.checkpoints.vocabulary import extend_vocabulary
 
 __all__ = [
     "FORMATS",
     "Checkpoint",
-    "Differences",
-    "check_arrays",
-    "check_finite",
     "extend_vocabulary",
     "ignoring",
     "read_checkpoint",
     "read_pytorch",
-    "read_safetensors",
     "to_keras_hub",
     "write_checkpoint",
     "write_huggingface",
     "write_keras_hub",
     "write_preset",
-    "write_safetensors",
 ]

@@ -16,7 +16,6 @@ from kbert.checkpoints.huggingface import huggingface, sentence_transformers, we
 from kbert.checkpoints.keras_hub import checkpoint as keras_hub
 from kbert.checkpoints.keras_hub import model_h5
 from kbert.checkpoints.keys import ignoring
-from kbert.checkpoints.matching import check_finite
 from kbert.checkpoints.sizes import check_size
 from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
@@ -24,6 +23,7 @@ from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.core.types import Arrays, PathLike
+from kbert.io.arrays import check_finite
 from kbert.io.paths import Path
 from kbert.tokenizers.protocol import TokenizerLike
 

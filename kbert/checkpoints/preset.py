@@ -10,10 +10,10 @@ from typing import Any, cast
 
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.keys import make_config
-from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, write_model
 from kbert.configs.base import Config
 from kbert.core import registry
 from kbert.core.types import Arrays, PathLike
+from kbert.io.arrays import WEIGHTS_FILE, read_safetensors, write_model
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path, check_folder
 

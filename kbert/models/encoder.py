@@ -12,10 +12,11 @@ import keras
 from keras import ops
 
 from kbert import inference
-from kbert.checkpoints import check_finite, write_checkpoint
+from kbert.checkpoints import write_checkpoint
 from kbert.configs.encoder import EncoderConfig
 from kbert.core import registry
 from kbert.core.types import DType, PathLike, Shape, Tensor, Tensors
+from kbert.io.arrays import check_finite
 from kbert.layers import gather_positions
 from kbert.layers.bias import layer_biases
 from kbert.layers.positions import number_tokens

@@ -7,10 +7,11 @@ from typing import Any, ClassVar, Self
 import keras
 
 from kbert import inference
-from kbert.checkpoints import check_finite, read_checkpoint, write_checkpoint
+from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.configs.base import Config
 from kbert.core.types import DType, PathLike
 from kbert.hub import locate
+from kbert.io.arrays import check_finite
 from kbert.models.adapters.base import described, restore
 from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays

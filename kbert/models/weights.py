@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from absl import logging
 
-from kbert.checkpoints import Differences, check_arrays
 from kbert.core.types import Arrays
+from kbert.io.arrays import Differences, check_arrays
 
 
 def named_weights(model: keras.layers.Layer, prefix: str) -> dict[str, keras.Variable]:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from kbert.checkpoints.safetensors import read_safetensors, serialise
 from kbert.core.in_memory import check_order
 from kbert.core.types import PathLike
 from kbert.io import atomic
+from kbert.io.arrays import read_safetensors, serialise
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 from kbert.search.exact import best_rows, unit, unit_graph

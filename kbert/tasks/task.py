@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from kbert import inference
-from kbert.checkpoints import Checkpoint, check_finite, read_checkpoint, write_checkpoint
+from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from kbert.checkpoints.huggingface.huggingface import ON_ROWS, write_longest_row
 from kbert.core import registry
 from kbert.core.in_memory import has_columns
@@ -22,6 +22,7 @@ from kbert.core.options import Options
 from kbert.core.types import DType, PathLike
 from kbert.data.tables.table import Table
 from kbert.hub import locate
+from kbert.io.arrays import check_finite
 from kbert.layers.fake_quantization import without_fake_quantization
 from kbert.models.adapters.base import described, restore
 from kbert.models.keras_model import KerasEdits

@@ -10,7 +10,7 @@ import kbert
 from kbert import adapters
 from kbert.adapters.adapterhub import reduction_factor
 from kbert.adapters.foreign import CONFIG_FILE, write_folder
-from kbert.checkpoints.safetensors import read_safetensors
+from kbert.io.arrays import read_safetensors
 from kbert.models.adapters.base import weights_of
 from tests.harness import assert_close, randomise, tiny_config, tiny_inputs, to_numpy
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbert.checkpoints import check_arrays, read_safetensors, write_safetensors
+from kbert.io.arrays import check_arrays, read_safetensors, write_safetensors
 
 ARRAYS = {
     "encoder/kernel": np.arange(12, dtype="float32").reshape(3, 4),

@@ -6,14 +6,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from kbert.checkpoints import (
-    read_checkpoint,
-    read_safetensors,
-    write_checkpoint,
-    write_preset,
-    write_safetensors,
-)
+from kbert.checkpoints import read_checkpoint, write_checkpoint, write_preset
 from kbert.checkpoints.preset import check_target
+from kbert.io.arrays import read_safetensors, write_safetensors
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
 from tests.harness import assert_close, tiny_config, to_numpy

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from kbert import conversion
-from kbert.checkpoints import read_checkpoint, write_checkpoint, write_preset, write_safetensors
+from kbert.checkpoints import read_checkpoint, write_checkpoint, write_preset
 from kbert.conversion import check, convert
 from kbert.heads import SpanBoundaryHead
+from kbert.io.arrays import write_safetensors
 from kbert.models import Encoder, family
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import get_arrays
@@ -65,7 +66,7 @@ def test_the_report(preset, tmp_path):
 def test_what_holds_no_weight_is_listed(tmp_path):
     folder = save_encoder(tmp_path / "preset")
     convert(folder, tmp_path / "hub", format="huggingface")
-    from kbert.checkpoints import read_safetensors
+    from kbert.io.arrays import read_safetensors
 
     arrays = read_safetensors(tmp_path / "hub/model.safetensors")
     arrays["bert.embeddings.position_ids"] = np.arange(24)[None]

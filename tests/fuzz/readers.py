@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 import kbert
-from kbert.checkpoints import read_checkpoint, read_safetensors, write_safetensors
+from kbert.checkpoints import read_checkpoint
 from kbert.data import readers
 from kbert.data.corpus.manifest import verify_corpus
 from kbert.hub.archive import unpacked
+from kbert.io.arrays import read_safetensors, write_safetensors
 from kbert.service import json_rows
 from kbert.service.errors import Refused
 from kbert.service.loaded import Spec

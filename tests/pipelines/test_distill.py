@@ -10,8 +10,9 @@ from absl import flags
 from absl.testing import flagsaver
 
 import kbert
-from kbert.checkpoints import read_checkpoint, read_safetensors
+from kbert.checkpoints import read_checkpoint
 from kbert.experiments import Settings
+from kbert.io.arrays import read_safetensors
 from pipelines import distill
 from pipelines.distill_flags import TASK_FLAGS, TERMS, TEXT_FLAGS, student_arguments
 from tests.killing import copied_at, ends_before, signalled

@@ -17,12 +17,12 @@ from kbert.checkpoints.bilm.names import places
 from kbert.checkpoints.bilm.options import read_options, write_options
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.hdf5 import open_datasets
-from kbert.checkpoints.matching import check_arrays
 from kbert.checkpoints.preset import CONFIG_FILE, refuse_other
 from kbert.checkpoints.sizes import check_size
 from kbert.configs.elmo import ElmoConfig
 from kbert.core.types import Arrays, PathLike
 from kbert.io import atomic
+from kbert.io.arrays import check_arrays
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 

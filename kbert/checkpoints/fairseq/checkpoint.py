@@ -16,8 +16,8 @@ from kbert.checkpoints.checkpoint import Checkpoint, default_labels
 from kbert.checkpoints.huggingface.huggingface import import_model
 from kbert.checkpoints.pytorch.file import open_pytorch
 from kbert.checkpoints.pytorch.pickles import Record
-from kbert.checkpoints.safetensors import widened
 from kbert.core.types import Arrays
+from kbert.io.arrays import widened
 from kbert.io.paths import Path
 
 MODEL_FILE = "model.pt"

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from kbert.checkpoints.hdf5 import open_datasets
-from kbert.checkpoints.safetensors import widened
+from kbert.io.arrays import widened
 from kbert.io.paths import Path
 
 _KERNELS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -19,9 +19,9 @@ from absl import logging
 
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.huggingface.weights import read_weights
-from kbert.checkpoints.safetensors import WEIGHTS_FILE, write_safetensors
 from kbert.core.types import Arrays
 from kbert.io import atomic
+from kbert.io.arrays import WEIGHTS_FILE, write_safetensors
 from kbert.io.json_file import parse_json, read_json
 from kbert.io.paths import Path, read_settings
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, serialise
 from kbert.core.types import Arrays, PathLike
 from kbert.io import atomic
+from kbert.io.arrays import WEIGHTS_FILE, read_safetensors, serialise
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 

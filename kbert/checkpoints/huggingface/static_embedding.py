@@ -24,10 +24,10 @@ from kbert.checkpoints.huggingface.sentence_transformers import (
     read_modules,
     write_prompts,
 )
-from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors, serialise
 from kbert.configs.static import StaticConfig
 from kbert.core.types import Arrays, PathLike
 from kbert.io import atomic
+from kbert.io.arrays import WEIGHTS_FILE, read_safetensors, serialise
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 from kbert.tokenizers.loading import load_tokenizer

@@ -8,7 +8,7 @@ import numpy as np
 from kbert.checkpoints.huggingface.foreign import read_flax, read_tensorflow
 from kbert.checkpoints.huggingface.shards import INDEX_FILE, read_shards
 from kbert.checkpoints.pytorch.file import read_pytorch
-from kbert.checkpoints.safetensors import WEIGHTS_FILE, read_safetensors
+from kbert.io.arrays import WEIGHTS_FILE, read_safetensors
 from kbert.io.paths import Path
 
 

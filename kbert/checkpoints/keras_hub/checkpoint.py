@@ -30,13 +30,12 @@ from kbert.checkpoints.hdf5 import open_datasets
 from kbert.checkpoints.keras_hub.names import BACKBONES, Backbone, choose
 from kbert.checkpoints.keras_hub.tokenizer import write_tokenizer
 from kbert.checkpoints.keys import check_keys, make_config
-from kbert.checkpoints.matching import check_arrays
 from kbert.checkpoints.renames import read_arrays, write_arrays
-from kbert.checkpoints.safetensors import WEIGHTS_FILE
 from kbert.checkpoints.sizes import fewest_numbers
 from kbert.configs.encoder import EncoderConfig
 from kbert.core.types import Arrays, PathLike
 from kbert.io import atomic
+from kbert.io.arrays import WEIGHTS_FILE, check_arrays
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path, local_only
 from kbert.tokenizers.protocol import TokenizerLike

@@ -19,9 +19,9 @@ import ml_dtypes
 import numpy as np
 
 from kbert.checkpoints.pytorch.pickles import Pickle, Record, Tensor, read_pickle, shown
-from kbert.checkpoints.safetensors import widened
 from kbert.checkpoints.sizes import check_ratio
 from kbert.core.types import PathLike
+from kbert.io.arrays import widened
 from kbert.io.paths import Path, local_copy
 
 _ZIP, _LOCAL_HEADER = b"PK\x03\x04", 30

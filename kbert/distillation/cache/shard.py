@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from kbert.checkpoints.safetensors import open_safetensors, write_safetensors
 from kbert.distillation.cache.keys import KEY_BYTES
 from kbert.distillation.cache.layout import Layout
+from kbert.io.arrays import open_safetensors, write_safetensors
 
 SUFFIX = ".safetensors"
 _INDEX = ("keys", "sizes")

@@ -12,10 +12,11 @@ import numpy as np
 from keras import ops
 
 from kbert import inference
-from kbert.checkpoints import check_finite, read_checkpoint, write_checkpoint
+from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.configs.elmo import ElmoConfig
 from kbert.core.types import DType, PathLike, Shape, Tensor
 from kbert.hub import locate
+from kbert.io.arrays import check_finite
 from kbert.io.paths import exists
 from kbert.layers import BidirectionalLSTM, CharacterCNN, ScalarMix, WordSoftmax
 from kbert.models.elmo.embedding import Embedder

@@ -16,14 +16,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from kbert.checkpoints import (
-    check_arrays,
-    check_finite,
-    read_safetensors,
-    write_safetensors,
-)
 from kbert.core.types import PathLike
 from kbert.io import atomic
+from kbert.io.arrays import check_arrays, check_finite, read_safetensors, write_safetensors
 from kbert.io.paths import Path
 from kbert.training.step.mixin import TrainStep
 

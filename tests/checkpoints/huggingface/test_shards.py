@@ -3,8 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from kbert.checkpoints import read_checkpoint, read_safetensors, write_safetensors
+from kbert.checkpoints import read_checkpoint
 from kbert.checkpoints.huggingface.shards import INDEX_FILE, read_shards
+from kbert.io.arrays import read_safetensors, write_safetensors
 from kbert.models import Encoder
 from tests.harness import randomise, tiny_config
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.checkpoints.safetensors import read_safetensors, write_safetensors
 from kbert.configs import StaticConfig
+from kbert.io.arrays import read_safetensors, write_safetensors
 from kbert.tasks import TextEmbedder
 
 PIECES = ["[PAD]", "[UNK]", "a", "fox", "##es", "dog", "é", "中"]

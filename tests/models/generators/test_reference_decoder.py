@@ -10,9 +10,10 @@ import pytest
 from keras import ops
 
 from kbert import family
-from kbert.checkpoints import read_checkpoint, read_safetensors
+from kbert.checkpoints import read_checkpoint
 from kbert.checkpoints.huggingface.huggingface import import_model
 from kbert.decoding import Greedy, decode
+from kbert.io.arrays import read_safetensors
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import get_arrays, named_weights, set_arrays
 from tests.harness import SIGMA, assert_close, assert_gradients_close, randomise, to_numpy
