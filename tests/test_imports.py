@@ -28,6 +28,7 @@ RANKS = {
 ORDER = {
     "core": """
         in_memory options registry types
+        contexts
     """,
     "adapters": """
         foreign
@@ -106,7 +107,7 @@ ORDER = {
         arrays outputs
     """,
     "layers": """
-        adaptable auxiliary bias fake_quantization fused gather highway ids movement scalar_mix scan
+        adaptable bias fake_quantization fused gather highway ids movement scalar_mix scan
             word_softmax
         activations dropout positions recompute token_embeddings
         character_cnn dense normalization recurrence

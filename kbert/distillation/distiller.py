@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from kbert.core.contexts import auxiliary_losses
 from kbert.core.types import Pair, PathLike, Tensor, Tensors
 from kbert.data.tables.rows import Rows
 from kbert.distillation.cache import CacheSize, TeacherCache
@@ -20,7 +21,6 @@ from kbert.distillation.reading import Reading, read, without_gradient
 from kbert.distillation.terms import OwnLoss, Term, agreements
 from kbert.distillation.transfer import rate_scales
 from kbert.layers import Dense
-from kbert.layers.auxiliary import auxiliary_losses
 from kbert.models.keras_model import KerasEdits
 from kbert.tasks import EncoderTask, FineTuningTask
 from kbert.tokenizers.protocol import TokenizerLike

@@ -6,51 +6,17 @@ alone: its inputs and the values of its variables, the counters of dropout among
 it draws the same masks, and the counters move once.
 """
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import keras
 
+from kbert.core.contexts import recomputed_layers
 from kbert.core.types import Tensor
 from kbert.layers.adaptable import choosing_as_now
 
 # Of tensors: what the layer gives, tensors in a tuple or alone, and new values of its variables.
 _Function: TypeAlias = Callable[..., tuple[Any, list[Tensor]]]
-# Names of the layers that were run; None outside of `recomputation`.
-_RUN: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("recomputed", default=None)
-
-
-@contextlib.contextmanager
-def recomputation(active: bool = True) -> Iterator[list[str]]:
-    """In this context layers that are run by `run_layer` in training are computed twice.
-
-    It is about where the forward part is computed or traced; the backward part may come later.
-
-    Args:
-        active: False changes nothing.
-
-    Yields:
-        A list, to which the names of these layers are added.
-
-    Example:
-        >>> from keras import ops
-        >>> from kbert.layers import Dropout
-        >>> with recomputation() as run:
-        ...     x = run_layer(Dropout(0.1, name="dropout"), ops.ones((2, 3)), training=True)
-        >>> run
-        ['dropout']
-    """
-    run: list[str] = []
-    if not active:
-        yield run
-        return
-    token = _RUN.set(run)
-    try:
-        yield run
-    finally:
-        _RUN.reset(token)
 
 
 def run_layer(
@@ -84,7 +50,7 @@ def run_layer(
         >>> run_layer(Dropout(0.1), ops.ones((2, 3))).shape[-1]
         3
     """
-    run = _RUN.get()
+    run = recomputed_layers()
     if run is None or not training:
         return _firsts(layer(*inputs, training=training, **options), first_only)
     run.append(layer.name)
@@ -124,7 +90,7 @@ def as_stored(variables: Sequence[keras.Variable]) -> list[Tensor]:
 
 def note_recomputed(names: Iterable[str]) -> None:
     """Adds to the list of `recomputation` layers that are computed again in any case."""
-    run = _RUN.get()
+    run = recomputed_layers()
     if run is not None:
         run.extend(names)
 

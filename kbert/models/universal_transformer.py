@@ -12,9 +12,9 @@ import keras
 from keras import ops
 
 from kbert.configs.universal_transformer import UniversalTransformerConfig
+from kbert.core.contexts import add_auxiliary_loss
 from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import Dense, gather_positions
-from kbert.layers.auxiliary import add_auxiliary_loss
 from kbert.layers.positions import sinusoids
 from kbert.layers.recompute import run_layer
 from kbert.models.blocks import embeddings_of

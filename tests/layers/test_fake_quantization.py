@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from kbert.core.contexts import recomputation
 from kbert.layers import Dense
 from kbert.layers.fake_quantization import (
     DECAY,
@@ -12,7 +13,7 @@ from kbert.layers.fake_quantization import (
     fake_quantize,
     without_fake_quantization,
 )
-from kbert.layers.recompute import recomputation, run_layer
+from kbert.layers.recompute import run_layer
 from tests.harness import assert_close, layer_gradients, randomise, to_numpy
 
 RNG = np.random.default_rng(0)

@@ -10,6 +10,7 @@ from keras import ops
 
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.core.contexts import recomputation
 from kbert.layers import (
     Block,
     CrossAttention,
@@ -20,7 +21,7 @@ from kbert.layers import (
     SelfAttention,
     fused,
 )
-from kbert.layers.recompute import recomputation, run_layer
+from kbert.layers.recompute import run_layer
 from kbert.models import Decoder, Encoder, Seq2Seq
 from tests.harness import (
     KINDS,

@@ -7,7 +7,7 @@ from keras import ops
 
 import kbert
 from kbert.configs import UniversalTransformerConfig
-from kbert.layers.auxiliary import auxiliary_losses
+from kbert.core.contexts import auxiliary_losses
 from kbert.layers.positions import sinusoids
 from kbert.models import Encoder, UniversalTransformer, describe
 from tests.harness import assert_close, randomise, tiny_inputs, to_numpy

@@ -12,9 +12,8 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from kbert.core.contexts import auxiliary_losses, recomputation
 from kbert.core.types import MaybeNone, Pair, PathLike, Tensor, Tensors
-from kbert.layers.auxiliary import auxiliary_losses
-from kbert.layers.recompute import recomputation
 from kbert.training.step.keras_arguments import check_callbacks, check_compile
 from kbert.training.step.loss_scale import LossScale
 from kbert.training.step.ratios import DataPosition, Ratios, divide

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 import kbert
-from kbert.layers.recompute import recomputation
+from kbert.core.contexts import recomputation
 from kbert.models import Encoder, adapters
 from kbert.models.adapters.base import base_weights, slot, weights_of
 from tests.harness import (

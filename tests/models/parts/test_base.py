@@ -124,7 +124,7 @@ def test_it_computes_with_its_options_and_learns():
 @pytest.mark.jax_slow
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="training runs on the other two")
 def test_what_is_shared_has_its_gradient_where_layers_are_recomputed():
-    from kbert.layers.recompute import recomputation
+    from kbert.core.contexts import recomputation
 
     encoder = Encoder(config_of())
     randomise(encoder)

@@ -13,8 +13,8 @@ from keras import ops
 from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.checkpoints.huggingface.huggingface import import_model
 from kbert.configs import ReformerConfig
+from kbert.core.contexts import recomputation
 from kbert.heads import MaskedLMHead, SpanHead
-from kbert.layers.recompute import recomputation
 from kbert.models import Encoder, Reformer, describe
 from kbert.models.reformer.attention import LocalAttention, LSHAttention, _order
 from kbert.models.weights import get_arrays, named_weights, set_arrays
