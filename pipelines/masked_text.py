@@ -1,7 +1,6 @@
 """`kbert-pretrain` for encoders: masked words, and sentence objectives."""
 
 import functools
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from kbert.core import registry
 from kbert.core.options import Options
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES
 from kbert.data.pretraining.settings import MaskingSettings
+from kbert.io import fingerprints
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path, is_file
 from kbert.recipes import SENTENCE_OBJECTIVES
@@ -76,7 +76,7 @@ class MaskedText(ShardsObjective):
 
     def data(self) -> dict:
         """The shards, and the phrases that are masked."""
-        checksums = [path and zlib.crc32(Path(path).read_bytes()) for path in self._lexicons()]
+        checksums = [path and fingerprints.crc32_of_files(Path(path)) for path in self._lexicons()]
         phrases = checksums if len(checksums) > 1 else checksums[0]
         return {**super().data(), "phrases_checksum": phrases}
 

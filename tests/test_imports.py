@@ -103,7 +103,8 @@ ORDER = {
     """,
     "io": """
         chunks paths progress
-        atomic json_file npy
+        fingerprints json_file npy
+        atomic
         arrays outputs
     """,
     "layers": """

@@ -1,9 +1,8 @@
 """Folders of adapters: `adapter.json` and the few weights, beside the preset they belong to."""
 
-import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -13,6 +12,7 @@ from kbert.checkpoints.preset import ADAPTER_FILE, CONFIG_FILE, refuse_other
 from kbert.core import registry
 from kbert.core.types import Arrays, PathLike
 from kbert.hub import locate
+from kbert.io import fingerprints
 from kbert.io.arrays import WEIGHTS_FILE, check_finite, read_safetensors, write_model
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
@@ -183,7 +183,10 @@ def checksum(encoder: Any, adapter: Adapter, input_rows: int = 0) -> str:
     The pooler apart where the adapter has trained it: the folder holds it whole; and a decoder's
     last rows of the token table, which are of `input_rows` tokens that are drawn for a task.
     """
-    found = hashlib.blake2b(digest_size=16)
+    return fingerprints.blake2b(_base_weights(encoder, adapter, input_rows))
+
+
+def _base_weights(encoder: Any, adapter: Adapter, input_rows: int) -> Iterator[fingerprints.Part]:
     own = {id(weight) for weight in base_weights(encoder)}
     if adapter.pooler:
         own -= {id(weight) for weight in encoder.pooler.weights}
@@ -193,9 +196,8 @@ def checksum(encoder: Any, adapter: Adapter, input_rows: int = 0) -> str:
         array = np.ascontiguousarray(keras.ops.convert_to_numpy(weight.value), "float32")
         if input_rows and len(array) == encoder.config.vocabulary_size:  # the bias of logits too
             array = array[:-input_rows]
-        found.update(f"{place} {array.shape}\n".encode())
-        found.update(array.data)
-    return found.hexdigest()
+        yield f"{place} {array.shape}\n"
+        yield array
 
 
 def _heads(task: Any) -> dict[str, keras.layers.Layer]:

@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from kbert.core.types import PathLike
 from kbert.data import Table
 from kbert.experiments.evaluation import answer_lines
 from kbert.experiments.records import Record, Records
+from kbert.io import fingerprints, npy
 from kbert.io.chunks import chunks
 from kbert.io.outputs import GrowingFiles, differences, read_note, write_note
 from kbert.io.paths import Path
@@ -31,7 +31,6 @@ from kbert.tasks import Columns, Task, WindowOptions
 
 # Most records in memory at once, and answers that a kill may cost.
 CHUNK = 1024
-HEADER = 128  # bytes before the vectors of a file of NumPy's
 _LATER = "tokenizer"  # what state files of before 1.0.0 do not say
 _UNFINISHED = b"kbert: vectors that are still being computed\n"  # no such header
 
@@ -200,20 +199,17 @@ class VectorFile(AnswerFile):
             if self.records:  # what was finished may go on, as standard input does
                 self._write_header(_UNFINISHED)
             else:
-                self._file.append(_UNFINISHED.ljust(HEADER, b"\0"))
+                self._file.append(_UNFINISHED.ljust(npy.HEADER_BYTES, b"\0"))
             yield
 
     def finish(self) -> None:
         shape = (self.records, self._width)
-        text = str({"descr": "<f4", "fortran_order": False, "shape": shape}).encode()
-        # Version 1.0 of the format: the length of the text, which ends in a line break.
-        magic = b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little")
-        self._write_header((magic + text).ljust(HEADER - 1) + b"\n")
+        self._write_header(npy.header(np.dtype("<f4"), shape))
         super().finish()
 
     def _write_header(self, content: bytes) -> None:
         with self.path.open("r+b") as file:
-            file.write(content.ljust(HEADER, b"\0"))
+            file.write(content.ljust(npy.HEADER_BYTES, b"\0"))
             file.flush()
             os.fsync(file.fileno())
 
@@ -222,7 +218,7 @@ class VectorFile(AnswerFile):
         return vectors.tobytes()
 
     def _size(self) -> int:
-        return HEADER + 4 * self.records * self._width if self.records else 0
+        return npy.HEADER_BYTES + 4 * self.records * self._width if self.records else 0
 
 
 def answer_records(
@@ -289,10 +285,9 @@ def model_checksum(task: Task) -> str:
     if isinstance(getattr(task, "chosen", None), WindowOptions):
         # By its former name: half-written answers of the version before resume.
         settings["stride"] = settings.pop("doc_stride")
-    checksum = zlib.crc32(json.dumps(settings, sort_keys=True, default=str).encode())
-    for weight in task.weights:
-        checksum = zlib.crc32(np.ascontiguousarray(weight.numpy()).view(np.uint8), checksum)
-    return f"{checksum:08x}"
+    text = json.dumps(settings, sort_keys=True, default=str)
+    weights = (weight.numpy() for weight in task.weights)
+    return f"{fingerprints.crc32(itertools.chain([text], weights)):08x}"
 
 
 def answer_chunk(
@@ -306,9 +301,8 @@ def answer_chunk(
 
 def checksum_of(records: Iterable[Record], checksum: int = 0) -> int:
     """Of the values of records, and of those before them."""
-    for _, record in records:
-        checksum = zlib.crc32(json.dumps(record, sort_keys=True).encode(), checksum)
-    return checksum
+    texts = (json.dumps(record, sort_keys=True) for _, record in records)
+    return fingerprints.crc32(texts, checksum)
 
 
 @dataclasses.dataclass(frozen=True)

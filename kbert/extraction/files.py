@@ -12,11 +12,10 @@ import tensorflow as tf
 
 from kbert.core.types import PathLike
 from kbert.io import atomic
-from kbert.io.npy import read_npy
+from kbert.io.npy import HEADER_BYTES, header, read_npy
 from kbert.io.outputs import GrowingFiles
 from kbert.io.paths import local_only
 
-_HEADER = 128  # bytes of a .npy file before its numbers
 _PART = ".part"
 
 
@@ -72,7 +71,7 @@ class ArrayFile(Format):
         super().open(sizes)
         if sizes is None:
             for file in self.files:
-                file.write(bytes(_HEADER))
+                file.write(bytes(HEADER_BYTES))
 
     def encode(self, rows: Any) -> list[bytes]:
         if not self.ragged:
@@ -87,13 +86,13 @@ class ArrayFile(Format):
         for file, path, shape in zip(self.files, self.paths, shapes, strict=False):
             with atomic.naming(path):
                 file.seek(0)
-                file.write(_header(*shape))
+                file.write(header(*shape))
                 file.flush()
         super().finish(count)
 
     def _vectors(self) -> int:
         """How many are in the file."""
-        return (self.sizes()[0] - _HEADER) // (self.width * self.dtype.itemsize)
+        return (self.sizes()[0] - HEADER_BYTES) // (self.width * self.dtype.itemsize)
 
 
 class RecordFile(Format):
@@ -113,13 +112,6 @@ class RecordFile(Format):
 
 
 FORMATS = {".npy": ArrayFile, ".tfrecord": RecordFile}
-
-
-def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    """A .npy header (format 1.0) of a fixed length."""
-    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': {shape}, }}"
-    body = text.ljust(_HEADER - 11).encode() + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
 
 
 def _example(vectors: np.ndarray) -> bytes:

@@ -7,7 +7,6 @@ are too.
 Shapes: `N` texts, `T` tokens of a text, `D` width of the features.
 """
 
-import hashlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +23,7 @@ from kbert.extraction.extract import report_cut
 from kbert.extraction.extractor import Extractor
 from kbert.extraction.files import FORMATS, Format
 from kbert.extraction.inputs import as_inputs
-from kbert.io import atomic
+from kbert.io import atomic, fingerprints
 from kbert.io.chunks import chunks
 from kbert.io.outputs import differences, read_note, write_note
 from kbert.io.paths import local_only
@@ -183,11 +182,8 @@ def _source_texts(opened: list, unit: str) -> Iterator[str]:
 
 def _checksum(encoder: keras.Model) -> str:
     """A checksum of the weights: a file must not be half of one model and half of another."""
-    digest = hashlib.blake2b(digest_size=16)
-    for weight in encoder.weights:
-        digest.update(weight.path.encode())
-        digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
-    return digest.hexdigest()
+    named = ((weight.path, weight.numpy()) for weight in encoder.weights)
+    return fingerprints.blake2b(itertools.chain.from_iterable(named))
 
 
 def _progress(texts: Any, opened: list, verbose: str | int) -> Progress:

@@ -1,13 +1,12 @@
 """Published files by their address: fetched once, and compared with their SHA-256."""
 
-import hashlib
 import http.client
 import os
 import urllib.parse
 import urllib.request
 
 from kbert.hub import archive
-from kbert.io import atomic
+from kbert.io import atomic, fingerprints
 from kbert.io.paths import Path, cache_folder
 
 _SECONDS = 30  # without a byte
@@ -79,7 +78,7 @@ def _read(url: str, path: Path) -> bytes:
 
 
 def _check(content: bytes, sha256: str, what: str | os.PathLike) -> None:
-    found = hashlib.sha256(content).hexdigest()
+    found = fingerprints.sha256(content)
     if found != sha256:
         raise ValueError(
             f"The file's SHA-256 must be {sha256}: another version, or damaged on its way. "

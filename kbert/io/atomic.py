@@ -8,7 +8,6 @@ TensorFlow's, such as `hdfs://`, show a file while it grows.
 import contextlib
 import errno
 import fcntl
-import hashlib
 import io
 import os
 import socket
@@ -18,6 +17,7 @@ from typing import IO, Any, BinaryIO
 import tensorflow as tf
 from absl import logging
 
+from kbert.io import fingerprints
 from kbert.io.paths import Path, cache_folder, is_remote
 
 _MARK = ".writing-"
@@ -121,7 +121,7 @@ def stand_in(folder: str) -> str:
     """
     if not is_remote(folder):
         return folder
-    name = hashlib.sha256(folder.rstrip("/").encode()).hexdigest()[:16]
+    name = fingerprints.sha256(folder.rstrip("/"))[:16]
     return os.path.join(cache_folder(), "remote", name)
 
 

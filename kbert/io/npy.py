@@ -1,7 +1,8 @@
-"""Arrays in NumPy's own files: what a header declares is compared with the file before it is read.
+"""Arrays in NumPy's own files.
 
-NumPy takes memory for what a header declares, and reads a damaged one with Python's tokenizer,
-whose errors are of many kinds.
+A file that grows has a header of a fixed length, which is written at its end. Of a file that is
+read the size is compared with what its header declares: NumPy would take memory for it, and reads a
+damaged header with Python's tokenizer, whose errors are of many kinds.
 """
 
 import math
@@ -12,6 +13,8 @@ import numpy as np
 
 from kbert.io.paths import Path
 
+# Bytes of `header`, a multiple of 64 as NumPy has it: enough for any shape that grows.
+HEADER_BYTES = 128
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -60,3 +63,21 @@ def read_npy(path: str | os.PathLike, *, mapped: bool = False) -> np.ndarray:
             return np.load(path, mmap_mode="r")
         file.seek(0)
         return np.load(file)
+
+
+def header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """The header of a `.npy` file, `HEADER_BYTES` long whatever the shape (format 1.0).
+
+    Args:
+        dtype: of the numbers behind it, in row-major order.
+        shape: of the array.
+
+    Example:
+        >>> import io
+        >>> array = np.arange(6.0).reshape(2, 3)
+        >>> np.load(io.BytesIO(header(array.dtype, array.shape) + array.tobytes())).shape
+        (2, 3)
+    """
+    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': {shape}, }}"
+    body = text.ljust(HEADER_BYTES - 11).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body

@@ -5,7 +5,6 @@ Shapes: Q queries, D width, N vectors, M of them, K found.
 
 import json
 import os
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ import tensorflow as tf
 
 from kbert.core.in_memory import check_order
 from kbert.core.types import PathLike
-from kbert.io import atomic
+from kbert.io import atomic, fingerprints
 from kbert.io.arrays import read_safetensors, serialise
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
@@ -256,7 +255,7 @@ class Index:
             "count": len(self),
             "width": self.width,
             "ids": self._ids,
-            _CHECKSUM: zlib.crc32(vectors),
+            _CHECKSUM: fingerprints.crc32([vectors]),
         }
         # index.json last: readers look for it first.
         atomic.write_together(
@@ -302,7 +301,7 @@ class Index:
                 f"Received: {found} in {source}"
             )
         # The vectors of another index of this size would answer with these ids.
-        if _CHECKSUM in content and content[_CHECKSUM] != zlib.crc32(np.ascontiguousarray(vectors)):
+        if _CHECKSUM in content and content[_CHECKSUM] != fingerprints.crc32([vectors]):
             raise ValueError(
                 f"{VECTORS_FILE} must be the one that was written with {INDEX_FILE}. "
                 f"Received: another checksum than {content[_CHECKSUM]!r} in {source}"

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import os
 import weakref
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from kbert.checkpoints.keys import make_config
 from kbert.core import registry
 from kbert.core.types import PathLike
 from kbert.graphs import graph
+from kbert.io import fingerprints
 from kbert.io.paths import Path
 from kbert.layers.fake_quantization import without_fake_quantization
 from kbert.serving.exported import (
@@ -266,13 +266,8 @@ class ExportedTask:
     @property
     def checksum(self) -> str:
         """Of all files in the folder."""
-        checksum = 0
-        for path in sorted(self._folder.rglob("*")):
-            if path.is_file():
-                with path.open("rb") as file:
-                    while block := file.read(_BLOCK):
-                        checksum = zlib.crc32(block, checksum)
-        return f"{checksum:08x}"
+        files = (path for path in sorted(self._folder.rglob("*")) if path.is_file())
+        return f"{fingerprints.crc32_of_files(*files):08x}"
 
     def predict(self, data: Any, **options: Any) -> Any:
         """The answers for texts, or what else the task takes; see its `predict`.

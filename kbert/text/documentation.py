@@ -19,7 +19,7 @@ from typing import Any
 
 from absl import logging
 
-from kbert.io import atomic
+from kbert.io import atomic, fingerprints
 from kbert.io.paths import cache_folder
 from kbert.io.progress import Progress
 from kbert.text import files
@@ -50,11 +50,10 @@ class Documentation(files.TextFile):
                 "docs:NAME needs a package or module written in Python, of the standard library or "
                 f"installed. Received: {package!r}"
             )
-        checksum = hashlib.sha256(repr((_EXTRACTION, package)).encode())
-        for name, path in modules:
-            checksum.update(f"{name} {os.path.getsize(path)}\n".encode())
+        sizes = (f"{name} {os.path.getsize(path)}\n" for name, path in modules)
+        checksum = fingerprints.sha256("".join([repr((_EXTRACTION, package)), *sizes]))
         folder = cache_folder()
-        path = os.path.join(folder, f"documentation-{checksum.hexdigest()[:16]}.txt")
+        path = os.path.join(folder, f"documentation-{checksum[:16]}.txt")
         if not os.path.exists(path):
             os.makedirs(folder, exist_ok=True)
             _extract(modules, path)

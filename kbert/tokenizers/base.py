@@ -2,7 +2,6 @@
 
 import abc
 import functools
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import tensorflow as tf
 
 from kbert.core.types import MaybeNone
 from kbert.graphs import on_cpu
-from kbert.io import atomic
+from kbert.io import atomic, fingerprints
 from kbert.io.paths import Path
 from kbert.tokenizers.batching import call_with_batch
 from kbert.tokenizers.offsets import bytes_to_characters, word_numbers
@@ -107,7 +106,7 @@ class Tokenizer(Serializable):
     @functools.cached_property
     def checksum(self) -> str:
         """SHA-256 of what decides the ids, in hexadecimal. For WordPiece: of the vocabulary."""
-        return hashlib.sha256("\n".join(self.vocabulary).encode()).hexdigest()
+        return fingerprints.sha256("\n".join(self.vocabulary))
 
     def token_to_id(self, token: str) -> int:
         """The id of a piece. Raises ValueError where the vocabulary lacks it."""

@@ -1,7 +1,6 @@
 """What every tokenizer can do, with a vocabulary or without: be rebuilt from its settings."""
 
 import abc
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import Any, Self
 import tensorflow as tf
 
 from kbert.core.types import PathLike
-from kbert.io import atomic
+from kbert.io import atomic, fingerprints
 from kbert.io.paths import Path
 
 # The constructors' arguments that are kept in files of their own.
@@ -64,7 +63,7 @@ class Serializable(abc.ABC):
     @cached_property
     def checksum(self) -> str:
         """SHA-256 of the constructor's arguments, in hexadecimal."""
-        return hashlib.sha256(json.dumps(self.get_config(), sort_keys=True).encode()).hexdigest()
+        return fingerprints.sha256_of_json(self.get_config())
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:

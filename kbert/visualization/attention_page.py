@@ -4,7 +4,6 @@ Shapes: L layers, N heads, T rows, S columns.
 """
 
 import base64
-import hashlib
 import html
 import json
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kbert.core.types import PathLike
+from kbert.io import fingerprints
 from kbert.visualization.attention_reading import Weights, index_of
 
 # Style and script are in attention_page.css and .js, next to this file; they fetch nothing.
@@ -146,7 +146,7 @@ def _fragment(data: dict[str, Any]) -> str:
     text = json.dumps(data)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    key = fingerprints.sha256(text)[:16]
     return _TEMPLATE.format(key=key, data=text, style=page_file("css"), script=page_file("js"))
 
 

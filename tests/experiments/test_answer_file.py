@@ -17,6 +17,7 @@ from kbert.experiments import (
     model_checksum,
 )
 from kbert.experiments import answer_file as module
+from kbert.io import npy
 from kbert.tasks import Columns
 from kbert.tasks.task import NoAnswerOptions
 
@@ -228,7 +229,7 @@ def test_vectors_are_whole_or_unreadable(source, tmp_path):
     embed(source, whole)
     vectors = np.load(whole, mmap_mode="r")
     assert (vectors.dtype, vectors.tolist()) == (np.float32, [[n, -n] for n in range(45)])
-    assert whole.stat().st_size == module.HEADER + vectors.nbytes
+    assert whole.stat().st_size == npy.HEADER_BYTES + vectors.nbytes
     with pytest.raises(KeyboardInterrupt):
         embed(source, broken, Vectors(dies_after=2))
     with broken.open("ab") as file:
@@ -269,7 +270,7 @@ def test_vectors_that_none_is_of_leave_nothing(source, tmp_path):
         embed(source, path, Vectors(dies_after=0), prompt="query")
     assert sorted(x.name for x in tmp_path.iterdir()) == [source.name]
     # Killed there, the header is.
-    path.write_bytes(module._UNFINISHED.ljust(module.HEADER, b"\0"))
+    path.write_bytes(module._UNFINISHED.ljust(npy.HEADER_BYTES, b"\0"))
     state = {"records": 0, "checksum": 0, "finished": False, "model": "m", "prompt": "query"}
     (tmp_path / "a.npy.state.json").write_text(json.dumps(state))
     embed(source, path, prompt=None)

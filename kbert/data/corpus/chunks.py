@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kbert.data.corpus import spill
+from kbert.io import fingerprints
 from kbert.io.paths import exists
 from kbert.text.sentences import split_sentences
 from kbert.text.source import Source
@@ -37,10 +38,7 @@ class Chunk(NamedTuple):
         A spill of that name, found by a restart, is therefore the right one, whatever happened to
         the order of the sources, and even if some of them have changed meanwhile.
         """
-        digest = hashlib.blake2b(settings.encode(), digest_size=16)
-        digest.update(self.lengths.tobytes())
-        digest.update(self.text)
-        return f"chunk-{digest.hexdigest()}.spill"
+        return f"chunk-{fingerprints.blake2b([settings, self.lengths, self.text])}.spill"
 
 
 def chunks(sources: list[Source]) -> Iterator[Chunk]:

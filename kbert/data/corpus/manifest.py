@@ -1,8 +1,6 @@
 """`manifest.json` of a prepared corpus: what the folder holds, and whether it is still whole."""
 
 import dataclasses
-import hashlib
-import json
 import os
 import typing
 from collections.abc import Iterable
@@ -12,6 +10,7 @@ import tensorflow as tf
 
 from kbert.core.types import PathLike
 from kbert.data.corpus import records
+from kbert.io import fingerprints
 from kbert.io.npy import read_npy
 from kbert.io.outputs import read_note, write_note
 from kbert.io.paths import Path, exists
@@ -164,7 +163,7 @@ class Manifest:
     @property
     def checksum(self) -> str:
         """Of all that it says, wherever the folder lies."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+        return fingerprints.sha256_of_json(self.to_dict())
 
     def to_dict(self) -> dict:
         """What `manifest.json` holds."""

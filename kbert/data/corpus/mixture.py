@@ -1,7 +1,6 @@
 """Several prepared corpora that are read as one, each with its share of the blocks."""
 
 import dataclasses
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -12,6 +11,7 @@ import tensorflow as tf
 from kbert.core.types import PathLike
 from kbert.data.corpus.blocks import WINDOW_BLOCKS, BlockReader
 from kbert.data.corpus.manifest import Manifest, Split, read_manifest
+from kbert.io import fingerprints
 from kbert.io.paths import Path, is_dir
 from kbert.tokenizers.base import Tokenizer
 
@@ -111,7 +111,7 @@ class Mixture:
     def checksum(self) -> str:
         """Of all that decides what is read."""
         said = [(m.checksum, share) for m, share in zip(self.manifests, self.shares, strict=True)]
-        return hashlib.sha256(repr(said).encode()).hexdigest()
+        return fingerprints.sha256(repr(said))
 
     def reader(self, split: str, seed: int, window_blocks: int = WINDOW_BLOCKS) -> BlockReader:
         """Reads blocks of all corpora: as the shares say, and of held-out text each block once."""

@@ -18,7 +18,6 @@ documents meet and only one stays; and held-out text is a range of hashes as wel
 
 import collections
 import contextlib
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +32,7 @@ from kbert.data.corpus import shards as shard_files
 from kbert.data.corpus.manifest import Manifest, Shard, Split, read_manifest
 from kbert.data.corpus.vocabulary import check_kind, save_tokenizer
 from kbert.data.corpus.workers import Workers
-from kbert.io import atomic
+from kbert.io import atomic, fingerprints
 from kbert.io.outputs import read_note, write_note
 from kbert.io.paths import Path, exists, remove_tree
 from kbert.io.progress import Progress
@@ -280,9 +279,7 @@ class _Preparation:
             self.counts.update(spill.Spill(os.path.join(self.work, name), self.dtype).counts)
         plans = shard_files.plan_shards(self.counts["text_bytes"], self.held_out_share)
         distinct = sorted(set(names))
-        key = hashlib.blake2b(
-            "\n".join([self.settings_text, *distinct]).encode(), digest_size=16
-        ).hexdigest()
+        key = fingerprints.blake2b(["\n".join([self.settings_text, *distinct])])
         block_tokens = self.settings["block_tokens"]
         jobs = [(self.output_dir, self.work, plan, distinct, block_tokens, key) for plan in plans]
         shards = []
@@ -299,8 +296,7 @@ class _Preparation:
     def write_on_beam(self, run_pipeline: Callable) -> list[tuple[str, Shard]]:
         """Both passes as one pipeline. Returns the shards with their splits, in order."""
         identities = json.dumps([source.identity() for source in self.sources], sort_keys=True)
-        text = f"{self.settings_text}\n{identities}"
-        key = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        key = fingerprints.blake2b([f"{self.settings_text}\n{identities}"])
         counts, shards = run_pipeline(
             self.sources,
             self.tokenizer,

@@ -1,11 +1,10 @@
 """Text in place of a folder of shards: prepared once, into a cache, under a checksum."""
 
-import hashlib
-import json
 import os
 from collections.abc import Sequence
 
 from kbert.data.corpus import manifest
+from kbert.io import fingerprints
 from kbert.io.paths import cache_folder, exists, is_dir
 from kbert.text.sources import open_sources
 from kbert.tokenizers.base import Tokenizer
@@ -36,7 +35,7 @@ def prepared_folder(
     from kbert.data.corpus import prepare
 
     plan = prepare.make_plan(open_sources(data), tokenizer)
-    checksum = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+    checksum = fingerprints.sha256_of_json(plan)
     parent = cache_dir or os.path.join(cache_folder(), "corpora")
     folder = os.path.join(parent, checksum[:16])
     if not exists(os.path.join(folder, manifest.FILE_NAME)):

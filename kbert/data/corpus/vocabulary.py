@@ -1,6 +1,5 @@
 """A tokenizer trained once: kept with what it was trained on, taken again for that alone."""
 
-import hashlib
 import os
 from collections.abc import Iterable
 from typing import cast
@@ -10,7 +9,7 @@ from absl import logging
 from kbert import tokenizers
 from kbert.core.types import PathLike
 from kbert.data.corpus import manifest
-from kbert.io import atomic
+from kbert.io import atomic, fingerprints
 from kbert.io.outputs import read_note, write_note
 from kbert.io.paths import Path, remove_tree
 from kbert.text.source import Source
@@ -113,7 +112,7 @@ def train_or_reuse_tokenizer(
     )
     names = save_tokenizer(trained, folder, os.fspath(folder / _STAGING))
     # The record comes last: one that tells of other files is no record.
-    checksums = {name: _sha256(folder / name) for name in names}
+    checksums = {name: fingerprints.sha256((folder / name).read_bytes()) for name in names}
     write_note(folder / RECORD, {**origin, "files": checksums})
     return trained
 
@@ -177,10 +176,6 @@ def _differences(record: dict, origin: dict, folder: Path) -> list[str]:
         found.append(_OTHER_SOURCES)
     for name, checksum in record["files"].items():
         path = folder / name
-        if not path.is_file() or _sha256(path) != checksum:
+        if not path.is_file() or fingerprints.sha256(path.read_bytes()) != checksum:
             found.append(f"{name} has changed since it was written")
     return found
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

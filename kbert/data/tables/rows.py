@@ -5,11 +5,12 @@ Shapes: N rows, B rows of a batch.
 
 import dataclasses
 import functools
-import zlib
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from kbert.io import fingerprints
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,9 +67,8 @@ class Rows:
         """Of all columns: the same for the same data, on any machine."""
         crc = 0
         for name, column in sorted({**self.ragged, **self.dense}.items()):
-            crc = zlib.crc32(name.encode(), crc)
-            for part in tf.nest.flatten(column, expand_composites=True):
-                crc = zlib.crc32(np.ascontiguousarray(part), crc)
+            parts = map(np.asarray, tf.nest.flatten(column, expand_composites=True))
+            crc = fingerprints.crc32([name, *parts], crc)
         return crc
 
     def gather(self, index: Any) -> dict[str, tf.Tensor | tf.RaggedTensor]:

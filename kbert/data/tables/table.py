@@ -9,11 +9,11 @@ and line it comes from. Columns of other names are kept as they are.
 
 import json
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 from kbert.core.in_memory import TEXT, TEXT_LISTS, columns_of, plain, values_of
+from kbert.io import fingerprints
 
 
 class Table:
@@ -108,7 +108,7 @@ class Table:
         for name, column in self.columns.items():
             if name == "label":  # runs of versions before know True as 1
                 column = [int(x) if isinstance(x, bool) else x for x in column]
-            checksum = zlib.crc32(json.dumps([name, column], default=str).encode(), checksum)
+            checksum = fingerprints.crc32([json.dumps([name, column], default=str)], checksum)
         return checksum
 
     def take(self, rows: Sequence[int]) -> "Table":

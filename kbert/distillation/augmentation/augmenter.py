@@ -6,7 +6,6 @@ Shapes: `W` replaceable words, `N` copies, `M` candidates.
 import dataclasses
 import functools
 import itertools
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from kbert.distillation.augmentation.settings import AugmentationSettings
 from kbert.distillation.augmentation.stop_words import STOP_WORDS
 from kbert.experiments import model_checksum
 from kbert.inference import as_rows
+from kbert.io import fingerprints
 from kbert.tasks import Pretraining
 from kbert.word_vectors import WordVectors
 
@@ -111,7 +111,7 @@ class Augmenter:
         named = {
             **dataclasses.asdict(self.settings),
             "with_original": self.with_original,
-            "stop_words": f"{len(self.stop_words)}, checksum {zlib.crc32(words.encode()):08x}",
+            "stop_words": f"{len(self.stop_words)}, checksum {fingerprints.crc32([words]):08x}",
             "vectors": "the model's own table",
             "model": f"{_sizes(self.model)}, checksum {model_checksum(self.model)}",
             "tokenizer": f"{self.model.tokenizer.kind}, checksum {self.model.tokenizer.checksum}",

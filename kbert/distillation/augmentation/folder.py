@@ -12,7 +12,6 @@ are missing.
 import glob
 import json
 import os
-import zlib
 from typing import Any
 
 from absl import logging
@@ -21,7 +20,7 @@ from kbert.core.types import PathLike
 from kbert.data import Table
 from kbert.data.readers import read_table
 from kbert.distillation.augmentation.augmenter import Augmenter
-from kbert.io import atomic
+from kbert.io import atomic, fingerprints
 from kbert.io.outputs import differences, read_note, write_note
 from kbert.io.paths import Path, exists
 from kbert.io.progress import Progress
@@ -177,7 +176,7 @@ def _describe(folder: str, name: str) -> dict[str, Any]:
     with Path(folder, name).open("rb") as file:
         while block := file.read(1 << 20):
             lines += block.count(b"\n")
-            checksum = zlib.crc32(block, checksum)
+            checksum = fingerprints.crc32([block], checksum)
             size += len(block)
     return {"file": name, "lines": lines, "bytes": size, "crc32": f"{checksum:08x}"}
 

@@ -4,13 +4,13 @@ Shapes: `W` words, `D` width.
 """
 
 import functools
-import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Self, cast
 
 import numpy as np
 
 from kbert.distillation.augmentation.sentences import is_word
+from kbert.io import fingerprints
 from kbert.tokenizers.base import Tokenizer
 from kbert.word_vectors import WordVectors
 
@@ -73,8 +73,8 @@ class Neighbours:
     @functools.cached_property
     def checksum(self) -> str:
         """CRC-32 of words and directions, in hexadecimal."""
-        checksum = zlib.crc32("\n".join(self.words).encode())
-        return f"{zlib.crc32(np.ascontiguousarray(self._directions).view(np.uint8), checksum):08x}"
+        words = "\n".join(self.words)
+        return f"{fingerprints.crc32([words, self._directions]):08x}"
 
     def row(self, word: str) -> int | None:
         """The row of a word, of its lower case where it has none itself, or None."""

@@ -3,8 +3,7 @@
 Shapes: B rows of a batch, W texts of a row, R = B · W rows of the encoder, T tokens.
 """
 
-import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from keras import ops
 from kbert.core.types import Tensor, Tensors
 from kbert.distillation.cache.layout import FILL, HEADS, TEXTS, TOKENS, Layout
 from kbert.distillation.reading import Reading
+from kbert.io import fingerprints
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
 from kbert.tasks import FineTuningTask
@@ -24,11 +24,6 @@ _OF_HEAD = {"row": (), "token": (TOKENS,), "choice": (TEXTS,)}
 
 def identity(teacher: FineTuningTask) -> dict[str, Any]:
     """What a teacher's outputs depend on besides the text, as JSON can hold it."""
-    digest = hashlib.blake2b(digest_size=16)
-    for prefix, part in sorted(teacher.parts.items()):
-        for name, array in sorted(get_arrays(part, prefix).items()):
-            digest.update(f"{name} {array.dtype} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).view(np.uint8))
     read = {name: getattr(teacher, name, None) for name in ("labels", "multi_label", "pooling")}
     return {
         "kind": type(teacher).__name__,
@@ -36,8 +31,15 @@ def identity(teacher: FineTuningTask) -> dict[str, Any]:
         "settings": {name: value for name, value in read.items() if value is not None},
         "precision": teacher.encoder.dtype_policy.name,
         "tokenizer": teacher.tokenizer.checksum,
-        "weights": digest.hexdigest(),
+        "weights": fingerprints.blake2b(_weights(teacher)),
     }
+
+
+def _weights(teacher: FineTuningTask) -> Iterator[fingerprints.Part]:
+    for prefix, part in sorted(teacher.parts.items()):
+        for name, array in sorted(get_arrays(part, prefix).items()):
+            yield f"{name} {array.dtype} {array.shape}"
+            yield array
 
 
 def layout_of(name: str, teacher: FineTuningTask, dtype: str) -> Layout:

@@ -3,9 +3,7 @@
 Shapes: n rows of the shard.
 """
 
-import hashlib
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 
 from kbert.distillation.cache.keys import KEY_BYTES
 from kbert.distillation.cache.layout import Layout
+from kbert.io import fingerprints
 from kbert.io.arrays import open_safetensors, write_safetensors
 
 SUFFIX = ".safetensors"
@@ -37,10 +36,12 @@ def write_shard(
     arrays: dict[str, np.ndarray] = {"keys": raw, "sizes": np.asarray(sizes, np.int32)}
     arrays |= {name: np.concatenate(rows) for name, rows in outputs.items()}
     names = sorted(outputs)
-    sums = [_checksum(*(arrays[name] for name in _INDEX)), *(_checksum(arrays[x]) for x in names)]
+    sums = [
+        fingerprints.crc32(arrays[name] for name in _INDEX),
+        *(fingerprints.crc32([arrays[x]]) for x in names),
+    ]
     arrays[_SUMS] = np.array(sums, np.uint32)
-    what = hashlib.blake2b("\n".join(names).encode() + raw.tobytes(), digest_size=8)
-    path = os.path.join(folder, what.hexdigest() + SUFFIX)
+    path = os.path.join(folder, fingerprints.blake2b(["\n".join(names), raw], 8) + SUFFIX)
     write_safetensors(path, arrays)
     return path
 
@@ -72,7 +73,7 @@ class Shard:
             raise self._damaged(f"the manifest has no {', '.join(unknown) or 'such shard'}")
         raw, sizes, sums = (file.get_tensor(name) for name in (*_INDEX, _SUMS))
         self._sums = dict(zip(("", *self.names), sums.tolist(), strict=True))
-        if _checksum(raw, sizes) != self._sums[""]:
+        if fingerprints.crc32([raw, sizes]) != self._sums[""]:
             raise self._damaged("its index has another checksum")
         self.keys = np.frombuffer(raw.tobytes(), f"S{KEY_BYTES}")
         self.sizes = sizes
@@ -99,7 +100,7 @@ class Shard:
         if name not in self._ends:
             array = file.get_tensor(name)
             ends = np.concatenate([[0], np.cumsum(self._layouts[name].counts(self.sizes))])
-            if len(array) != ends[-1] or _checksum(array) != self._sums[name]:
+            if len(array) != ends[-1] or fingerprints.crc32([array]) != self._sums[name]:
                 raise self._damaged(f"{name} has another checksum")
             self._ends[name] = ends
         return file.get_slice(name)
@@ -115,10 +116,3 @@ class Shard:
             "A shard of the teacher's outputs is damaged; remove it, and its rows are computed "
             f"again. Received: {self.path} ({why})"
         )
-
-
-def _checksum(*arrays: np.ndarray) -> int:
-    crc = 0
-    for array in arrays:
-        crc = zlib.crc32(np.ascontiguousarray(array), crc)
-    return crc

@@ -1,7 +1,5 @@
 """Byte-level byte-pair encoding, GPT-2's and RoBERTa's, in the graph and eager."""
 
-import hashlib
-import json
 import os
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kbert.io import fingerprints
 from kbert.io.paths import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, is_spelled, piece_bytes
@@ -184,7 +183,7 @@ class BytePairTokenizer(Tokenizer):
             for name, value in config.items()
             if name not in _YOUNGER or value != _YOUNGER[name]
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return fingerprints.sha256_of_json(content)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

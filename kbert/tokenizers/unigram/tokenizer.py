@@ -1,6 +1,5 @@
 """SentencePiece's unigram tokenizer: ALBERT's, XLNet's, XLM-R's, CamemBERT's, DeBERTa-v3's."""
 
-import hashlib
 import json
 import os
 import string
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbert.io import atomic
+from kbert.io import atomic, fingerprints
 from kbert.io.paths import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.offsets import original_ranges
@@ -206,7 +205,7 @@ class UnigramTokenizer(Tokenizer):
             (rules.add_dummy_prefix, rules.remove_extra_whitespaces, rules.escape_whitespaces),
             settings,
         ]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        return fingerprints.sha256(json.dumps(content))
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments; the model as bytes."""

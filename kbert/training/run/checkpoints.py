@@ -9,7 +9,6 @@ files are read on every backend.
 import itertools
 import json
 import warnings
-import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ import keras
 import numpy as np
 
 from kbert.core.types import PathLike
-from kbert.io import atomic
+from kbert.io import atomic, fingerprints
 from kbert.io.arrays import check_arrays, check_finite, read_safetensors, write_safetensors
 from kbert.io.paths import Path
 from kbert.training.step.mixin import TrainStep
@@ -71,7 +70,8 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         path.with_suffix(".json").unlink(missing_ok=True)
         write_safetensors(path, arrays)
-        info = {"format_version": FORMAT_VERSION, "step": step, **info, "crc32": _crc32(path)}
+        crc32 = fingerprints.crc32_of_files(path)
+        info = {"format_version": FORMAT_VERSION, "step": step, **info, "crc32": crc32}
         # A callback may have put NumPy's numbers into the history.
         atomic.write(path.with_suffix(".json"), json.dumps(info, default=float).encode())
 
@@ -177,7 +177,7 @@ class Checkpoints:
             raise ValueError(
                 f"{path} must be of format {FORMAT_VERSION}. Received: {info['format_version']}"
             )
-        if _crc32(path) != info["crc32"]:
+        if fingerprints.crc32_of_files(path) != info["crc32"]:
             raise ValueError(f"{path} is not what was written: its checksum differs")
         return info
 
@@ -237,11 +237,3 @@ def set_variables(
     check_arrays(shapes, arrays, source)
     for name, variable in variables.items():
         variable.assign(arrays[name].reshape(variable.shape))
-
-
-def _crc32(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 24):
-            checksum = zlib.crc32(block, checksum)
-    return checksum

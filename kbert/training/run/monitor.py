@@ -4,7 +4,6 @@ import copy
 import functools
 import signal
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from absl import logging
 
 from kbert.core.types import Logs
+from kbert.io import fingerprints
 from kbert.training.hosts import Hosts
 from kbert.training.run.background import Background
 from kbert.training.run.best import BestWeights, weights_of
@@ -172,7 +172,7 @@ class Monitor(keras.callbacks.CallbackList):
             return {}
         self._sync()
         weights = read_variables(weights_of(self.model))
-        return {name: zlib.crc32(array.tobytes()) for name, array in weights.items()}
+        return {name: fingerprints.crc32([array]) for name, array in weights.items()}
 
     # What Keras calls.
 

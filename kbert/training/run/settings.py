@@ -1,13 +1,12 @@
 """`run.json`: the settings of a run, and the check that it is resumed with the same ones."""
 
 import json
-import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from kbert.core import registry
 from kbert.core.types import PathLike
-from kbert.io import atomic
+from kbert.io import atomic, fingerprints
 from kbert.io.paths import Path
 from kbert.version import __version__
 
@@ -125,13 +124,9 @@ def weights_checksum(folder: PathLike) -> str:
         >>> weights_checksum(tempfile.mkdtemp())
         '00000000'
     """
-    checksum = 0
-    for path in sorted(Path(folder).iterdir()):
-        if path.suffix in _WEIGHTS or ".data-" in path.name:
-            with path.open("rb") as file:
-                while block := file.read(1 << 24):
-                    checksum = zlib.crc32(block, checksum)
-    return f"{checksum:08x}"
+    files = sorted(Path(folder).iterdir())
+    found = [path for path in files if path.suffix in _WEIGHTS or ".data-" in path.name]
+    return f"{fingerprints.crc32_of_files(*found):08x}"
 
 
 def _head() -> dict[str, Any]:
