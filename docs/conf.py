@@ -24,6 +24,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 import chart  # noqa: E402
 
 import kbert  # noqa: E402
+from kbert.catalog.recipes import RECIPES  # noqa: E402
 
 project, author, copyright = "kbert", "The kbert authors", "The kbert authors"
 version = release = kbert.__version__
@@ -93,7 +94,7 @@ class Recipes(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         rows = [
             (recipe.name, recipe.model, recipe.objective, recipe.source)
-            for recipe in kbert.recipes.RECIPES.values()
+            for recipe in RECIPES.values()
         ]
         return [_table(("recipe", "model", "objective", "source"), rows)]
 

@@ -6,12 +6,13 @@ from typing import Any
 
 from absl import flags
 
+from kbert.catalog.recipe import OBJECTIVES, Recipe
+from kbert.catalog.recipes import RECIPES, recipe
 from kbert.core.options import Options, option
 from kbert.data.pretraining.settings import Settings
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 from kbert.models.memory import PRECISIONS
-from kbert.recipes import OBJECTIVES, RECIPES, Recipe, recipe
 from kbert.tasks.pretraining.replaced_tokens import EMBEDDING_SHARING
 from kbert.training.optimization.schedules import WARMUP_STEPS, default_warmup
 from kbert.training.strategies import STRATEGIES

@@ -8,6 +8,7 @@ import tensorflow as tf
 from absl import flags
 
 import kbert
+from kbert.catalog.recipe import SENTENCE_OBJECTIVES
 from kbert.core import registry
 from kbert.core.options import Options
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES
@@ -15,7 +16,6 @@ from kbert.data.pretraining.settings import MaskingSettings
 from kbert.io import fingerprints
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path, is_file
-from kbert.recipes import SENTENCE_OBJECTIVES
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase
 

@@ -57,8 +57,9 @@ import textwrap
 
 from absl import flags, logging
 
+from kbert.catalog.recipe import Recipe
+from kbert.catalog.recipes import table
 from kbert.data.pretraining.settings import MaskingSettings
-from kbert.recipes import Recipe, table
 from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization.settings import OptimizerSettings
 from kbert.training.run.values import NonFiniteLoss

@@ -12,12 +12,14 @@ RANKS = {
     "core": -4,
     "io": -3,
     **dict.fromkeys(("beam", "finite", "graphs", "version"), -2),
+    "configs": -2,
+    "catalog": -1.5,
     **dict.fromkeys(("doctor", "hub"), -1),
-    **dict.fromkeys(("configs", "tokenizers", "text", "metrics"), 0),
+    **dict.fromkeys(("tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding", "inference"), 1),
     **dict.fromkeys(("models", "heads", "search", "training"), 2),
     **dict.fromkeys(("tasks", "word_vectors"), 3),
-    **dict.fromkeys(("conversion", "visualization", "recipes", "__init__"), 4),
+    **dict.fromkeys(("conversion", "visualization", "__init__"), 4),
     **dict.fromkeys(("adapters", "pruning"), 3.5),
     "quantization": 3.8,
     **dict.fromkeys(("extraction", "experiments", "service"), 4),
@@ -33,6 +35,10 @@ ORDER = {
     "adapters": """
         foreign
         adapterhub folder peft serving
+    """,
+    "catalog": """
+        recipe repositories
+        families recipes
     """,
     "checkpoints": """
         checkpoint renames sizes vocabulary
@@ -98,7 +104,7 @@ ORDER = {
         masked_lm span_boundary
     """,
     "hub": """
-        archive names snapshot
+        archive snapshot
         download presets
     """,
     "io": """
@@ -120,7 +126,7 @@ ORDER = {
         multi_label
     """,
     "models": """
-        adapters blocks family inputs_and_outputs memory pooling weights
+        adapters blocks inputs_and_outputs memory pooling weights
         keras_model parts
         from_config
         elmo encoder
@@ -133,10 +139,6 @@ ORDER = {
         heads importance layer_drop layers magnitude vocabulary
         movement
         named
-    """,
-    "recipes": """
-        described
-        published
     """,
     "search": """
         exact

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kbert.catalog.recipe import by_name
 from kbert.distillation.terms import (
     AttentionRelations,
     AttentionScores,
@@ -25,7 +26,6 @@ from kbert.distillation.transfer import (
     FeatureVariances,
 )
 from kbert.metrics import text_table
-from kbert.recipes.described import by_name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

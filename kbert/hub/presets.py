@@ -2,8 +2,9 @@
 
 import os
 
+from kbert.catalog import repositories
 from kbert.core.types import PathLike
-from kbert.hub import archive, names, snapshot
+from kbert.hub import archive, snapshot
 from kbert.io.paths import Path, exists, local_only
 
 _URLS = ("http://", "https://")
@@ -52,12 +53,12 @@ def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool
                 f"Received: revision={revision!r} with {asked!r}"
             )
         return path if path.is_dir() else _from_file(path)
-    found = names.parse_name(asked)
+    found = repositories.parse_name(asked)
     if found is None:
         raise FileNotFoundError(_unknown(asked))
     repository, named = found
     if revision is not None:
-        names.check_revision(revision, asked)
+        repositories.check_revision(revision, asked)
         if named not in (None, revision):
             raise ValueError(
                 "A revision is given in the name or as `revision`, not both. "
@@ -83,7 +84,7 @@ def _unknown(asked: str) -> str:
             "pass its path; a repository of the hub is written hf:owner/name. "
             f"Received: {asked!r}"
         )
-    close = names.close_names(asked)
+    close = repositories.close_names(asked)
     hint = f" Close: {', '.join(close)}." if close else ""
     return (
         f"There is no such folder or zip file, nor a well-known model of this name.{hint} "

@@ -5,7 +5,6 @@ from kbert.models.elmo.description import ElmoDescription
 from kbert.models.elmo.elmo import Elmo
 from kbert.models.elmo.encoder import ElmoEncoder
 from kbert.models.encoder import Encoder, register_encoder
-from kbert.models.family import family
 from kbert.models.generators.decoder import Decoder
 from kbert.models.generators.decoder_encoder import DecoderEncoder
 from kbert.models.generators.description import GeneratorDescription
@@ -36,7 +35,6 @@ __all__ = [
     "UniversalTransformer",
     "Xlnet",
     "describe",
-    "family",
     "family_table",
     "register_encoder",
     "register_part",

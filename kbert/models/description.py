@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 
+from kbert.catalog.families import Row, family_row, published_rows
 from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
@@ -10,7 +11,6 @@ from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.configs.transformer import GLOBAL
 from kbert.models.elmo.description import ElmoDescription, describe_elmo
-from kbert.models.family import Row, family_row, published_rows
 from kbert.models.generators.description import GeneratorDescription
 from kbert.models.memory import TrainingMemory, estimate_memory
 from kbert.models.parts import part_of

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from kbert import conversion
+from kbert.catalog.families import family
 from kbert.checkpoints import read_checkpoint, write_checkpoint, write_preset
 from kbert.conversion import check, convert
 from kbert.heads import SpanBoundaryHead
 from kbert.io.arrays import write_safetensors
-from kbert.models import Encoder, family
+from kbert.models import Encoder
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import get_arrays
 from kbert.tasks import Pretraining

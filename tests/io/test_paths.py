@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kbert.io import atomic
-from kbert.io import paths as files
+from kbert.io import paths
 from kbert.io.paths import Path, RemotePath, cache_folder
 from tests.processes import ROOT
 
@@ -44,7 +44,7 @@ def test_parts_of_a_path(base):
     assert path.parent == Path(base) == Path(f"{base}/")
     assert path.with_suffix(".json") == Path(base) / "x.tar.json"
     assert path.resolve() == path
-    assert files.absolute(path) == str(path)
+    assert paths.absolute(path) == str(path)
     assert sorted({Path(base) / "2", Path(base) / "1", Path(base) / "1"}) == [
         Path(base) / "1",
         Path(base) / "2",
@@ -53,7 +53,7 @@ def test_parts_of_a_path(base):
 
 
 def test_what_pathlib_has_spoilt_is_refused():
-    for use in (Path, files.exists, files.is_dir, files.is_file):
+    for use in (Path, paths.exists, paths.is_dir, paths.is_file):
         with pytest.raises(ValueError, match=r"two slashes.*Received: 'gs:/bucket/a'"):
             use(pathlib.Path("gs://bucket/a"))
 
@@ -69,29 +69,29 @@ def test_what_is_there(folder):
         (folder / "none", False, False),
     ]:
         assert (path.exists(), path.is_file(), path.is_dir()) == (there, is_file, there > is_file)
-        assert files.exists(path) == there
-        assert (files.is_file(path), files.is_dir(path)) == (is_file, there > is_file)
+        assert paths.exists(path) == there
+        assert (paths.is_file(path), paths.is_dir(path)) == (is_file, there > is_file)
     assert (folder / "deep" / "er" / "a.txt").stat().st_size == 3
     assert (folder / "b.txt").stat().st_size == 0
     assert [path.name for path in folder.glob("*.txt")] == ["b.txt"]
     assert [path.name for path in folder.glob("*/*/*.txt")] == ["a.txt"]
     assert sorted(path.name for path in folder.rglob("*.txt")) == ["a.txt", "b.txt"]
     assert list((folder / "none").glob("*")) == list((folder / "none").rglob("*")) == []
-    assert files.glob(f"{folder}/*.txt") == [f"{folder}/b.txt"]
+    assert paths.glob(f"{folder}/*.txt") == [f"{folder}/b.txt"]
 
 
 def test_a_folder_that_can_be_made(folder):
     (folder / "a.txt").write_text("x")
     for path in (folder, folder / "new" / "one"):
-        files.check_folder(path)
+        paths.check_folder(path)
     with pytest.raises(NotADirectoryError, match=r"must be a folder.*Received: the file .*a\.txt"):
-        files.check_folder(folder / "a.txt")
+        paths.check_folder(folder / "a.txt")
 
 
 def test_a_folder_below_a_file(tmp_path):
     (tmp_path / "a").write_text("x")
     with pytest.raises(NotADirectoryError, match=r"a/b/c must be .*Received: the file .*/a$"):
-        files.check_folder(tmp_path / "a" / "b" / "c")
+        paths.check_folder(tmp_path / "a" / "b" / "c")
 
 
 def test_content(folder):
@@ -135,7 +135,7 @@ def test_errors(folder):
         with pytest.raises(FileNotFoundError, match="none"):
             act()
     missing.unlink(missing_ok=True)
-    files.remove_tree(missing)
+    paths.remove_tree(missing)
     with pytest.raises(FileExistsError):
         folder.mkdir(exist_ok=False)
     with atomic.writing(folder / "a") as file:
@@ -157,15 +157,15 @@ def test_moving_and_removing(folder):
     (folder / "a").replace(folder / "b")
     assert names(folder) == ["b"]
     assert (folder / "b").read_bytes() == b"a"
-    files.copy(folder / "b", folder / "c")
+    paths.copy(folder / "b", folder / "c")
     (folder / "deep").mkdir()
     (folder / "deep" / "d").write_bytes(b"d")
     # Not "folder-2": ram:// lists what begins with the name of a folder as if it lay in it.
     other = folder.parent / "other"
-    files.copy_tree(folder, other)
+    paths.copy_tree(folder, other)
     assert names(other) == ["b", "c", "deep"]
     assert (other / "deep" / "d").read_bytes() == b"d"
-    files.remove_tree(other)
+    paths.remove_tree(other)
     assert not other.exists()
 
 
@@ -173,17 +173,17 @@ def test_a_local_copy(folder):
     (folder / "a.npy").write_bytes(b"")
     with (folder / "a.npy").open("wb") as file:
         np.save(file, np.arange(5))
-    with files.local_copy(folder / "a.npy") as path:
+    with paths.local_copy(folder / "a.npy") as path:
         mapped = np.load(path, mmap_mode="r")
         assert os.path.basename(path) == "a.npy"
     assert mapped.tolist() == [0, 1, 2, 3, 4]
-    assert os.path.exists(path) == (not files.is_remote(folder))
+    assert os.path.exists(path) == (not paths.is_remote(folder))
 
 
 def test_refused():
     with pytest.raises(ValueError, match=r"`\*\*` is for patterns of local .*'ram://a/\*\*/b'"):
-        files.glob("ram://a/**/b")
-    assert files.local_only("a/b", "A page") == "a/b"
+        paths.glob("ram://a/**/b")
+    assert paths.local_only("a/b", "A page") == "a/b"
 
 
 def test_files_appear_whole(folder):
@@ -236,7 +236,7 @@ def test_one_process_of_this_machine(folder):
         pass
     assert (folder / "run").is_dir()
     stand_in = atomic.stand_in(str(folder))
-    assert files.is_remote(folder) == stand_in.startswith(cache_folder())
+    assert paths.is_remote(folder) == stand_in.startswith(cache_folder())
 
 
 # What opens files of this machine alone: it makes them, maps them into memory or locks them.

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from kbert.models import Encoder, describe, family, family_table
+from kbert.catalog.families import ALIASES, FAMILY, family
+from kbert.models import Encoder, describe, family_table
 from kbert.models.description import CHOICES
-from kbert.models.family import ALIASES, FAMILY
 from tests.harness import tiny_config
 
 pytestmark = pytest.mark.tensorflow  # names and numbers: another backend would say the same

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kbert.catalog.families import family
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.reformer import ReformerConfig
-from kbert.models import describe, family
+from kbert.models import describe
 from tests.harness import tiny_config
 
 TRAINED = 5808 + 16 * 16 + 3 * 16 + 40 + 2 * 16 + 2  # of tiny_config, with both heads

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from keras import ops
 
+from kbert.catalog.families import family
 from kbert.checkpoints import read_checkpoint, write_huggingface
 from kbert.checkpoints.huggingface.huggingface import export_model, import_model
 from kbert.models import Encoder
-from kbert.models.family import family
 from kbert.models.weights import named_weights, set_arrays
 from tests.harness import assert_close, assert_gradients_close
 from tests.models.references import VOCABULARY, gradients, make_inputs, run_kbert

@@ -4,7 +4,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from kbert.models import Elmo, Encoder, family
+from kbert.catalog.families import family
+from kbert.models import Elmo, Encoder
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import get_arrays, named_weights, set_arrays
 from tests.harness import tiny_config

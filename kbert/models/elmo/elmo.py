@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from kbert import inference
+from kbert.catalog.families import BILMS
 from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.configs.elmo import ElmoConfig
 from kbert.core.types import DType, PathLike, Shape, Tensor
@@ -22,7 +23,6 @@ from kbert.layers import BidirectionalLSTM, CharacterCNN, ScalarMix, WordSoftmax
 from kbert.models.elmo.embedding import Embedder
 from kbert.models.elmo.export import export_embeddings
 from kbert.models.elmo.prediction import NextWords
-from kbert.models.family import BILMS
 from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import MAX_BYTES

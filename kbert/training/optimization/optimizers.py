@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from kbert.catalog.recipe import OPTIMIZER_SETTINGS
 from kbert.core.types import Tensor
 from kbert.graphs import graph
 
@@ -461,15 +462,6 @@ OPTIMIZERS = {
     "lamb": Lamb,
     "adagrad": keras.optimizers.Adagrad,
 }
-_MOMENTS = ("weight_decay", "beta_1", "beta_2", "epsilon", "bias_correction")
-# Name -> its arguments besides the learning rate, in programs and recipes.
-OPTIMIZER_SETTINGS = {
-    "adamw": _MOMENTS,
-    "stable_adamw": _MOMENTS,
-    "muon": ("weight_decay", "beta_1", "beta_2", "epsilon"),
-    "lamb": _MOMENTS,
-    "adagrad": ("initial_accumulator_value",),
-}
 
 
 def make_optimizer(
@@ -481,7 +473,7 @@ def make_optimizer(
         name: of `OPTIMIZERS`.
         learning_rate: A float or a schedule.
         settings: Anything with the settings of `OPTIMIZER_SETTINGS` as attributes: parsed flags,
-            a `kbert.recipes.Recipe`.
+            a `kbert.catalog.recipe.Recipe`.
         rate_scales: Path of a weight -> factor of its learning rate, see `AdamW`.
 
     Returns:

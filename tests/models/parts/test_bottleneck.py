@@ -5,6 +5,7 @@ import pytest
 from keras import ops
 
 import kbert
+from kbert.catalog.families import family
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_huggingface
 from kbert.checkpoints.huggingface.architectures import find
 from kbert.checkpoints.huggingface.architectures.mobilebert import USUAL
@@ -14,7 +15,7 @@ from kbert.checkpoints.renames import read_arrays
 from kbert.checkpoints.vocabulary import extend_vocabulary
 from kbert.configs.encoder import EncoderConfig
 from kbert.layers import SharedEmbeddings
-from kbert.models import Encoder, describe, family
+from kbert.models import Encoder, describe
 from kbert.models.parts import Bottleneck, part_of
 from kbert.models.parts.bottleneck import NoNorm
 from kbert.models.weights import named_weights, set_arrays

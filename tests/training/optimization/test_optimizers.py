@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kbert.recipes import recipe
+from kbert.catalog.recipes import recipe
 from kbert.training.optimization import optimizers
 from kbert.training.optimization.optimizers import (
     OPTIMIZERS,

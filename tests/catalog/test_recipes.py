@@ -1,8 +1,9 @@
 import pytest
 
 import kbert
-from kbert.models.family import family_row
-from kbert.recipes import OBJECTIVES, RECIPES, recipe, table
+from kbert.catalog.families import family_row
+from kbert.catalog.recipe import OBJECTIVES
+from kbert.catalog.recipes import RECIPES, recipe, table
 from kbert.training.optimization.optimizers import OPTIMIZERS
 from kbert.training.optimization.schedules import DECAYS, JOINS
 from kbert.training.run.phases import parse_phases

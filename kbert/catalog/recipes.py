@@ -9,7 +9,7 @@ One row is nobody's: "kbert-fast", for minutes on a CPU.
 
 from typing import Any
 
-from kbert.recipes.described import Recipe, by_name, shown
+from kbert.catalog.recipe import Recipe, by_name, shown
 
 _UNMASKED: dict[str, Any] = {
     **dict.fromkeys(("segments", "short_sequence_share", "masking")),

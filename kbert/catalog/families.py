@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 from typing import Any
 
+from kbert.catalog.repositories import REPOSITORIES, SIZES, close_names
 from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
@@ -21,7 +22,6 @@ from kbert.configs.reformer import ReformerConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.configs.transformer_xl import TransformerXlConfig
 from kbert.configs.xlnet import XlnetConfig
-from kbert.hub.names import REPOSITORIES, SIZES, close_names
 
 _UNCASED = 30522
 _CASED = 28996

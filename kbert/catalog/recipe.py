@@ -5,14 +5,21 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from kbert.training.optimization.optimizers import OPTIMIZER_SETTINGS
-
 OBJECTIVES = (
     *("masked_lm", "span_boundary", "replaced_tokens", "masked_and_causal", "permutation_lm"),
     *("language_model", "causal_lm", "memory_lm", "translation"),
 )
 # What the rows' segments have to do with each other -> what is predicted of it.
 SENTENCE_OBJECTIVES: dict[str | None, str] = {"pairs": "next_sentence", "halves": "sentence_order"}
+_MOMENTS = ("weight_decay", "beta_1", "beta_2", "epsilon", "bias_correction")
+# Name -> its arguments besides the learning rate, in programs and recipes.
+OPTIMIZER_SETTINGS = {
+    "adamw": _MOMENTS,
+    "stable_adamw": _MOMENTS,
+    "muon": ("weight_decay", "beta_1", "beta_2", "epsilon"),
+    "lamb": _MOMENTS,
+    "adagrad": ("initial_accumulator_value",),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

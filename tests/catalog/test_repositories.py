@@ -2,9 +2,9 @@
 
 import pytest
 
+from kbert.catalog.families import ALIASES, FAMILY
+from kbert.catalog.repositories import parse_name
 from kbert.hub import REPOSITORIES, locate
-from kbert.hub.names import parse_name
-from kbert.models.family import ALIASES, FAMILY
 
 NEVER_RELEASED = {"bert-xlarge", "mobilebert-tiny-uncased", "ib-bert-large-uncased"}
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from kbert.catalog.families import BILMS, FAMILY, family, family_row
 from kbert.configs.elmo import ElmoConfig
-from kbert.models import Encoder, describe, family
-from kbert.models.family import BILMS, FAMILY, family_row
+from kbert.models import Encoder, describe
 from tests.models.references import widen_queries
 
 pytestmark = pytest.mark.tensorflow  # names and numbers: another backend would say the same
