@@ -9,8 +9,7 @@ import uuid
 import numpy as np
 import pytest
 
-from kbert.io import atomic
-from kbert.io import paths
+from kbert.io import atomic, paths
 from kbert.io.paths import Path, RemotePath, cache_folder
 from tests.processes import ROOT
 
