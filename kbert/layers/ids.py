@@ -125,7 +125,7 @@ def assert_ids(name: str, ids: Any, rows: int | None) -> Any:
 
 
 def known_values(x: Any) -> np.ndarray | None:
-    """The values of an array or an eager tensor; None of a symbolic one, or on PyTorch."""
+    """The values of an array or an eager tensor; None of a symbolic one."""
     if isinstance(x, np.ndarray):
         return x
     backend = keras.backend.backend()
@@ -139,6 +139,14 @@ def known_values(x: Any) -> np.ndarray | None:
 
         is_concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
         return np.asarray(x) if is_concrete and x.is_fully_addressable else None
+    if backend == "torch":
+        import torch
+
+        # While a program is exported tensors are of a subclass, without values.
+        is_concrete = type(x) is torch.Tensor and not torch.compiler.is_compiling()
+        if is_concrete and x.device.type != "meta":
+            x = x.detach().cpu()
+            return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
     return None
 
 
