@@ -380,7 +380,8 @@ def main() -> int:
 
 def _requirements(package: str, extra: str | None = None) -> list[Any] | None:
     """What a package needs here, or what one of its extras adds; None where it is not installed."""
-    parse = _packaging("requirements").Requirement if _packaging("requirements") else _Bare
+    packaging = _packaging()
+    parse = packaging.requirements.Requirement if packaging else _Bare
     try:
         lines = importlib.metadata.requires(package) or []
     except importlib.metadata.PackageNotFoundError:
@@ -411,18 +412,20 @@ class _Bare:
 
 
 @functools.cache
-def _packaging(module: str) -> Any:
+def _packaging() -> Any:
     try:
-        return importlib.import_module(f"packaging.{module}")
+        import packaging.requirements
+        import packaging.specifiers
     except ImportError:
         return None
+    return packaging
 
 
 def _fits(version: str, range_: str) -> bool:
-    specifiers = _packaging("specifiers")
-    if specifiers is None or not range_:
+    packaging = _packaging()
+    if packaging is None or not range_:
         return True
-    return specifiers.SpecifierSet(range_).contains(version, prereleases=True)
+    return packaging.specifiers.SpecifierSet(range_).contains(version, prereleases=True)
 
 
 def _version(package: str) -> str | None:

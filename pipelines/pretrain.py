@@ -59,8 +59,8 @@ from absl import flags, logging
 
 from kbert.catalog.recipe import Recipe
 from kbert.catalog.recipes import table
+from kbert.core.protocols import TokenizerLike
 from kbert.data.pretraining.settings import MaskingSettings
-from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization.settings import OptimizerSettings
 from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy

@@ -5,7 +5,7 @@ from typing import Any
 from absl import flags
 
 from kbert import experiments
-from kbert.core import registry
+from kbert.core import late, registry
 from kbert.core.options import Options, option
 from kbert.experiments.settings import Settings, settings_of
 from kbert.tasks import FineTuningTask
@@ -133,7 +133,7 @@ class _TaskModule(flags.ArgumentParser):
 
     def parse(self, argument: str) -> str:
         try:
-            registry.load_module(argument)
+            late.user_module(argument)
         except FileNotFoundError as error:
             raise ValueError(str(error)) from error  # which absl reports
         if self._with_options:

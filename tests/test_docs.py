@@ -17,7 +17,7 @@ import kbert
 from kbert import distillation, experiments
 from kbert.catalog.recipe import OBJECTIVES
 from kbert.catalog.recipes import RECIPES
-from kbert.core import registry
+from kbert.core import late, registry
 from kbert.data.masking.masking import MASKING_SCHEMES
 from kbert.data.pretraining.segments import SEGMENT_SCHEMES
 from tests.processes import run_code
@@ -212,7 +212,7 @@ ABOUT_PROGRAMS = [p for p in CURRENT if p.startswith(("README", "docs/")) and "b
 @pytest.mark.usefixtures("beside_ordinal")
 @pytest.mark.parametrize("page", ABOUT_PROGRAMS)
 def test_flags_in_the_text(page):
-    registry.load_module("ordinal.py")  # whose settings are flags too
+    late.user_module("ordinal.py")  # whose settings are flags too
     known = {name for program in programs() for name in flags_of(program)} | FLAGS_OF_OTHERS
     told = {name for span in spans(page) for name in re.findall(r"--([a-z]\w*)", span)}
     assert told <= known

@@ -109,7 +109,7 @@ def test_packages(monkeypatch):
     }
     assert named(found, "tensorflow").hint == "pip install 'tensorflow<2.22,>=2.21'"
     assert named(found, "tensorflow-text").value == "missing"
-    monkeypatch.setattr(doctor, "_packaging", lambda module: None)  # without the means to compare
+    monkeypatch.setattr(doctor, "_packaging", lambda: None)  # without the means to compare
     assert named(doctor.examine_packages(), "tensorflow").state == "ok"
     assert named(doctor.examine_packages(), "tensorflow-text").state == "BROKEN"
 

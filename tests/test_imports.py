@@ -29,8 +29,8 @@ RANKS = {
 # subfolder, from itself). So no two subfolders lean on each other.
 ORDER = {
     "core": """
-        in_memory options registry types
-        contexts
+        in_memory late options registry types
+        contexts protocols
     """,
     "adapters": """
         foreign
@@ -182,7 +182,7 @@ ORDER = {
         pairs
     """,
     "tokenizers": """
-        batching folder lines normalization protocol serializable
+        batching folder lines normalization serializable
         offsets word_counts
         base
         token_segments

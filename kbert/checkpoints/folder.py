@@ -2,19 +2,12 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import keras
 
 from kbert.checkpoints import preset
-from kbert.checkpoints.bilm import checkpoint as bilm
 from kbert.checkpoints.checkpoint import Checkpoint
-from kbert.checkpoints.fairseq import checkpoint as fairseq
-from kbert.checkpoints.google import checkpoint as google
-from kbert.checkpoints.google import saved_model
-from kbert.checkpoints.huggingface import huggingface, sentence_transformers, weights
-from kbert.checkpoints.keras_hub import checkpoint as keras_hub
-from kbert.checkpoints.keras_hub import model_h5
 from kbert.checkpoints.keys import ignoring
 from kbert.checkpoints.sizes import check_size
 from kbert.configs.base import Config
@@ -22,14 +15,13 @@ from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.core import late
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays, PathLike
 from kbert.io.arrays import check_finite
 from kbert.io.paths import Path
-from kbert.tokenizers.protocol import TokenizerLike
 
-_IN_SHARDS = ("tf_model.h5.index.json", "flax_model.msgpack.index.json")
-# In the order of asking. Each has `is_folder(path)` and `read_folder(path) -> Checkpoint`.
-_FORMATS = (preset, huggingface, keras_hub, model_h5, saved_model, google, bilm, fairseq)
+_SORT = "checkpoint format"
 _READ = (
     "a kbert folder (kbert.json), a Hugging Face one (config.json + model.safetensors, "
     "pytorch_model.bin, tf_model.h5 or flax_model.msgpack), a KerasHub one (config.json + "
@@ -61,15 +53,16 @@ def read_checkpoint(
             a key to `ignore` decides what the model computes, or is none of the folder's.
     """
     if not isinstance(folder, str | os.PathLike):
-        return keras_hub.read_backbone(folder)
+        return late.load(_SORT, "keras_hub").read_backbone(folder)
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no such folder; kbert reads {_READ}. Received: {folder}")
-    for format_ in _FORMATS:
+    for name, format_ in late.load_each(_SORT):
         if format_.is_folder(folder):
             with ignoring(ignore):
                 if ignore:
-                    huggingface.check_has_keys(folder, ignore, format_ is huggingface)
+                    huggingface = late.load(_SORT, "huggingface")
+                    huggingface.check_has_keys(folder, ignore, name == "huggingface")
                 checkpoint = format_.read_folder(folder)
             stored = sum(array.size for array in checkpoint.arrays.values())
             check_size(checkpoint.config, stored, checkpoint.source)
@@ -154,17 +147,13 @@ def write_checkpoint(
     if format == "kbert":
         preset.write_preset(folder, config, arrays, task=task, labels=labels, adapters=adapters)
     elif format == "bilm":
-        bilm.write_bilm(folder, cast(ElmoConfig, config), arrays, task=task)
+        late.load(_SORT, format).write_bilm(folder, config, arrays, task=task)
     elif format == "keras_hub":
-        keras_hub.write_keras_hub(
-            folder,
-            cast(EncoderConfig, config),  # their writers refuse another
-            arrays,
-            architecture=architecture,
-            tokenizer=tokenizer,
+        late.load(_SORT, format).write_keras_hub(
+            folder, config, arrays, architecture=architecture, tokenizer=tokenizer
         )
     else:
-        huggingface.write_huggingface(
+        late.load(_SORT, format).write_huggingface(
             folder,
             config,
             arrays,
@@ -179,26 +168,7 @@ def write_checkpoint(
 
 def _why_not(folder: Path) -> str:
     files = {path.name for path in folder.iterdir()}
-    for name in _IN_SHARDS:
-        if name in files:
-            return (
-                f"{name} leads to shards of transformers' TensorFlow or Flax classes: load them "
-                "with from_pretrained(folder, from_tf=True or from_flax=True) of a transformers "
-                "below version 5 and save them with save_pretrained, as safetensors."
-            )
     if preset.ADAPTER_FILE in files:
         return f"{preset.ADAPTER_FILE} is of an adapter: see kbert.adapters.load_task."
-    if huggingface.ADAPTER_FILE in files:
-        return (
-            f"{huggingface.ADAPTER_FILE} is of an adapter without its model: load the model, then "
-            "the adapter by kbert.adapters.read_peft or read_adapterhub."
-        )
-    if sentence_transformers.MODULES_FILE in files:
-        return (
-            f"{sentence_transformers.MODULES_FILE} has the model in a folder of its own, as old "
-            "versions of sentence-transformers wrote it: SentenceTransformer(folder).save(other) "
-            "of a current one writes a folder that kbert reads."
-        )
-    if "config.json" not in files and {*weights.FILES} & files:
-        return "Weights alone do not say what model they are of: config.json is missing."
-    return "The folder holds no model that kbert knows."
+    almost = late.load(_SORT, "huggingface").why_not(files)
+    return almost or "The folder holds no model that kbert knows."

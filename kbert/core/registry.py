@@ -5,13 +5,9 @@ whoever loads it has imported the module before, the programs by `--task_module`
 """
 
 import difflib
-import importlib
-import importlib.util
 import os
 import sys
-import types
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -84,46 +80,6 @@ def get(sort: str, name: str) -> type:
 def names(sort: str) -> list[str]:
     """All names of a sort."""
     return list(_CLASSES.get(sort, {}))
-
-
-def load_module(module: str) -> types.ModuleType:
-    """Imports a module by its name, or a Python file, so that its classes register.
-
-    Args:
-        module: such as "my_package.ordinal" or "tasks/ordinal.py".
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: there is no such module.
-    """
-    if not module.endswith(".py"):
-        try:
-            return importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise ValueError(
-                "A module is named as in an import, from a folder of PYTHONPATH, or by its file "
-                f"(….py). Received: {module!r} ({error})"
-            ) from error
-    path = Path(module).resolve()
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no such file of a module. Received: {module!r}")
-    loaded = sys.modules.get(path.stem)
-    if loaded is not None:
-        if os.path.realpath(getattr(loaded, "__file__", None) or "") == os.fspath(path):
-            return loaded
-        raise ValueError(
-            "The name of a module's file must not be that of another module. "
-            f"Received: {module!r}, next to {loaded.__name__} of {loaded.__file__}"
-        )
-    spec: Any = importlib.util.spec_from_file_location(path.stem, path)
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = made
-    try:
-        spec.loader.exec_module(made)
-    except BaseException:
-        del sys.modules[path.stem]
-        raise
-    return made
 
 
 def current(task: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from kbert.core.protocols import TokenizerLike
 from kbert.distillation.terms import Term
 from kbert.models import Encoder
 from kbert.tasks import EncoderTask, FineTuningTask, Pretraining
-from kbert.tokenizers.protocol import TokenizerLike
 
 
 def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence[Term]) -> None:

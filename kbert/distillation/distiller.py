@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras import ops
 
 from kbert.core.contexts import auxiliary_losses
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Pair, PathLike, Tensor, Tensors
 from kbert.data.tables.rows import Rows
 from kbert.distillation.cache import CacheSize, TeacherCache
@@ -23,7 +24,6 @@ from kbert.distillation.transfer import rate_scales
 from kbert.layers import Dense
 from kbert.models.keras_model import KerasEdits
 from kbert.tasks import EncoderTask, FineTuningTask
-from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.step.mixin import TrainStep
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from kbert.beam import pipeline_options
-from kbert.core import registry
+from kbert.core import late
 from kbert.core.types import PathLike
 from kbert.experiments import answer_file
 from kbert.experiments.catalogue import task_for
@@ -82,7 +82,7 @@ def answer_on_beam(
         beam_flags: Beam's own, such as "--runner=FlinkRunner".
         columns: our name of a column -> the files', as `Records` takes them.
         batch_size: rows computed at once.
-        task_module: file or module of a task of the user's own, as `registry.load_module` takes it.
+        task_module: file or module of a task of the user's own, as `late.user_module` takes it.
 
     Returns:
         How many records there are.
@@ -156,7 +156,7 @@ def _read(file: tuple[int, str], job: _Job) -> Iterator[tuple[int, int, str, lis
     number, path = file
     if job.task_module is not None:
         with _ONE_AT_A_TIME:
-            registry.load_module(job.task_module)
+            late.user_module(job.task_module)
     count = 0
     for chunk in chunks(Records(path, job.kind, job.columns), answer_file.CHUNK):
         yield number, count, path, chunk
@@ -222,5 +222,5 @@ def _model(preset: str, task_module: str | None, checksum: str) -> FineTuningTas
 
 def _load(preset: str, task_module: str | None) -> FineTuningTask:
     if task_module is not None:
-        registry.load_module(task_module)
+        late.user_module(task_module)
     return cast(FineTuningTask, Task.from_preset(preset))

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbert.serving.rows import RowFunction, Run, optional
+from kbert.core.late import optional
+from kbert.serving.rows import RowFunction, Run
 from kbert.serving.savedmodel import export_saved_model
 
 EXTRA = "litert"

@@ -11,9 +11,10 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
+from kbert.core.late import optional
 from kbert.serving.onnx_graph import graphs, simplify
 from kbert.serving.onnx_int8 import product_inputs, round_products, saturating
-from kbert.serving.rows import RowFunction, Run, optional
+from kbert.serving.rows import RowFunction, Run
 
 EXTRA = "onnx"
 PRECISIONS = ("float32", "int8")

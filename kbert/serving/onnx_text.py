@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from kbert.core.late import optional
 from kbert.serving.onnx import EXTRA, OPSET, name_axes
-from kbert.serving.rows import optional
 from kbert.serving.text_rows import (
     INPUTS,
     Batch,

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from kbert.serving.rows import RowFunction, Run, optional
+from kbert.core.late import optional
+from kbert.serving.rows import RowFunction, Run
 
 EXTRA = "openvino"
 PRECISIONS = ("float32", "bfloat16", "int8")

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from kbert.core.late import optional
 from kbert.serving.openvino import EXTRA
-from kbert.serving.rows import optional
 from kbert.serving.text_rows import (
     INPUTS,
     Batch,

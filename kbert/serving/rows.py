@@ -4,10 +4,8 @@ Shapes: B rows, T tokens, P masks.
 """
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -135,21 +133,3 @@ def differences(rows: RowFunction, samples: Sequence[Mapping[str, np.ndarray]], 
         else float(np.concatenate(each).max(initial=0.0) / sizes[name])
         for name, each in found.items()
     }
-
-
-def optional(module: str, extra: str) -> ModuleType:
-    """A module of a package that an extra installs.
-
-    Args:
-        module: its name.
-        extra: of `pip install 'kbert[EXTRA]'`.
-
-    Raises:
-        ImportError: it is not installed; the message names the extra.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"This format needs the extra: pip install 'kbert[{extra}]'. Received: {error}"
-        ) from error

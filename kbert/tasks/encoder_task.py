@@ -14,6 +14,7 @@ from keras import ops
 
 from kbert.checkpoints import Checkpoint
 from kbert.core import registry
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike, Tensor
 from kbert.layers.gather import gather_positions
 from kbert.models import Decoder, DecoderEncoder, Encoder, adapters
@@ -22,7 +23,6 @@ from kbert.serving import Signature, text_tokens
 from kbert.tasks.input_form import InputForm, check_encoder, input_form
 from kbert.tasks.loading import has_input_tokens, load_encoder
 from kbert.tasks.task import Task
-from kbert.tokenizers.protocol import TokenizerLike
 
 # Feature of a batch -> the setting of a dataset that has it, and the task that is trained on it.
 _OTHER_ROWS = {

@@ -10,10 +10,10 @@ from absl import logging
 from keras import ops
 
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.core.protocols import TokenizerLike
 from kbert.data.tables.inputs import TokenId, build_inputs
 from kbert.models import Decoder, DecoderEncoder
 from kbert.models.generators.decoder_encoder import INPUT_TOKENS
-from kbert.tokenizers.protocol import TokenizerLike
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,12 @@ from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.core import registry
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike
 from kbert.models import Decoder, DecoderEncoder, Elmo, ElmoEncoder, Encoder, Seq2Seq
 from kbert.models.adapters.base import restore
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tokenizers import CharacterTokenizer, load_tokenizer
-from kbert.tokenizers.protocol import TokenizerLike
 
 _INPUT_TOKENS = "input_tokens"
 

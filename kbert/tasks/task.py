@@ -19,6 +19,7 @@ from kbert.checkpoints.huggingface.huggingface import ON_ROWS, write_longest_row
 from kbert.core import registry
 from kbert.core.in_memory import has_columns
 from kbert.core.options import Options
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike
 from kbert.data.tables.table import Table
 from kbert.hub import locate
@@ -47,7 +48,6 @@ from kbert.tasks.loading import (
 )
 from kbert.tasks.tensorflow_copy import export_copy
 from kbert.tokenizers.base import Tokenizer
-from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import (
     WARMUP_STEPS,

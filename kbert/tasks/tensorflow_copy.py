@@ -22,10 +22,10 @@ from kbert.io.paths import absolute
 PROGRAM = """
 import json, sys
 from kbert import tasks
-from kbert.core import registry
+from kbert.core import late, registry
 from kbert.tasks.tensorflow_copy import from_json
 module, kind, folder, dtype, directory, options = json.loads(sys.argv[1], object_hook=from_json)
-registry.load_module(module)
+late.user_module(module)
 task = registry.get("task", kind).from_preset(folder, dtype=dtype)
 print(task.export(directory, **options))
 """
@@ -76,7 +76,7 @@ def export_copy(task: keras.Model, directory: PathLike, options: dict[str, Any])
 
 
 def _module_of(cls: type) -> str:
-    """What `registry.load_module` finds a class by: a module of a package, or a file."""
+    """What `late.user_module` finds a class by: a module of a package, or a file."""
     if "." in cls.__module__:
         return cls.__module__
     file = getattr(sys.modules[cls.__module__], "__file__", None)

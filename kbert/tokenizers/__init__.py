@@ -1,12 +1,12 @@
 """Tokenizers: text to ids and back, and the training of vocabularies."""
 
+from kbert.core.protocols import TokenizerLike
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
 from kbert.tokenizers.bpe.training import train_byte_pair
 from kbert.tokenizers.gpt.tokenizer import GptTokenizer
 from kbert.tokenizers.loading import load_tokenizer
 from kbert.tokenizers.normalization import normalize
-from kbert.tokenizers.protocol import TokenizerLike
 from kbert.tokenizers.training import KINDS, train_tokenizer
 from kbert.tokenizers.unigram.tokenizer import UnigramTokenizer
 from kbert.tokenizers.unigram.training import train_unigram

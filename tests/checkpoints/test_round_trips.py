@@ -6,7 +6,8 @@
 import numpy as np
 import pytest
 
-from kbert.checkpoints import read_checkpoint, write_huggingface
+from kbert.checkpoints import read_checkpoint
+from kbert.checkpoints.huggingface.huggingface import write_huggingface
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
 from tests.harness import KINDS, randomise, tiny_config

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from kbert.core import registry
+from kbert.core import late, registry
 
 
 def test_a_name_belongs_to_one_class_and_a_cell_may_run_twice():
@@ -37,22 +37,22 @@ def test_names_of_the_version_before():
 def test_modules_by_file_and_by_name(tmp_path, monkeypatch):
     path = tmp_path / "kbert_test_module.py"
     path.write_text("import dataclasses\n@dataclasses.dataclass\nclass A:\n    x: int = 1\n")
-    module = registry.load_module(str(path))
-    assert sys.modules["kbert_test_module"] is module is registry.load_module(str(path))
+    module = late.user_module(str(path))
+    assert sys.modules["kbert_test_module"] is module is late.user_module(str(path))
     other = tmp_path / "other" / "kbert_test_module.py"
     other.parent.mkdir()
     other.write_text("")
     with pytest.raises(ValueError, match="must not be that of another module"):
-        registry.load_module(str(other))
+        late.user_module(str(other))
     monkeypatch.delitem(sys.modules, "kbert_test_module")
     with pytest.raises(FileNotFoundError, match=r"no such file.*missing.py"):
-        registry.load_module(str(tmp_path / "missing.py"))
+        late.user_module(str(tmp_path / "missing.py"))
     with pytest.raises(ValueError, match=r"named as in an import.*'kbert_test_module'"):
-        registry.load_module("kbert_test_module")
+        late.user_module("kbert_test_module")
     monkeypatch.syspath_prepend(tmp_path)
-    assert registry.load_module("kbert_test_module").A().x == 1
+    assert late.user_module("kbert_test_module").A().x == 1
     monkeypatch.delitem(sys.modules, "kbert_test_module")
     path.write_text("raise RuntimeError('broken')")
     with pytest.raises(RuntimeError, match="broken"):
-        registry.load_module(str(path))
+        late.user_module(str(path))
     assert "kbert_test_module" not in sys.modules

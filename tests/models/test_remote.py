@@ -5,8 +5,8 @@ import pytest
 from keras import ops
 
 from kbert.catalog.families import family
-from kbert.checkpoints import read_checkpoint, write_huggingface
-from kbert.checkpoints.huggingface.huggingface import export_model, import_model
+from kbert.checkpoints import read_checkpoint
+from kbert.checkpoints.huggingface.huggingface import export_model, import_model, write_huggingface
 from kbert.models import Encoder
 from kbert.models.weights import named_weights, set_arrays
 from tests.harness import assert_close, assert_gradients_close

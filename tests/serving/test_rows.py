@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbert.serving.rows import RowFunction, differences, optional
+from kbert.core.late import optional
+from kbert.serving.rows import RowFunction, differences
 
 pytestmark = pytest.mark.tensorflow
 NEVER = -1e9

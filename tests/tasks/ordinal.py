@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from kbert.core.options import option
+from kbert.core import option
 from kbert.metrics import classification_report
 from kbert.tasks import Columns, FineTuningTask, HeadOptions, TextRows, losses
 

@@ -163,7 +163,7 @@ def test_it_is_exported_from_jax(run_dir, tmp_path):
     code = (
         "from kbert import tasks\n"
         "from kbert.core import registry\n"
-        f"registry.load_module({str(FILE)!r})\n"
+        f"late.user_module({str(FILE)!r})\n"
         f"task = tasks.Task.from_preset({str(run_dir / 'preset')!r})\n"
         f"print(task.export({str(tmp_path)!r}))"
     )

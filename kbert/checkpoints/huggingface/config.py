@@ -10,7 +10,7 @@ from kbert.checkpoints.huggingface.architectures import Architecture, is_decisiv
 from kbert.checkpoints.huggingface.unread_keys import says_nothing
 from kbert.checkpoints.keys import check_keys, known_activation, make_config
 from kbert.configs.base import Config
-from kbert.tokenizers.protocol import TokenizerLike
+from kbert.core.protocols import TokenizerLike
 
 _SHOWN = 5  # names in a message
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +12,7 @@ from absl import logging
 
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
-from kbert.checkpoints.huggingface import sentence_transformers, static_embedding
+from kbert.checkpoints.huggingface import sentence_transformers, static_embedding, weights
 from kbert.checkpoints.huggingface.architectures import Architecture, find, identify, infer
 from kbert.checkpoints.huggingface.architectures.base import (
     CLASSIFIERS,
@@ -32,14 +32,15 @@ from kbert.checkpoints.huggingface.shards import write_shards
 from kbert.checkpoints.huggingface.weights import has_weights, read_weights
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.configs.static import StaticConfig
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays, PathLike
 from kbert.io import atomic
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
-from kbert.tokenizers.protocol import TokenizerLike
 
 CONFIG_FILE = "config.json"
 ADAPTER_FILE = "adapter_config.json"  # of peft and of AdapterHub
+_IN_SHARDS = ("tf_model.h5.index.json", "flax_model.msgpack.index.json")
 # Kinds of tasks whose rows transformers cuts at the tokenizer's `model_max_length`.
 ON_ROWS = ("classify", "regress", "tag", "answer", "choose")
 
@@ -368,3 +369,28 @@ def _check_objective(architecture: Architecture, arrays: Arrays, task: Mapping[s
             f"The sentence head of Hugging Face's {architecture.title} is of the objective "
             f"{architecture.sentence_objective}. Received: a head of {objectives[0]}"
         )
+
+
+def why_not(files: Collection[str]) -> str | None:
+    """Why a folder of these files is none of this format, where it almost is one."""
+    for name in _IN_SHARDS:
+        if name in files:
+            return (
+                f"{name} leads to shards of transformers' TensorFlow or Flax classes: load them "
+                "with from_pretrained(folder, from_tf=True or from_flax=True) of a transformers "
+                "below version 5 and save them with save_pretrained, as safetensors."
+            )
+    if ADAPTER_FILE in files:
+        return (
+            f"{ADAPTER_FILE} is of an adapter without its model: load the model, then "
+            "the adapter by kbert.adapters.read_peft or read_adapterhub."
+        )
+    if sentence_transformers.MODULES_FILE in files:
+        return (
+            f"{sentence_transformers.MODULES_FILE} has the model in a folder of its own, as old "
+            "versions of sentence-transformers wrote it: SentenceTransformer(folder).save(other) "
+            "of a current one writes a folder that kbert reads."
+        )
+    if "config.json" not in files and {*weights.FILES} & {*files}:
+        return "Weights alone do not say what model they are of: config.json is missing."
+    return None

@@ -25,13 +25,13 @@ from kbert.checkpoints.huggingface.sentence_transformers import (
     write_prompts,
 )
 from kbert.configs.static import StaticConfig
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays, PathLike
 from kbert.io import atomic
 from kbert.io.arrays import WEIGHTS_FILE, read_safetensors, serialise
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 from kbert.tokenizers.loading import load_tokenizer
-from kbert.tokenizers.protocol import TokenizerLike
 
 _CONFIG_FILE, _TOKENIZER_FILE = "config.json", "tokenizer.json"
 _MODEL_TYPE, _MODULE = "model2vec", "StaticEmbedding"

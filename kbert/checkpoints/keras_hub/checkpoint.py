@@ -33,12 +33,12 @@ from kbert.checkpoints.keys import check_keys, make_config
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.checkpoints.sizes import fewest_numbers
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays, PathLike
 from kbert.io import atomic
 from kbert.io.arrays import WEIGHTS_FILE, check_arrays
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path, local_only
-from kbert.tokenizers.protocol import TokenizerLike
 
 CONFIG_FILE = "config.json"
 # Weights in one file, or the index of several.

@@ -13,6 +13,7 @@ from absl import logging
 from keras import ops
 
 from kbert.core.options import Options, option
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import PathLike, Tensors, Terms
 from kbert.data.masking.hashing import chance, fold
 from kbert.data.tables.bucketing import bucketed_batches
@@ -26,7 +27,6 @@ from kbert.tasks.embedding.text_embedder import POOLINGS, EmbeddingOptions, Text
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import accuracy, cross_entropy
-from kbert.tokenizers.protocol import TokenizerLike
 
 _DAMAGE = 0x7E57  # of the noise, beside the orders that the same seed draws
 

@@ -16,6 +16,7 @@ from keras import ops
 from kbert import inference, metrics
 from kbert.core.in_memory import number_of
 from kbert.core.options import Options, option
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
@@ -41,7 +42,6 @@ from kbert.tasks.embedding.losses import LOSSES, SCORED, Compared, row_losses, u
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import Prediction
-from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.run.history import History
 from kbert.training.step.base import Replicas
 

@@ -21,6 +21,7 @@ from keras import ops
 
 from kbert import inference
 from kbert.core.options import Options, takes
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import MaybeNone, Tensor, Tensors, Terms
 from kbert.data.tables.bucketing import BUCKET, bucketed_batches
 from kbert.data.tables.rows import Rows
@@ -49,7 +50,6 @@ from kbert.tasks.fine_tuning.task_options import (
 from kbert.tasks.fine_tuning.text_rows import WINDOWS_AT_ONCE, TextRows
 from kbert.tasks.losses import Prediction
 from kbert.tasks.task import AFTER_FIT
-from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization import freezing
 from kbert.training.optimization.layer_rates import layer_scales
 from kbert.training.optimization.optimizers import AdamW

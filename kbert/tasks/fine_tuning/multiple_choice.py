@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras import ops
 
 from kbert.core.in_memory import number_of
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
@@ -25,7 +26,6 @@ from kbert.tasks.encoder_task import GLOBAL_POSITIONS
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.task_options import AuxiliaryOptions, HeadOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
-from kbert.tokenizers.protocol import TokenizerLike
 
 # The logit of an alternative that a row does not have: exp(-1e9) is 0 in float32.
 ABSENT = -1e9

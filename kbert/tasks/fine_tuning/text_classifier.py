@@ -14,6 +14,7 @@ from keras import ops
 
 from kbert import metrics
 from kbert.core.options import option
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
@@ -30,7 +31,6 @@ from kbert.tasks.fine_tuning.labels import (
 from kbert.tasks.fine_tuning.task_options import TextOptions
 from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
 from kbert.tasks.losses import Prediction, accuracy, binary_cross_entropy, cross_entropy, detection
-from kbert.tokenizers.protocol import TokenizerLike
 
 
 class TextClassifierOptions(TextOptions):

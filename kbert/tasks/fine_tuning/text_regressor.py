@@ -13,6 +13,7 @@ from keras import ops
 
 from kbert import metrics
 from kbert.core.in_memory import number_of
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
@@ -22,7 +23,6 @@ from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.task_options import TextOptions
 from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
 from kbert.tasks.losses import Prediction, squared_error
-from kbert.tokenizers.protocol import TokenizerLike
 
 # The square of an error of twice as much fits float32, in a sum over a batch of thousands.
 LARGEST = 1e15

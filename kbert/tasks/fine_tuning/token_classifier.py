@@ -15,6 +15,7 @@ from absl import logging
 
 from kbert import inference, metrics
 from kbert.core.options import option
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Tensors, Terms
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
@@ -27,7 +28,6 @@ from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.labels import Labels, check_several, class_weights_of
 from kbert.tasks.fine_tuning.task_options import WindowOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
-from kbert.tokenizers.protocol import TokenizerLike
 
 
 class TokenClassifierOptions(WindowOptions):

@@ -15,6 +15,7 @@ from kbert import inference
 from kbert.checkpoints import Checkpoint
 from kbert.configs.encoder import EncoderConfig
 from kbert.core.options import Options
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, Tensors, Terms
 from kbert.data.tables.table import Table
 from kbert.decoding import Beam, DecodingOptions, Method
@@ -40,7 +41,6 @@ from kbert.tasks.generation.translation_batches import held_out_batches, holds_p
 from kbert.tasks.loading import load_encoder
 from kbert.tasks.losses import accuracy, smoothed_cross_entropy
 from kbert.tokenizers.base import Tokenizer
-from kbert.tokenizers.protocol import TokenizerLike
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay, default_warmup
 from kbert.training.step.base import DerivedMetrics

@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from kbert.checkpoints import read_checkpoint, to_keras_hub, write_keras_hub
+from kbert.checkpoints import read_checkpoint
+from kbert.checkpoints.keras_hub.checkpoint import to_keras_hub, write_keras_hub
 from kbert.checkpoints.keras_hub.names import BACKBONES
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays

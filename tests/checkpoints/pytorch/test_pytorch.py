@@ -10,8 +10,7 @@ import ml_dtypes  # noqa: F401  (gives NumPy its bfloat16)
 import numpy as np
 import pytest
 
-from kbert.checkpoints import read_pytorch
-from kbert.checkpoints.pytorch.file import open_pytorch
+from kbert.checkpoints.pytorch.file import open_pytorch, read_pytorch
 
 torch = pytest.importorskip("torch")
 

@@ -6,11 +6,11 @@ from keras import ops
 
 import kbert
 from kbert.catalog.families import family
-from kbert.checkpoints import Checkpoint, read_checkpoint, write_huggingface
+from kbert.checkpoints import Checkpoint, read_checkpoint
 from kbert.checkpoints.huggingface.architectures import find
 from kbert.checkpoints.huggingface.architectures.mobilebert import USUAL
 from kbert.checkpoints.huggingface.config import read_config
-from kbert.checkpoints.huggingface.huggingface import import_model
+from kbert.checkpoints.huggingface.huggingface import import_model, write_huggingface
 from kbert.checkpoints.renames import read_arrays
 from kbert.checkpoints.vocabulary import extend_vocabulary
 from kbert.configs.encoder import EncoderConfig

@@ -17,8 +17,8 @@ from kbert.checkpoints.huggingface.architectures.base import (
 )
 from kbert.checkpoints.huggingface.architectures.bert import Bert, embedding_rules
 from kbert.checkpoints.renames import Rule
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
-from kbert.tokenizers.protocol import TokenizerLike
 
 _PROJECTION = "albert.encoder.embedding_hidden_mapping_in"
 

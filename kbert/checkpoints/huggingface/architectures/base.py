@@ -14,8 +14,8 @@ from kbert.checkpoints.huggingface.unread_keys import IGNORED
 from kbert.checkpoints.renames import Rule
 from kbert.configs.base import Config
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
-from kbert.tokenizers.protocol import TokenizerLike
 
 ACTIVATIONS = {
     "gelu": "gelu",

@@ -13,8 +13,8 @@ from kbert.checkpoints.huggingface.architectures.base import Architecture, dense
 from kbert.checkpoints.huggingface.architectures.bert import Bert
 from kbert.checkpoints.renames import Rule
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
-from kbert.tokenizers.protocol import TokenizerLike
 
 TASK_PART = "task_embeddings"  # of `kbert.models.parts`, whose default this is:
 _USUAL_TASKS = 3

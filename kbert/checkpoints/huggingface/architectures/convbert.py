@@ -11,7 +11,7 @@ from kbert.checkpoints.huggingface.architectures.bert import Bert
 from kbert.checkpoints.huggingface.architectures.electra import Electra
 from kbert.checkpoints.keys import known_activation
 from kbert.checkpoints.renames import Rule
-from kbert.tokenizers.protocol import TokenizerLike
+from kbert.core.protocols import TokenizerLike
 
 PART = "dynamic_convolution"  # of `kbert.models.parts`, whose defaults these are:
 USUAL = {"kernel_size": 9, "num_groups": 1}

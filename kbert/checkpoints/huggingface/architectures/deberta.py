@@ -24,8 +24,8 @@ from kbert.checkpoints.huggingface.architectures.bert import Bert, encoder_rules
 from kbert.checkpoints.keys import known_activation
 from kbert.checkpoints.renames import Rule
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
-from kbert.tokenizers.protocol import TokenizerLike
 
 PART = "disentangled"  # of `kbert.models.parts`, whose defaults these are:
 USUAL: dict[str, Any] = {

@@ -15,8 +15,8 @@ from kbert.checkpoints.huggingface.architectures.base import (
 )
 from kbert.checkpoints.renames import Rule
 from kbert.configs.decoder import DecoderConfig
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
-from kbert.tokenizers.protocol import TokenizerLike
 
 # Masks of attention that files of older versions hold, and numbers of positions.
 _BUFFERS = r"(^|\.)(h\.\d+\.attn\.(masked_)?bias|position_ids)$"

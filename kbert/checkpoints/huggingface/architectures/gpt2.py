@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from kbert.checkpoints.huggingface.architectures.base import norm
 from kbert.checkpoints.huggingface.architectures.decoders import DecoderArchitecture, four_times
 from kbert.checkpoints.renames import Rule
-from kbert.tokenizers.protocol import TokenizerLike
+from kbert.core.protocols import TokenizerLike
 
 
 class Gpt2(DecoderArchitecture):

@@ -10,7 +10,7 @@ from kbert.checkpoints.huggingface.architectures.base import REQUIRED, clipped, 
 from kbert.checkpoints.huggingface.architectures.roberta import Roberta
 from kbert.checkpoints.renames import Rule
 from kbert.configs.transformer import GLOBAL
-from kbert.tokenizers.protocol import TokenizerLike
+from kbert.core.protocols import TokenizerLike
 
 PART = "global_tokens"  # of `kbert.models.parts`
 _WINDOW = 512  # where the config does not say it

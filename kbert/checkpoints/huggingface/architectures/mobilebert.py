@@ -17,7 +17,7 @@ from kbert.checkpoints.huggingface.architectures.base import (
 from kbert.checkpoints.huggingface.architectures.bert import Bert, embedding_rules
 from kbert.checkpoints.renames import Rule
 from kbert.configs.encoder import IDENTITY, EncoderConfig
-from kbert.tokenizers.protocol import TokenizerLike
+from kbert.core.protocols import TokenizerLike
 
 PART = "bottleneck"  # of `kbert.models.parts`, whose defaults these are:
 USUAL: dict[str, Any] = {

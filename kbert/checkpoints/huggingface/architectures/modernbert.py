@@ -24,8 +24,8 @@ from kbert.checkpoints.renames import Rule
 from kbert.checkpoints.sizes import MOST_LAYERS
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.transformer import GLOBAL
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
-from kbert.tokenizers.protocol import TokenizerLike
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _THETAS = {_FULL: ("global_rope_theta", 160_000.0), _SLIDING: ("local_rope_theta", 10_000.0)}

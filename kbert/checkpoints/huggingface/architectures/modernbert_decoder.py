@@ -12,8 +12,8 @@ from kbert.checkpoints.huggingface.architectures.modernbert import (
 from kbert.checkpoints.renames import Rule
 from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
-from kbert.tokenizers.protocol import TokenizerLike
 
 
 class ModernBertDecoder(ModernBert):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from kbert.checkpoints.huggingface.architectures.base import REQUIRED
 from kbert.checkpoints.huggingface.architectures.roberta import Roberta
 from kbert.checkpoints.renames import Rule
-from kbert.tokenizers.protocol import TokenizerLike
+from kbert.core.protocols import TokenizerLike
 
 PART = "relative_bias"  # of `kbert.models.parts`, whose defaults these are:
 USUAL = {"num_buckets": 32, "max_distance": 128}

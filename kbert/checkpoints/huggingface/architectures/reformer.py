@@ -12,8 +12,8 @@ from kbert.checkpoints.huggingface.architectures.base import (
 )
 from kbert.checkpoints.renames import Rule
 from kbert.configs.reformer import LOCAL, ReformerConfig
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
-from kbert.tokenizers.protocol import TokenizerLike
 
 _ATTENTION = ("local", "lsh", "local", "lsh", "local", "lsh")
 # Of each side of a chunk: key there -> field here, with transformers' default.

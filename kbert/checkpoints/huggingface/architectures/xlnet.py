@@ -16,8 +16,8 @@ from kbert.checkpoints.keys import known_activation
 from kbert.checkpoints.renames import Rule
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.xlnet import XlnetConfig
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
-from kbert.tokenizers.protocol import TokenizerLike
 
 _ATTENTION = {"bi": "bidirectional", "uni": "causal"}
 _PROJECTION = "logits_proj"  # of the classes of a text, and of choices

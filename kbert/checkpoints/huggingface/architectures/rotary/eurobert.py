@@ -19,8 +19,8 @@ from kbert.checkpoints.huggingface.architectures.base import (
 )
 from kbert.checkpoints.huggingface.architectures.rotary.positions import read_base, write_base
 from kbert.checkpoints.renames import Rule
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
-from kbert.tokenizers.protocol import TokenizerLike
 
 _POOLINGS = {"bos": "first", "mean": "mean", "late": "late"}
 _LOGITS, _TOKENS = "lm_head.", "model.embed_tokens.weight"

@@ -18,8 +18,8 @@ from kbert.checkpoints.huggingface.architectures.base import (
 )
 from kbert.checkpoints.huggingface.architectures.rotary.positions import in_halves, in_pairs
 from kbert.checkpoints.renames import Rule
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
-from kbert.tokenizers.protocol import TokenizerLike
 
 _CODE = "chandar-lab/NeoBERT--model."
 _QKV = ".qkv.weight"

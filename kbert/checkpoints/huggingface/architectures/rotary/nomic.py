@@ -20,8 +20,8 @@ from kbert.checkpoints.huggingface.architectures.base import (
 from kbert.checkpoints.huggingface.architectures.bert import Bert
 from kbert.checkpoints.huggingface.architectures.rotary.positions import read_base, write_base
 from kbert.checkpoints.renames import Rule
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
-from kbert.tokenizers.protocol import TokenizerLike
 
 _USUAL = 1000.0
 # Keys of before -> of transformers.

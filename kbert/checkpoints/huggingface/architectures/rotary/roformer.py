@@ -22,8 +22,8 @@ from kbert.checkpoints.huggingface.architectures.bert import Bert, encoder_rules
 from kbert.checkpoints.huggingface.architectures.rotary.positions import in_halves, in_pairs
 from kbert.checkpoints.keys import known_activation
 from kbert.checkpoints.renames import Rule
+from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
-from kbert.tokenizers.protocol import TokenizerLike
 
 _PLACES = "roformer.encoder.embed_positions.weight"
 _TURNED = (".attention.self.query.", ".attention.self.key.")
