@@ -374,3 +374,31 @@ def test_every_public_name_resolves_and_loads_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+def test_the_floors_load_neither_tensorflow_nor_keras():
+    """So a wrong flag and a missing file are told at once, and a user of JAX needs no TensorFlow."""
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for room in ("core", "io", "catalog", "configs")
+        for path in sorted((ROOT / "kbert" / room).glob("[a-z]*.py"))
+    ]
+    assert len(names) > 25
+    code = (
+        "import importlib, sys\n"
+        "sys.modules |= dict.fromkeys(('tensorflow', 'keras', 'tensorflow_text'))\n"  # None blocks
+        f"for name in {names!r}: importlib.import_module(name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+# Modules of kbert that an import loads, in a fresh process -> how many at most.
+BUDGETS = {"kbert.training.run.run": 60, "kbert.models.encoder": 190}
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_an_import_loads_few_modules(name):
+    code = f"import sys, {name}\nprint(sum(x.split('.')[0] == 'kbert' for x in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert int(done.stdout.split()[-1]) <= BUDGETS[name], done.stderr

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import tensorflow as tf
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 class TokenizerLike(Protocol):
@@ -46,11 +47,13 @@ class TokenizerLike(Protocol):
         """The constructor's arguments."""
         ...
 
-    def encode(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+    def encode(self, texts: "str | Sequence[str] | tf.Tensor") -> "tf.Tensor | tf.RaggedTensor":
         """Ids of texts, without special tokens: ragged rows, or the row of one string."""
         ...
 
-    def encode_words(self, words: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+    def encode_words(
+        self, words: "str | Sequence[str] | tf.Tensor"
+    ) -> "tf.Tensor | tf.RaggedTensor":
         """Ids of words that are split already, a row a word."""
         ...
 

@@ -11,10 +11,10 @@ import fcntl
 import io
 import os
 import socket
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO
 
-import tensorflow as tf
 from absl import logging
 
 from kbert.io import fingerprints
@@ -255,7 +255,10 @@ def naming(path: str) -> Iterator[None]:
     """
     try:
         yield
-    except tf.errors.OpError as error:
-        raise OSError(f"Cannot write {path}: {error.message}") from error
     except OSError as error:
         raise OSError(error.errno, f"Cannot write {path}: {error.strerror or error}") from error
+    except Exception as error:
+        tf = sys.modules.get("tensorflow")  # whoever raises its errors has imported it
+        if tf is None or not isinstance(error, tf.errors.OpError):
+            raise
+        raise OSError(f"Cannot write {path}: {error.message}") from error
