@@ -377,7 +377,7 @@ def test_every_public_name_resolves_and_loads_nothing_heavy():
 
 
 def test_the_floors_load_neither_tensorflow_nor_keras():
-    """So a wrong flag and a missing file are told at once, and a user of JAX needs no TensorFlow."""
+    """A wrong flag and a missing file are told at once, and a user of JAX needs no TensorFlow."""
     names = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for room in ("core", "io", "catalog", "configs")
