@@ -29,6 +29,18 @@ def run_code(code: str, *, environment=None, **changes: str) -> str:
     return done.stdout
 
 
+def run_alone(test: str) -> None:
+    """Runs a test by its id in a process of its own, for what pytest's workers do not survive."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-m", "slow or not slow", test],
+        cwd=ROOT,
+        env={k: x for k, x in os.environ.items() if not k.startswith("PYTEST_")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+
+
 def start_program(name: str, *flags: str, light: bool = True, before: str = "") -> subprocess.Popen:
     """`kbert-NAME` with these flags, as its console script starts it.
 
