@@ -160,8 +160,10 @@ def _saved_modules(
     names = {key.removeprefix(_PREFIX): array for key, array in saved.items()}
     rules = architecture.rules(encoder.config, head)
     here, rest = read_arrays(rules, architecture.fold(names, content))
-    homeless = [key for key in here if not key.startswith(tuple(f"{prefix}/" for prefix in parts))]
-    if rest or homeless:
+    without_place = [
+        key for key in here if not key.startswith(tuple(f"{prefix}/" for prefix in parts))
+    ]
+    if rest or without_place:
         way_out = (
             ""
             if parts
@@ -170,7 +172,7 @@ def _saved_modules(
         )
         raise ValueError(
             "Each weight must be LoRA's of a kernel of the encoder, or of the head of the task"
-            f"{way_out}. Received: {', '.join(sorted([*rest, *homeless])[:6])} in {source}"
+            f"{way_out}. Received: {', '.join(sorted([*rest, *without_place])[:6])} in {source}"
         )
     own = {prefix for prefix in parts if any(key.startswith(f"{prefix}/") for key in here)}
     if own and encoder.pooler_is_new and "encoder/pooler" not in own:

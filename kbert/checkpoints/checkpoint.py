@@ -28,7 +28,7 @@ class Checkpoint(Generic[ConfigT]):
         left: names there of what no weight of the model was made from: buffers, optimizer slots,
             the generator of a discriminator.
         adapters: of an encoder, as `kbert.models.adapters.described` gives them, or None.
-        homeless: the head that is there and that kbert has no task for, in words; else None.
+        foreign_head: the head that is there and that kbert has no task for, in words; else None.
     """
 
     config: ConfigT
@@ -38,7 +38,7 @@ class Checkpoint(Generic[ConfigT]):
     labels: tuple[str, ...] | None = None
     left: tuple[str, ...] = ()
     adapters: dict[str, Any] | None = None
-    homeless: str | None = None
+    foreign_head: str | None = None
 
     def part(self, prefix: str) -> dict[str, np.ndarray]:
         """The arrays whose names begin with `prefix`, e.g. "encoder/"."""

@@ -139,10 +139,10 @@ def convert(
     part = {name: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}
     set_arrays(model, prefix, part, checkpoint.source)
     check_heads(model, arrays, checkpoint.source)
-    homeless = _homeless(checkpoint, arrays, format, architecture)
-    arrays = {name: array for name, array in arrays.items() if name not in homeless}
+    unwritten = _without_place(checkpoint, arrays, format, architecture)
+    arrays = {name: array for name, array in arrays.items() if name not in unwritten}
     if format == "keras_hub" and checkpoint.labels:
-        homeless.append(f"labels: {', '.join(checkpoint.labels)}")
+        unwritten.append(f"labels: {', '.join(checkpoint.labels)}")
     tokenizer = _tokenizer(folder, checkpoint.config.vocabulary_size)
     with _appearing(target) as temporary:
         write_checkpoint(
@@ -163,7 +163,7 @@ def convert(
         format=format,
         shapes={name: array.shape for name, array in arrays.items()},
         dtypes=tuple(sorted({str(array.dtype) for array in arrays.values()})),
-        left=(*checkpoint.left, *unknown, *homeless),
+        left=(*checkpoint.left, *unknown, *unwritten),
         tokenizer=f"{tokenizer.kind}, {tokenizer.vocabulary_size:,} entries" if tokenizer else None,
     )
 
@@ -233,7 +233,7 @@ def _split(
     return known, unknown
 
 
-def _homeless(
+def _without_place(
     checkpoint: Checkpoint, names: Iterable[str], format: str, architecture: str | None
 ) -> list[str]:
     """The names of what the format has no place for."""

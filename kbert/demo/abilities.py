@@ -143,7 +143,7 @@ def _of_pairs(ask: Callable[[Any], Any], texts: Texts) -> Answer:
 
 def _predict(task: FineTuningTask, request: Request, texts: Texts) -> dict[str, Any]:
     row = request.get("row")
-    names = task.columns.asked(row) if isinstance(row, dict) else None
+    names = task.columns.found_in(row) if isinstance(row, dict) else None
     if not isinstance(row, dict) or names is None:
         raise Refused(400, f"'row' has the column(s) {task.columns.rule}. Received: {_kind(row)}")
     table = {

@@ -66,7 +66,7 @@ def write_site(folder: PathLike, preset: PathLike, runtime: PathLike) -> str:
     _check(task)
     features = task.sample_rows(TEXTS)
 
-    def write_beside(place: str) -> None:
+    def write_page(place: str) -> None:
         site = json.dumps(_site(task, os.fspath(preset)), ensure_ascii=False, separators=(",", ":"))
         texts = {**page_files("browser"), "site.json": site}
         files = {**binaries, **{name: text.encode() for name, text in texts.items()}}
@@ -80,7 +80,7 @@ def write_site(folder: PathLike, preset: PathLike, runtime: PathLike) -> str:
         precision="float32",
         samples=[{name: x.numpy() for name, x in batch.items()} for batch in features],
         about={},
-        save_beside=write_beside,
+        save_beside=write_page,
     )
 
 

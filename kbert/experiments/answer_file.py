@@ -255,8 +255,8 @@ def answer_records(
         output.check_whole()
         return
     with output.appending():
-        asked = _Asked(task, options or task.answer_options(), records.source, batch_size)
-        for chunk, table, answers in asked.answered(rest, output.records):
+        answering = _Answering(task, options or task.answer_options(), records.source, batch_size)
+        for chunk, table, answers in answering.answered(rest, output.records):
             checksum = checksum_of(chunk, checksum)
             output.append(task.columns, table, answers, checksum)
             yield output.records
@@ -274,8 +274,8 @@ def answer_stream(
         batch_size: records that are read, and then answered.
         options: as of `answer_records`.
     """
-    asked = _Asked(task, options or task.answer_options(), records.source, batch_size)
-    for _, table, answers in asked.answered(iter(records), most=batch_size):
+    answering = _Answering(task, options or task.answer_options(), records.source, batch_size)
+    for _, table, answers in answering.answered(iter(records), most=batch_size):
         yield from answer_lines(task.columns, table, answers, expected=False)
 
 
@@ -306,7 +306,7 @@ def checksum_of(records: Iterable[Record], checksum: int = 0) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Asked:
+class _Answering:
     """Who answers, and how."""
 
     task: Task

@@ -97,7 +97,7 @@ class Records:
     def _wanted(self, row: dict) -> dict[str, str | Sequence[str]]:
         """Our names of the task's input columns -> the file's."""
         there = {name: name for name in row} | self._columns
-        names = self._asked.asked(there)
+        names = self._asked.found_in(there)
         if names is None:
             raise ValueError(
                 f"{self.source}: the task's inputs are the column(s) {self._asked.rule}; say which "

@@ -27,7 +27,7 @@ def crc32(parts: Iterable[Part], start: int = 0) -> int:
 
     Args:
         parts: read once, so that they need not be in memory together.
-        start: of what came before them.
+        start: the CRC-32 so far.
 
     Example:
         >>> crc32(["ab", b"c"]) == crc32(["bc"], start=crc32(["a"]))
@@ -47,7 +47,7 @@ def blake2b(parts: Iterable[Part], size: int = 16) -> str:
     """The BLAKE2b of parts in sequence.
 
     Args:
-        parts: as in `crc32`.
+        parts: read once, see `crc32`.
         size: bytes of the digest.
 
     Returns:

@@ -69,8 +69,8 @@ def header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     """The header of a `.npy` file, `HEADER_BYTES` long whatever the shape (format 1.0).
 
     Args:
-        dtype: of the numbers behind it, in row-major order.
-        shape: of the array.
+        dtype: the numbers' type; they follow in row-major order.
+        shape: the array's.
 
     Example:
         >>> import io

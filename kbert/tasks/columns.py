@@ -20,7 +20,7 @@ class Columns:
         numeric: whether a label is a number also in files whose fields have no types.
 
     Example:
-        >>> Columns(label="grade").asked(["stars", "text"])
+        >>> Columns(label="grade").found_in(["stars", "text"])
         ('text',)
         >>> Columns(label="grade").rule
         'text or first and second'
@@ -43,7 +43,7 @@ class Columns:
         """The sets of input columns, in words."""
         return " or ".join(" and ".join(names) for names in self.inputs)
 
-    def asked(self, there: Collection[str]) -> tuple[str, ...] | None:
+    def found_in(self, there: Collection[str]) -> tuple[str, ...] | None:
         """The first of `inputs` of which all columns are there; None where there is none."""
         whole = (names for names in self.inputs if all(name in there for name in names))
         return next(whole, None)

@@ -88,7 +88,7 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> di
     Raises:
         ValueError: there is none, or a head that no task has.
     """
-    if checkpoint.task is None and strict and (asked.has_head or checkpoint.homeless):
+    if checkpoint.task is None and strict and (asked.has_head or checkpoint.foreign_head):
         way_out = (
             "new_head=True loads the encoder of any task and initialises new heads"
             if asked.has_head
@@ -96,7 +96,7 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> di
         )
         raise ValueError(
             f"A {asked.__name__} is loaded from a folder with its own heads and no others; "
-            f"{way_out}. Received: {checkpoint.homeless or 'no head that kbert knows'} in "
+            f"{way_out}. Received: {checkpoint.foreign_head or 'no head that kbert knows'} in "
             f"{checkpoint.source}"
         )
     settings = dict(checkpoint.task or {})

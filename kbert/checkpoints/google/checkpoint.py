@@ -281,9 +281,9 @@ def make_checkpoint(variables: Variables, config: EncoderConfig) -> Checkpoint:
         heads = [name for name in rest if not name.startswith(_ENCODERS)]
     if len({"classifier/dense/kernel", "classifier/dense/bias"} & arrays.keys()) == 1:
         heads += [name for name in ("output_weights", "output_bias") if name in own]
-    homeless = None
+    foreign_head = None
     if heads:
-        homeless = f"a head that kbert has no task for ({', '.join(sorted(heads))})"
+        foreign_head = f"a head that kbert has no task for ({', '.join(sorted(heads))})"
     task = None if heads else infer_task(arrays, architecture.sentence_objective)
     labels = None
     if task is not None and task["kind"] == "classify":  # whose names no file holds
@@ -300,7 +300,7 @@ def make_checkpoint(variables: Variables, config: EncoderConfig) -> Checkpoint:
         source=str(variables.prefix),
         labels=labels,
         left=(*variables.left, *(name for name in tensors if name not in own)),
-        homeless=homeless,
+        foreign_head=foreign_head,
     )
 
 

@@ -188,8 +188,8 @@ def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Che
     unread = architecture.replaced_pooler if has_inner_classifier(there) else ()
     left = tuple(n for n in rest if n in unread or re.search(architecture.unread, n))
     unknown = there if is_half else [n for n in rest if n not in left]
-    homeless = _homeless(architecture, content, task, here, unknown)
-    if homeless is not None:
+    foreign_head = _foreign_head(architecture, content, task, here, unknown)
+    if foreign_head is not None:
         task = None
     elif task is None and architecture.task is not None:
         task = {"kind": architecture.task}
@@ -214,7 +214,7 @@ def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Che
         source=source,
         labels=labels,
         left=left,
-        homeless=homeless,
+        foreign_head=foreign_head,
     )
 
 
@@ -287,7 +287,7 @@ def _with_prefix(architecture: Architecture, arrays: Arrays) -> Arrays:
     }
 
 
-def _homeless(
+def _foreign_head(
     architecture: Architecture,
     content: Mapping[str, Any],
     task: Mapping[str, Any] | None,

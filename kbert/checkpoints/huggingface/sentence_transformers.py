@@ -96,7 +96,7 @@ def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
             )
     if "token_pooling" not in task:
         raise ValueError(f"A module Pooling must be there. Received: none in {folder}")
-    return dataclasses.replace(checkpoint, task=task, arrays=arrays, labels=None, homeless=None)
+    return dataclasses.replace(checkpoint, task=task, arrays=arrays, labels=None, foreign_head=None)
 
 
 def split(arrays: Arrays) -> tuple[Arrays, Arrays]:

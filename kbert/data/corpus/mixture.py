@@ -65,7 +65,7 @@ class Mixture:
             )
         manifests = tuple(read_manifest(name) for name in names)
         for manifest in manifests:
-            _check_beside(manifest, manifests[0])
+            _check_alike(manifest, manifests[0])
         if isinstance(folders, Mapping):
             if temperature != 1:
                 raise ValueError(
@@ -180,7 +180,7 @@ def _quotas(shares: Sequence[float], places: int) -> np.ndarray:
     return quotas
 
 
-def _check_beside(manifest: Manifest, first: Manifest) -> None:
+def _check_alike(manifest: Manifest, first: Manifest) -> None:
     if not manifest.split("train").blocks:
         raise ValueError(
             f"Every corpus of a mixture needs text to train on. Received: none in {manifest.folder}"

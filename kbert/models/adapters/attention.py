@@ -107,7 +107,7 @@ class ProjectedAttention(Adapter):
                 name="attention",
                 **common,
             )
-            made = BesideBlock(into, attention, back, name=name, dtype=kwargs["dtype"])
+            made = ParallelAttention(into, attention, back, name=name, dtype=kwargs["dtype"])
             yield block, made, (None, None, config.hidden_size)
 
 
@@ -120,7 +120,7 @@ class SmallAttention(SelfAttention):
         self.output_dense: Any = lambda x: x
 
 
-class BesideBlock(keras.layers.Layer):
+class ParallelAttention(keras.layers.Layer):
     """`back(attention(into(x)))`, the `parallel` of a `kbert.layers.Block`.
 
     Args:

@@ -251,7 +251,7 @@ class TextEmbedder(FineTuningTask):
         )
 
     def _texts_of(self, table: Table) -> tuple[str, ...]:
-        names = self.columns.asked(table.columns)
+        names = self.columns.found_in(table.columns)
         if names is None:
             raise ValueError(
                 "A table of texts has the column `text`, or `first` and `second` for pairs; "

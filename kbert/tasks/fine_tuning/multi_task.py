@@ -375,7 +375,7 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
             name: dataset.element_spec for name, dataset in zip(self.tasks, datasets, strict=True)
         }
         named = [
-            dataset.map(_beside_others(name, number, specs))
+            dataset.map(_among_others(name, number, specs))
             for number, (name, dataset) in enumerate(zip(self.tasks, datasets, strict=True))
         ]
         left = np.arange(done + 1, len(plan) + 1)
@@ -479,12 +479,12 @@ def _own(batch: Tensors, name: str) -> dict[str, Any]:
     return {k.removeprefix(start): x for k, x in batch.items() if k.startswith(start)}
 
 
-def _beside_others(
+def _among_others(
     name: str, number: int, specs: Mapping[str, Mapping[str, tf.TensorSpec]]
 ) -> Callable[[Tensors], Tensors]:
     """From a task's batch to one of all tasks, with zeros of as few columns as can be."""
 
-    def beside_others(batch: Tensors) -> Tensors:
+    def among_others(batch: Tensors) -> Tensors:
         rows = tf.shape(batch["rows"])[0]
         one = tf.minimum(rows, 1)  # of a length that no graph knows, as those of real batches
         found: dict[str, Any] = {}
@@ -498,4 +498,4 @@ def _beside_others(
                 found[f"{other}/{key}"] = tf.ensure_shape(value, feature.shape)
         return {**found, _TASK: tf.fill([feature.shape[0]], number)}
 
-    return beside_others
+    return among_others

@@ -179,11 +179,11 @@ def test_heads_and_unknown_weights_are_handed_back():
     found = import_model(small(), there, "there")
     assert {"qa_outputs.weight", "decoder/transformer.h.9.ln_1.bias"} <= found.arrays.keys()
     assert found.task is None
-    assert found.homeless == (
+    assert found.foreign_head == (
         "a head of GPT2LMHeadModel that kbert has no task for (qa_outputs.weight)"
     )
     found = import_model({**small(), "architectures": None}, there, "there")
-    assert found.homeless.startswith("a head of GPT-2 that")
+    assert found.foreign_head.startswith("a head of GPT-2 that")
 
 
 def test_a_decoder_that_the_architecture_cannot_be():

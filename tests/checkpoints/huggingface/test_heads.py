@@ -154,7 +154,7 @@ def test_one_output_is_a_number():
     assert task(one) == {"kind": "regress"}
     content, there = export_model(tiny_config(), one)
     found = import_model({**content, "problem_type": "regression"}, there, "")
-    assert (found.task, found.homeless) == ({"kind": "regress"}, None)
+    assert (found.task, found.foreign_head) == ({"kind": "regress"}, None)
     again, _ = export_model(tiny_config(), one, task=found.task)
     assert again["problem_type"] == "regression"
 
@@ -185,7 +185,7 @@ def test_a_regression_of_two_numbers_has_no_task():
     content, there = export_model(tiny_config(), arrays("classifier"))
     found = import_model({**content, "problem_type": "regression"}, there, "")
     assert (found.task, found.labels) == (None, None)
-    assert found.homeless.startswith("a regression of 2 numbers for each text")
+    assert found.foreign_head.startswith("a regression of 2 numbers for each text")
 
 
 def test_next_sentences_alone_say_the_task():
@@ -206,7 +206,7 @@ def test_half_a_head_is_named(head, part):
     (ending,) = content["architectures"]
     assert (found.task, found.labels) == (None, None)
     said = f"a head of {ending} that kbert has no task for (classifier.{part})"
-    assert found.homeless == said
+    assert found.foreign_head == said
 
 
 def test_a_head_that_kbert_does_not_know_is_left_alone():

@@ -179,7 +179,7 @@ def test_the_head_of_a_causal_model(case, tmp_path):
     model.float().save_pretrained(tmp_path)
     checkpoint = read_checkpoint(tmp_path)
     assert checkpoint.task is None
-    assert "ReformerModelWithLMHead that kbert has no task for (lm_head" in checkpoint.homeless
+    assert "ReformerModelWithLMHead that kbert has no task for (lm_head" in checkpoint.foreign_head
     encoder = Encoder.from_preset(tmp_path)
     assert encoder.config.attention == "causal"
     head = MaskedLMHead(encoder.config, encoder.token_embedding)
