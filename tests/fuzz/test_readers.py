@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbert.checkpoints.folder import _FORMATS
+from kbert.core import late
 from kbert.data import readers
 from tests.fuzz.damage import apply
 from tests.fuzz.readers import READERS, Reader
@@ -26,7 +26,8 @@ def test_damaged_more(name):
 
 
 def test_every_reader_is_there():
-    formats = {module.__name__.split(".")[2] for module in _FORMATS} - {"preset"} | {"kbert"}
+    modules = late.TABLE["checkpoint format"].values()
+    formats = {module.split(".")[2] for module in modules} - {"preset"} | {"kbert"}
     assert {f"{name} folder" for name in formats} <= set(READERS)
     found = {name for name in readers.__all__ if name.startswith("read_")}
     assert found == {name.split()[0] for name in READERS if name.startswith("read_")}
