@@ -36,8 +36,7 @@ def fetch(url: str, sha256: str) -> Path:
         >>> import tempfile
         >>> published = Path(tempfile.mkdtemp(), "data.txt")
         >>> _ = published.write_text("good day")
-        >>> file = fetch(
-        ...     f"file://{published}", hashlib.sha256(b"good day").hexdigest())
+        >>> file = fetch(f"file://{published}", fingerprints.sha256("good day"))
         >>> file.name, file.read_text()
         ('data.txt', 'good day')
     """
