@@ -32,7 +32,6 @@ from kbert.serving.text_graphs import write_text_graphs
 from kbert.serving.text_rows import TextRows
 from kbert.tokenizers import load_tokenizer
 
-_BLOCK = 1 << 20  # bytes that are read at once
 # Widths of LiteRT's rows, as far as the task's rows are as long.
 WIDTHS = (32, 128)
 # What a task is checked on where it is given no texts: short and long, accents, numbers, scripts.
