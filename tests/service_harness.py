@@ -56,8 +56,9 @@ class Running(Background):
 
 
 def running(**settings) -> Running:
-    """A service on free ports; stopped behind the `with` block."""
-    return Running(ServiceOptions(**{"port": 0, "poll_seconds": 0, **settings}))
+    """A service on free ports, as patient as the tests; stopped behind the `with` block."""
+    defaults = {"port": 0, "poll_seconds": 0, "timeout_seconds": PATIENCE}
+    return Running(ServiceOptions(**{**defaults, **settings}))
 
 
 def export_classifier(folder, vocabulary, seed=0, labels=("no", "yes")) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from kbert.service.loaded import Entry
 from tests.service_harness import export_classifier, export_operations, running
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def service(classifier, operations):
     """Both of them, within small limits."""
     models = [f"reviews={classifier}", f"operations={operations}"]
     limits = {"max_texts": 16, "max_text_bytes": 1000, "max_body_bytes": 20_000}
-    with running(model=models, **limits, timeout_seconds=PATIENCE, grpc_port=0) as found:
+    with running(model=models, **limits, grpc_port=0) as found:
         yield found
 
 
@@ -50,11 +50,15 @@ class Gate:
 
     def __init__(self) -> None:
         self.open = threading.Event()
-        self.entered = threading.Semaphore(0)
-        self.runs: list[int] = []
+        self.runs: list[int] = []  # the rows of each
+
+    def hold(self) -> None:
+        """From now on; what ran so far, such as the first run of a model's load, is forgotten."""
+        self.open.clear()
+        self.runs.clear()
 
     def wait_for_run(self) -> None:
-        assert self.entered.acquire(timeout=PATIENCE)
+        until(lambda: self.runs, "a run")
 
 
 @pytest.fixture
@@ -64,7 +68,6 @@ def gate(monkeypatch):
 
     def slow(self, inputs, stop=None):
         gate.runs.append(max(map(len, inputs.values())))
-        gate.entered.release()
         assert gate.open.wait(PATIENCE)
         return run(self, inputs, stop)
 

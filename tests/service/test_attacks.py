@@ -201,7 +201,7 @@ def test_what_nobody_waits_for_stops(operations):
     with running(model=[f"operations={operations}"], timeout_seconds=1) as service:
         assert service.post(OPERATIONS, ENDLESS)[0] == 503
         until(lambda: service.metric("kbert_batches_total") == 1)
-    with running(model=[f"operations={operations}"], timeout_seconds=PATIENCE) as service:
+    with running(model=[f"operations={operations}"]) as service:
         body = json.dumps(ENDLESS).encode()
         with connected(service) as connection:
             connection.sendall(head(OPERATIONS, len(body)) + body)
@@ -226,7 +226,7 @@ def test_a_batch_is_computed_while_one_waits_for_it(service, gate):
 
 
 def test_a_stop_refuses_what_is_not_computed_in_time(operations):
-    settings = {"stop_seconds": 0.5, "timeout_seconds": PATIENCE, "grpc_port": 0}
+    settings = {"stop_seconds": 0.5, "grpc_port": 0}
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(2))
         service = stack.enter_context(running(model=[f"operations={operations}"], **settings))

@@ -89,7 +89,7 @@ def place(service) -> tuple[str, int]:
 def test_a_connection_beyond_the_most_is_told_so(operations, gate):
     gate.open.set()
     with running(model=[f"operations={operations}"], max_connections=2) as service:
-        gate.open.clear()
+        gate.hold()
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             found = [pool.submit(service.post, OPERATIONS, SAME) for _ in range(2)]
             until(lambda: metric(service, "kbert_texts_total") == 2)

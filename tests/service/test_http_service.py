@@ -392,8 +392,7 @@ def test_one_text_that_the_model_refuses_costs_the_others_nothing(service, gate)
 def test_too_many_are_told_to_come_again_and_none_is_lost(operations, gate):
     gate.open.set()
     with running(model=[f"operations={operations}"], max_waiting=8, max_texts=8) as service:
-        gate.open.clear()
-        gate.runs.clear()
+        gate.hold()
         with concurrent.futures.ThreadPoolExecutor(9) as pool:
             accepted = [pool.submit(service.request, "POST", OPERATIONS, SAME)]
             gate.wait_for_run()  # it runs; of the others eight may wait
@@ -434,7 +433,7 @@ def test_slow_clients_and_slow_models_end(operations, gate):
         assert raw(service, b"") == b""  # nothing
         assert raw(service, b"POST /embed HT") == b""  # half a head
         assert raw(service, head(REVIEWS, 50) + b'{"ins').startswith(b"HTTP/1.1 408")
-        gate.open.clear()
+        gate.hold()
         status, answer, more = service.request("POST", OPERATIONS, SAME)
         assert (status, more["retry-after"]) == (503, "1")
         assert answer["error"] == (

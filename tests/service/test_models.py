@@ -118,7 +118,7 @@ def test_what_waits_for_an_old_version_is_answered(folder, operations, gate, mon
     monkeypatch.setattr(models, "_load", load_and_watch)
     gate.open.set()
     with running(model=[f"m={folder}"], poll_seconds=0.05) as service:
-        gate.open.clear()
+        gate.hold()
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             old = [pool.submit(service.post, PATH, BODY) for _ in range(3)]
             gate.wait_for_run()

@@ -29,7 +29,7 @@ PATH = "/v1/models/m:predict"
 def test_a_stop_answers_what_was_accepted(operations, gate):
     gate.open.set()
     with running(model=[f"m={operations}"]) as service:
-        gate.open.clear()
+        gate.hold()
         with concurrent.futures.ThreadPoolExecutor(5) as pool, connected(service) as late:
             answers = [pool.submit(service.post, PATH, BODY) for _ in range(5)]
             gate.wait_for_run()
