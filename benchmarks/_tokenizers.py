@@ -105,8 +105,7 @@ def unigram(lines: list[str], size: int, path: Path | None) -> Field:
     """
     import keras_hub
     from sentencepiece import sentencepiece_model_pb2
-    from tokenizers import Regex, models, normalizers, pre_tokenizers
-    from tokenizers import Tokenizer as RustTokenizer
+    from tokenizers import Regex, Tokenizer as RustTokenizer, models, normalizers, pre_tokenizers
 
     if path:
         model = path.read_bytes()

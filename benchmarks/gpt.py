@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 import kbert
-from benchmarks import _experiments as experiments
-from benchmarks import elmo
+from benchmarks import _experiments as experiments, elmo
 from benchmarks._kneser_ney import KneserNey
 from kbert.training import AdamW, WarmupDecay
 

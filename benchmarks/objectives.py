@@ -35,8 +35,7 @@ import tensorflow as tf
 from keras import ops
 
 import kbert
-from benchmarks import _experiments as experiments
-from benchmarks import _measures as measures
+from benchmarks import _experiments as experiments, _measures as measures
 from benchmarks._experiments import mean, print_table
 from kbert.data.masking.masking import max_predictions
 from kbert.layers import causal_bias

@@ -22,8 +22,7 @@ import keras
 import tensorflow as tf
 
 import kbert
-from benchmarks import _experiments as experiments
-from benchmarks import _measures as measures
+from benchmarks import _experiments as experiments, _measures as measures
 from kbert.training import AdamW
 
 RATE, WARM_UP = 2e-3, 0.1

@@ -8,81 +8,65 @@ Example:
     128
 """
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-from kbert.version import __version__
+from kbert.core import late
+from kbert.version import __version__ as __version__
 
-# Public name -> module that defines it. Subpackages (`kbert.data`, `kbert.tasks`, …) are names too.
-_NAMES = {
-    "CharacterTokenizer": "kbert.tokenizers",
-    "Client": "kbert.service",
-    "Decoder": "kbert.models.generators.decoder",
-    "DecoderConfig": "kbert.configs.decoder",
-    "Elmo": "kbert.models.elmo.elmo",
-    "ElmoConfig": "kbert.configs.elmo",
-    "EncoderConfig": "kbert.configs.encoder",
-    "Encoder": "kbert.models.encoder",
-    "BytePairTokenizer": "kbert.tokenizers",
-    "Seq2Seq": "kbert.models.generators.seq2seq",
-    "Seq2SeqConfig": "kbert.configs.seq2seq",
-    "TextFeatures": "kbert.extraction",
-    "Translator": "kbert.tasks.generation.translator",
-    "UnigramTokenizer": "kbert.tokenizers",
-    "WordPieceTokenizer": "kbert.tokenizers",
-    "WordTokenizer": "kbert.tokenizers",
-    "describe": "kbert.models.description",
-    "family": "kbert.catalog.families",
-    "features": "kbert.extraction",
-    "load_tokenizer": "kbert.tokenizers",
-    "recipe": "kbert.catalog.recipes",
-    "student": "kbert.distillation",
-}
-_SUBPACKAGES = (
-    "adapters",
-    "catalog",
-    "checkpoints",
-    "configs",
-    "conversion",
-    "core",
-    "data",
-    "decoding",
-    "demo",
-    "distillation",
-    "experiments",
-    "extraction",
-    "heads",
-    "hub",
-    "io",
-    "layers",
-    "metrics",
-    "models",
-    "pruning",
-    "quantization",
-    "search",
-    "service",
-    "serving",
-    "tasks",
-    "text",
-    "tokenizers",
-    "training",
-    "visualization",
-    "word_vectors",
-)
-
-__all__ = ["__version__", *sorted(_NAMES), *_SUBPACKAGES]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        value = getattr(import_module(_NAMES[name]), name)
-    elif name in _SUBPACKAGES:
-        value = import_module(f"kbert.{name}")
-    else:
-        raise AttributeError(f"module 'kbert' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from kbert import (
+        adapters as adapters,
+        catalog as catalog,
+        checkpoints as checkpoints,
+        configs as configs,
+        conversion as conversion,
+        core as core,
+        data as data,
+        decoding as decoding,
+        demo as demo,
+        distillation as distillation,
+        experiments as experiments,
+        extraction as extraction,
+        heads as heads,
+        hub as hub,
+        io as io,
+        layers as layers,
+        metrics as metrics,
+        models as models,
+        pruning as pruning,
+        quantization as quantization,
+        search as search,
+        service as service,
+        serving as serving,
+        tasks as tasks,
+        text as text,
+        tokenizers as tokenizers,
+        training as training,
+        visualization as visualization,
+        word_vectors as word_vectors,
+    )
+    from kbert.catalog.families import family as family
+    from kbert.catalog.recipes import recipe as recipe
+    from kbert.configs.decoder import DecoderConfig as DecoderConfig
+    from kbert.configs.elmo import ElmoConfig as ElmoConfig
+    from kbert.configs.encoder import EncoderConfig as EncoderConfig
+    from kbert.configs.seq2seq import Seq2SeqConfig as Seq2SeqConfig
+    from kbert.distillation import student as student
+    from kbert.extraction import TextFeatures as TextFeatures, features as features
+    from kbert.models.description import describe as describe
+    from kbert.models.elmo.elmo import Elmo as Elmo
+    from kbert.models.encoder import Encoder as Encoder
+    from kbert.models.generators.decoder import Decoder as Decoder
+    from kbert.models.generators.seq2seq import Seq2Seq as Seq2Seq
+    from kbert.service import Client as Client
+    from kbert.tasks.generation.translator import Translator as Translator
+    from kbert.tokenizers import (
+        BytePairTokenizer as BytePairTokenizer,
+        CharacterTokenizer as CharacterTokenizer,
+        UnigramTokenizer as UnigramTokenizer,
+        WordPieceTokenizer as WordPieceTokenizer,
+        WordTokenizer as WordTokenizer,
+        load_tokenizer as load_tokenizer,
+    )
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

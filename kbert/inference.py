@@ -14,8 +14,10 @@ import tensorflow as tf
 from kbert.core.in_memory import each_text
 from kbert.core.types import Shape, Tensors
 from kbert.finite import refuse_not_finite
-from kbert.graphs import graph
-from kbert.graphs import on_cpu as on_cpu  # for those who predict
+from kbert.graphs import (
+    graph,
+    on_cpu as on_cpu,  # for those who predict
+)
 
 BATCH_SIZE = 32
 CHUNK = 8192  # texts tokenised at a time: bounds the memory of an endless list

@@ -1,17 +1,18 @@
 """Weights as name -> array tables, and the folders they come from. Knows configs, not models."""
 
-from kbert.checkpoints.checkpoint import Checkpoint
-from kbert.checkpoints.folder import FORMATS, read_checkpoint, write_checkpoint
-from kbert.checkpoints.keys import ignoring
-from kbert.checkpoints.preset import write_preset
-from kbert.checkpoints.vocabulary import extend_vocabulary
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "FORMATS",
-    "Checkpoint",
-    "extend_vocabulary",
-    "ignoring",
-    "read_checkpoint",
-    "write_checkpoint",
-    "write_preset",
-]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.checkpoints.checkpoint import Checkpoint as Checkpoint
+    from kbert.checkpoints.folder import (
+        FORMATS as FORMATS,
+        read_checkpoint as read_checkpoint,
+        write_checkpoint as write_checkpoint,
+    )
+    from kbert.checkpoints.keys import ignoring as ignoring
+    from kbert.checkpoints.preset import write_preset as write_preset
+    from kbert.checkpoints.vocabulary import extend_vocabulary as extend_vocabulary
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

@@ -1,26 +1,21 @@
 """Configurations of models: frozen dataclasses, checked when they are made."""
 
-from kbert.configs.base import Config, register_config
-from kbert.configs.decoder import DecoderConfig
-from kbert.configs.elmo import ElmoConfig
-from kbert.configs.encoder import EncoderConfig
-from kbert.configs.reformer import ReformerConfig
-from kbert.configs.seq2seq import Seq2SeqConfig
-from kbert.configs.static import StaticConfig
-from kbert.configs.transformer_xl import TransformerXlConfig
-from kbert.configs.universal_transformer import UniversalTransformerConfig
-from kbert.configs.xlnet import XlnetConfig
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Config",
-    "DecoderConfig",
-    "ElmoConfig",
-    "EncoderConfig",
-    "ReformerConfig",
-    "Seq2SeqConfig",
-    "StaticConfig",
-    "TransformerXlConfig",
-    "UniversalTransformerConfig",
-    "XlnetConfig",
-    "register_config",
-]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.configs.base import Config as Config, register_config as register_config
+    from kbert.configs.decoder import DecoderConfig as DecoderConfig
+    from kbert.configs.elmo import ElmoConfig as ElmoConfig
+    from kbert.configs.encoder import EncoderConfig as EncoderConfig
+    from kbert.configs.reformer import ReformerConfig as ReformerConfig
+    from kbert.configs.seq2seq import Seq2SeqConfig as Seq2SeqConfig
+    from kbert.configs.static import StaticConfig as StaticConfig
+    from kbert.configs.transformer_xl import TransformerXlConfig as TransformerXlConfig
+    from kbert.configs.universal_transformer import (
+        UniversalTransformerConfig as UniversalTransformerConfig,
+    )
+    from kbert.configs.xlnet import XlnetConfig as XlnetConfig
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

@@ -1,14 +1,16 @@
 """What is imported by a name: the one place of it.
 
-Names in files and flags decide what a program needs: the format of a folder, a package of an extra,
-a user's own module. Everything else is imported where a module begins.
+Names in files and flags decide what a program needs: the format of a folder, the kind of a task or
+of a model, a package of an extra, a user's own module. The public names of a package load on first
+use. Everything else is imported where a module begins.
 """
 
+import ast
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +30,44 @@ TABLE = {
         "fairseq": "kbert.checkpoints.fairseq.checkpoint",
     },
 }
+
+
+def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package whose names load on first use.
+
+    The names are those that its `__init__.py` imports under `if TYPE_CHECKING:`, for type checkers
+    and editors, and those that it imports at once: a function in a module of the same name.
+
+    Args:
+        package: its `__name__`, called while it is imported.
+
+    Example:
+        >>> import kbert.configs
+        >>> "ElmoConfig" in vars(kbert.configs), kbert.configs.ElmoConfig.kind
+        (False, 'elmo')
+    """
+    module = sys.modules[package]
+    loader: Any = module.__spec__.loader if module.__spec__ else None
+    places = {}
+    for statement in ast.parse(loader.get_source(package)).body:
+        inner = statement.body if isinstance(statement, ast.If) else [statement]
+        for line in inner:
+            if isinstance(line, ast.ImportFrom) and line.module:
+                places |= {x.asname: (line.module, x.name) for x in line.names if x.asname}
+
+    def getattribute(name: str) -> Any:
+        path = f"{package}.{name}"
+        place = places.get(name)
+        if place is not None and place[0] != package:
+            value = getattr(importlib.import_module(place[0]), place[1])
+        elif not name.startswith("__") and importlib.util.find_spec(path):
+            value = importlib.import_module(path)
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
+        setattr(module, name, value)
+        return value
+
+    return getattribute, lambda: sorted({*vars(module), *places}), sorted(places)
 
 
 def load(sort: str, name: str) -> Any:

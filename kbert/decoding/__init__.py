@@ -3,9 +3,20 @@
 This subpackage does not depend on models: it calls a `step` function and passes its KV cache back.
 """
 
-from kbert.decoding.decode import Decoded, decode
-from kbert.decoding.methods import Beam, Greedy, Method, Sampling
-from kbert.decoding.options import DecodingOptions
-from kbert.decoding.stream import stream
+from typing import TYPE_CHECKING
 
-__all__ = ["Beam", "Decoded", "DecodingOptions", "Greedy", "Method", "Sampling", "decode", "stream"]
+from kbert.core import late
+from kbert.decoding.decode import decode as decode
+from kbert.decoding.stream import stream as stream
+
+if TYPE_CHECKING:
+    from kbert.decoding.decode import Decoded as Decoded
+    from kbert.decoding.methods import (
+        Beam as Beam,
+        Greedy as Greedy,
+        Method as Method,
+        Sampling as Sampling,
+    )
+    from kbert.decoding.options import DecodingOptions as DecodingOptions
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

@@ -5,8 +5,13 @@ Example:
     8
 """
 
-from kbert.demo.server import serve
-from kbert.demo.settings import DemoOptions
-from kbert.demo.site import write_site
+from typing import TYPE_CHECKING
 
-__all__ = ["DemoOptions", "serve", "write_site"]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.demo.server import serve as serve
+    from kbert.demo.settings import DemoOptions as DemoOptions
+    from kbert.demo.site import write_site as write_site
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

@@ -1,67 +1,46 @@
 """Knowledge distillation: DistilBERT, TinyBERT, MiniLM, MobileBERT, and combinations of terms."""
 
-from kbert.distillation.augmentation import (
-    STOP_WORDS,
-    AugmentationSettings,
-    Augmenter,
-    augment,
-    read_augmented,
-    read_stop_words,
-    write_augmented,
-)
-from kbert.distillation.comparison import Comparison, compare
-from kbert.distillation.distiller import Distiller
-from kbert.distillation.experiment import DistillationExperiment
-from kbert.distillation.layer_map import layer_map
-from kbert.distillation.published import RECIPES, DistillationRecipe, Stage, recipe
-from kbert.distillation.static import distill_static
-from kbert.distillation.student import student
-from kbert.distillation.terms import (
-    AttentionRelations,
-    AttentionScores,
-    EmbeddingLoss,
-    HiddenStates,
-    LastHiddenCosine,
-    OwnLoss,
-    SoftTargets,
-    Term,
-)
-from kbert.distillation.transfer import (
-    AttentionMaps,
-    FeatureMaps,
-    FeatureMeans,
-    FeatureVariances,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "RECIPES",
-    "STOP_WORDS",
-    "AttentionMaps",
-    "AttentionRelations",
-    "AttentionScores",
-    "AugmentationSettings",
-    "Augmenter",
-    "Comparison",
-    "DistillationExperiment",
-    "DistillationRecipe",
-    "Distiller",
-    "EmbeddingLoss",
-    "FeatureMaps",
-    "FeatureMeans",
-    "FeatureVariances",
-    "HiddenStates",
-    "LastHiddenCosine",
-    "OwnLoss",
-    "SoftTargets",
-    "Stage",
-    "Term",
-    "augment",
-    "compare",
-    "distill_static",
-    "layer_map",
-    "read_augmented",
-    "read_stop_words",
-    "recipe",
-    "student",
-    "write_augmented",
-]
+from kbert.core import late
+from kbert.distillation.layer_map import layer_map as layer_map
+from kbert.distillation.student import student as student
+
+if TYPE_CHECKING:
+    from kbert.distillation.augmentation import (
+        STOP_WORDS as STOP_WORDS,
+        AugmentationSettings as AugmentationSettings,
+        Augmenter as Augmenter,
+        augment as augment,
+        read_augmented as read_augmented,
+        read_stop_words as read_stop_words,
+        write_augmented as write_augmented,
+    )
+    from kbert.distillation.comparison import Comparison as Comparison, compare as compare
+    from kbert.distillation.distiller import Distiller as Distiller
+    from kbert.distillation.experiment import DistillationExperiment as DistillationExperiment
+    from kbert.distillation.published import (
+        RECIPES as RECIPES,
+        DistillationRecipe as DistillationRecipe,
+        Stage as Stage,
+        recipe as recipe,
+    )
+    from kbert.distillation.static import distill_static as distill_static
+    from kbert.distillation.terms import (
+        AttentionRelations as AttentionRelations,
+        AttentionScores as AttentionScores,
+        EmbeddingLoss as EmbeddingLoss,
+        HiddenStates as HiddenStates,
+        LastHiddenCosine as LastHiddenCosine,
+        OwnLoss as OwnLoss,
+        SoftTargets as SoftTargets,
+        Term as Term,
+    )
+    from kbert.distillation.transfer import (
+        AttentionMaps as AttentionMaps,
+        FeatureMaps as FeatureMaps,
+        FeatureMeans as FeatureMeans,
+        FeatureVariances as FeatureVariances,
+    )
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

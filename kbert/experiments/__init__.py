@@ -1,63 +1,48 @@
 """Fine-tuning by task names: one run, k seeds, the paper's grid; evaluation; answers to files."""
 
-from kbert.experiments.answer_file import (
-    AnswerFile,
-    VectorFile,
-    answer_records,
-    answer_stream,
-    model_checksum,
-)
-from kbert.experiments.beam import answer_on_beam
-from kbert.experiments.catalogue import TASKS, NamedTask, named_task, task_for, task_table
-from kbert.experiments.evaluation import (
-    Evaluation,
-    check_submission,
-    evaluate,
-    tune_threshold,
-    write_submission,
-)
-from kbert.experiments.experiment import Experiment
-from kbert.experiments.folder import RunFolder
-from kbert.experiments.preview import preview, show_examples
-from kbert.experiments.reading import read
-from kbert.experiments.records import Records
-from kbert.experiments.results import Result, Series
-from kbert.experiments.run import Stopped, devices, run
-from kbert.experiments.series import BATCH_SIZES, EPOCHS, LEARNING_RATES, grid, seeds
-from kbert.experiments.settings import Settings
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "BATCH_SIZES",
-    "EPOCHS",
-    "LEARNING_RATES",
-    "TASKS",
-    "AnswerFile",
-    "Evaluation",
-    "Experiment",
-    "NamedTask",
-    "Records",
-    "Result",
-    "RunFolder",
-    "Series",
-    "Settings",
-    "Stopped",
-    "VectorFile",
-    "answer_on_beam",
-    "answer_records",
-    "answer_stream",
-    "check_submission",
-    "devices",
-    "evaluate",
-    "grid",
-    "model_checksum",
-    "named_task",
-    "preview",
-    "read",
-    "run",
-    "seeds",
-    "show_examples",
-    "task_for",
-    "task_table",
-    "tune_threshold",
-    "write_submission",
-]
+from kbert.core import late
+from kbert.experiments.preview import preview as preview
+from kbert.experiments.run import run as run
+
+if TYPE_CHECKING:
+    from kbert.experiments.answer_file import (
+        AnswerFile as AnswerFile,
+        VectorFile as VectorFile,
+        answer_records as answer_records,
+        answer_stream as answer_stream,
+        model_checksum as model_checksum,
+    )
+    from kbert.experiments.beam import answer_on_beam as answer_on_beam
+    from kbert.experiments.catalogue import (
+        TASKS as TASKS,
+        NamedTask as NamedTask,
+        named_task as named_task,
+        task_for as task_for,
+        task_table as task_table,
+    )
+    from kbert.experiments.evaluation import (
+        Evaluation as Evaluation,
+        check_submission as check_submission,
+        evaluate as evaluate,
+        tune_threshold as tune_threshold,
+        write_submission as write_submission,
+    )
+    from kbert.experiments.experiment import Experiment as Experiment
+    from kbert.experiments.folder import RunFolder as RunFolder
+    from kbert.experiments.preview import show_examples as show_examples
+    from kbert.experiments.reading import read as read
+    from kbert.experiments.records import Records as Records
+    from kbert.experiments.results import Result as Result, Series as Series
+    from kbert.experiments.run import Stopped as Stopped, devices as devices
+    from kbert.experiments.series import (
+        BATCH_SIZES as BATCH_SIZES,
+        EPOCHS as EPOCHS,
+        LEARNING_RATES as LEARNING_RATES,
+        grid as grid,
+        seeds as seeds,
+    )
+    from kbert.experiments.settings import Settings as Settings
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

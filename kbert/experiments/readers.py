@@ -5,8 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kbert.data import Table
-from kbert.data.readers import read_choices, read_conll, read_conllu, read_glue, read_squad
-from kbert.data.readers import read_table as read_named_columns
+from kbert.data.readers import (
+    read_choices,
+    read_conll,
+    read_conllu,
+    read_glue,
+    read_squad,
+    read_table as read_named_columns,
+)
 from kbert.io.paths import is_dir
 from kbert.tasks import FineTuningTask
 

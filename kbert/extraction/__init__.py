@@ -1,23 +1,21 @@
 """Features of texts from a frozen encoder, for any model that takes vectors."""
 
-from kbert.extraction.cosines import WordInContext, nearest, similarity, word_in_context
-from kbert.extraction.described import TextVectors
-from kbert.extraction.export import export_features
-from kbert.extraction.extract import features
-from kbert.extraction.files import TokenVectors, read_features
-from kbert.extraction.text_features import TextFeatures
-from kbert.extraction.write import write_features
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "TextFeatures",
-    "TextVectors",
-    "TokenVectors",
-    "WordInContext",
-    "export_features",
-    "features",
-    "nearest",
-    "read_features",
-    "similarity",
-    "word_in_context",
-    "write_features",
-]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.extraction.cosines import (
+        WordInContext as WordInContext,
+        nearest as nearest,
+        similarity as similarity,
+        word_in_context as word_in_context,
+    )
+    from kbert.extraction.described import TextVectors as TextVectors
+    from kbert.extraction.export import export_features as export_features
+    from kbert.extraction.extract import features as features
+    from kbert.extraction.files import TokenVectors as TokenVectors, read_features as read_features
+    from kbert.extraction.text_features import TextFeatures as TextFeatures
+    from kbert.extraction.write import write_features as write_features
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

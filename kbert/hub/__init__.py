@@ -1,7 +1,12 @@
 """Where models come from: folders, archives and the Hugging Face hub; data by its address."""
 
-from kbert.catalog.repositories import REPOSITORIES
-from kbert.hub.download import fetch
-from kbert.hub.presets import locate
+from typing import TYPE_CHECKING
 
-__all__ = ["REPOSITORIES", "fetch", "locate"]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.catalog.repositories import REPOSITORIES as REPOSITORIES
+    from kbert.hub.download import fetch as fetch
+    from kbert.hub.presets import locate as locate
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

@@ -1,42 +1,39 @@
 """Scores of predictions against labels: pure functions on arrays and strings."""
 
-from kbert.metrics.bleu import Bleu, bleu, chrf
-from kbert.metrics.classification import accuracy, f1, macro_f1, matthews
-from kbert.metrics.clustering import v_measure
-from kbert.metrics.correlation import pearson, spearman
-from kbert.metrics.entities import Entity, EntityReport, entity_report, entity_spans, find_scheme
-from kbert.metrics.multi_label import best_threshold, multi_label, multi_label_report
-from kbert.metrics.pairs import pair_scores
-from kbert.metrics.report import Report, classification_report
-from kbert.metrics.retrieval import mrr, ndcg, recall
-from kbert.metrics.squad import squad_scores
-from kbert.metrics.text_table import text_table
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Bleu",
-    "Entity",
-    "EntityReport",
-    "Report",
-    "accuracy",
-    "best_threshold",
-    "bleu",
-    "chrf",
-    "classification_report",
-    "entity_report",
-    "entity_spans",
-    "f1",
-    "find_scheme",
-    "macro_f1",
-    "matthews",
-    "mrr",
-    "multi_label",
-    "multi_label_report",
-    "ndcg",
-    "pair_scores",
-    "pearson",
-    "recall",
-    "spearman",
-    "squad_scores",
-    "text_table",
-    "v_measure",
-]
+from kbert.core import late
+from kbert.metrics.bleu import bleu as bleu
+from kbert.metrics.multi_label import multi_label as multi_label
+from kbert.metrics.text_table import text_table as text_table
+
+if TYPE_CHECKING:
+    from kbert.metrics.bleu import Bleu as Bleu, chrf as chrf
+    from kbert.metrics.classification import (
+        accuracy as accuracy,
+        f1 as f1,
+        macro_f1 as macro_f1,
+        matthews as matthews,
+    )
+    from kbert.metrics.clustering import v_measure as v_measure
+    from kbert.metrics.correlation import pearson as pearson, spearman as spearman
+    from kbert.metrics.entities import (
+        Entity as Entity,
+        EntityReport as EntityReport,
+        entity_report as entity_report,
+        entity_spans as entity_spans,
+        find_scheme as find_scheme,
+    )
+    from kbert.metrics.multi_label import (
+        best_threshold as best_threshold,
+        multi_label_report as multi_label_report,
+    )
+    from kbert.metrics.pairs import pair_scores as pair_scores
+    from kbert.metrics.report import (
+        Report as Report,
+        classification_report as classification_report,
+    )
+    from kbert.metrics.retrieval import mrr as mrr, ndcg as ndcg, recall as recall
+    from kbert.metrics.squad import squad_scores as squad_scores
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

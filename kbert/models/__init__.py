@@ -1,41 +1,29 @@
 """Models: layers and a config put together. No loss, no optimizer."""
 
-from kbert.models.description import Description, describe, family_table
-from kbert.models.elmo.description import ElmoDescription
-from kbert.models.elmo.elmo import Elmo
-from kbert.models.elmo.encoder import ElmoEncoder
-from kbert.models.encoder import Encoder, register_encoder
-from kbert.models.generators.decoder import Decoder
-from kbert.models.generators.decoder_encoder import DecoderEncoder
-from kbert.models.generators.description import GeneratorDescription
-from kbert.models.generators.prefix_seq2seq import PrefixSeq2Seq
-from kbert.models.generators.seq2seq import Seq2Seq
-from kbert.models.parts import Part, register_part
-from kbert.models.reformer.reformer import Reformer
-from kbert.models.static import Static
-from kbert.models.transformer_xl import TransformerXl
-from kbert.models.universal_transformer import UniversalTransformer
-from kbert.models.xlnet.xlnet import Xlnet
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Decoder",
-    "DecoderEncoder",
-    "Description",
-    "Elmo",
-    "ElmoDescription",
-    "ElmoEncoder",
-    "Encoder",
-    "GeneratorDescription",
-    "Part",
-    "PrefixSeq2Seq",
-    "Reformer",
-    "Seq2Seq",
-    "Static",
-    "TransformerXl",
-    "UniversalTransformer",
-    "Xlnet",
-    "describe",
-    "family_table",
-    "register_encoder",
-    "register_part",
-]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.models.description import (
+        Description as Description,
+        describe as describe,
+        family_table as family_table,
+    )
+    from kbert.models.elmo.description import ElmoDescription as ElmoDescription
+    from kbert.models.elmo.elmo import Elmo as Elmo
+    from kbert.models.elmo.encoder import ElmoEncoder as ElmoEncoder
+    from kbert.models.encoder import Encoder as Encoder, register_encoder as register_encoder
+    from kbert.models.generators.decoder import Decoder as Decoder
+    from kbert.models.generators.decoder_encoder import DecoderEncoder as DecoderEncoder
+    from kbert.models.generators.description import GeneratorDescription as GeneratorDescription
+    from kbert.models.generators.prefix_seq2seq import PrefixSeq2Seq as PrefixSeq2Seq
+    from kbert.models.generators.seq2seq import Seq2Seq as Seq2Seq
+    from kbert.models.parts import Part as Part, register_part as register_part
+    from kbert.models.reformer.reformer import Reformer as Reformer
+    from kbert.models.static import Static as Static
+    from kbert.models.transformer_xl import TransformerXl as TransformerXl
+    from kbert.models.universal_transformer import UniversalTransformer as UniversalTransformer
+    from kbert.models.xlnet.xlnet import Xlnet as Xlnet
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

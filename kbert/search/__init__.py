@@ -1,7 +1,12 @@
 """Search by vectors: exact nearest neighbours, hard negatives, a second stage that reorders."""
 
-from kbert.search.index import Hits, Index
-from kbert.search.negatives import Negatives, mine_negatives
-from kbert.search.reranking import Reranker, rerank
+from typing import TYPE_CHECKING
 
-__all__ = ["Hits", "Index", "Negatives", "Reranker", "mine_negatives", "rerank"]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.search.index import Hits as Hits, Index as Index
+    from kbert.search.negatives import Negatives as Negatives, mine_negatives as mine_negatives
+    from kbert.search.reranking import Reranker as Reranker, rerank as rerank
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

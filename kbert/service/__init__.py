@@ -5,9 +5,18 @@ Example:
     128
 """
 
-from kbert.service.background import Background
-from kbert.service.client import AsyncClient, Client, ServiceError
-from kbert.service.server import run, serve
-from kbert.service.settings import ServiceOptions
+from typing import TYPE_CHECKING
 
-__all__ = ["AsyncClient", "Background", "Client", "ServiceError", "ServiceOptions", "run", "serve"]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.service.background import Background as Background
+    from kbert.service.client import (
+        AsyncClient as AsyncClient,
+        Client as Client,
+        ServiceError as ServiceError,
+    )
+    from kbert.service.server import run as run, serve as serve
+    from kbert.service.settings import ServiceOptions as ServiceOptions
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

@@ -1,16 +1,17 @@
 """Sources of text: files, JSON lines, TensorFlow data sets, documentation; pairs; sentences."""
 
-from kbert.text.chinese import chinese_lexicon
-from kbert.text.pairs import Pairs, read_pairs, split_pairs
-from kbert.text.sentences import split_sentences
-from kbert.text.sources import documents, open_sources
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Pairs",
-    "chinese_lexicon",
-    "documents",
-    "open_sources",
-    "read_pairs",
-    "split_pairs",
-    "split_sentences",
-]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.text.chinese import chinese_lexicon as chinese_lexicon
+    from kbert.text.pairs import (
+        Pairs as Pairs,
+        read_pairs as read_pairs,
+        split_pairs as split_pairs,
+    )
+    from kbert.text.sentences import split_sentences as split_sentences
+    from kbert.text.sources import documents as documents, open_sources as open_sources
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

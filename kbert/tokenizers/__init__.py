@@ -1,41 +1,32 @@
 """Tokenizers: text to ids and back, and the training of vocabularies."""
 
-from kbert.core.protocols import TokenizerLike
-from kbert.tokenizers.base import Tokenizer
-from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
-from kbert.tokenizers.bpe.training import train_byte_pair
-from kbert.tokenizers.gpt.tokenizer import GptTokenizer
-from kbert.tokenizers.loading import load_tokenizer
-from kbert.tokenizers.normalization import normalize
-from kbert.tokenizers.training import KINDS, train_tokenizer
-from kbert.tokenizers.unigram.tokenizer import UnigramTokenizer
-from kbert.tokenizers.unigram.training import train_unigram
-from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
-from kbert.tokenizers.wordpiece.training import train_wordpiece
-from kbert.tokenizers.wordpiece.vocab_txt import SPECIAL_TOKENS, read_vocabulary, save_vocabulary
-from kbert.tokenizers.words.characters import CharacterTokenizer, character_ids
-from kbert.tokenizers.words.tokenizer import WordTokenizer
-from kbert.tokenizers.words.training import train_words
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "KINDS",
-    "SPECIAL_TOKENS",
-    "BytePairTokenizer",
-    "CharacterTokenizer",
-    "GptTokenizer",
-    "Tokenizer",
-    "TokenizerLike",
-    "UnigramTokenizer",
-    "WordPieceTokenizer",
-    "WordTokenizer",
-    "character_ids",
-    "load_tokenizer",
-    "normalize",
-    "read_vocabulary",
-    "save_vocabulary",
-    "train_byte_pair",
-    "train_tokenizer",
-    "train_unigram",
-    "train_wordpiece",
-    "train_words",
-]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.core.protocols import TokenizerLike as TokenizerLike
+    from kbert.tokenizers.base import Tokenizer as Tokenizer
+    from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer as BytePairTokenizer
+    from kbert.tokenizers.bpe.training import train_byte_pair as train_byte_pair
+    from kbert.tokenizers.gpt.tokenizer import GptTokenizer as GptTokenizer
+    from kbert.tokenizers.loading import load_tokenizer as load_tokenizer
+    from kbert.tokenizers.normalization import normalize as normalize
+    from kbert.tokenizers.training import KINDS as KINDS, train_tokenizer as train_tokenizer
+    from kbert.tokenizers.unigram.tokenizer import UnigramTokenizer as UnigramTokenizer
+    from kbert.tokenizers.unigram.training import train_unigram as train_unigram
+    from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer as WordPieceTokenizer
+    from kbert.tokenizers.wordpiece.training import train_wordpiece as train_wordpiece
+    from kbert.tokenizers.wordpiece.vocab_txt import (
+        SPECIAL_TOKENS as SPECIAL_TOKENS,
+        read_vocabulary as read_vocabulary,
+        save_vocabulary as save_vocabulary,
+    )
+    from kbert.tokenizers.words.characters import (
+        CharacterTokenizer as CharacterTokenizer,
+        character_ids as character_ids,
+    )
+    from kbert.tokenizers.words.tokenizer import WordTokenizer as WordTokenizer
+    from kbert.tokenizers.words.training import train_words as train_words
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

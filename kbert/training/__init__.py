@@ -1,37 +1,32 @@
 """Training that is right on one device or many: the step, optimizers, schedules, checkpoints."""
 
-from kbert.training.optimization.freezing import freeze, thaw
-from kbert.training.optimization.layer_rates import layer_scales
-from kbert.training.optimization.optimizers import AdamW, Lamb
-from kbert.training.optimization.schedules import WarmupDecay, fine_tuning_schedule
-from kbert.training.precision import fastest_precision
-from kbert.training.run.averaging import average_checkpoints, use_moving_average
-from kbert.training.run.checkpoints import Checkpoints
-from kbert.training.run.history import History
-from kbert.training.run.phases import Epochs, Phase, parse_phases
-from kbert.training.run.run import train
-from kbert.training.run.values import NonFiniteLoss
-from kbert.training.step.mixin import TrainStep
-from kbert.training.strategies import make_strategy
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AdamW",
-    "Checkpoints",
-    "Epochs",
-    "History",
-    "Lamb",
-    "NonFiniteLoss",
-    "Phase",
-    "TrainStep",
-    "WarmupDecay",
-    "average_checkpoints",
-    "fastest_precision",
-    "fine_tuning_schedule",
-    "freeze",
-    "layer_scales",
-    "make_strategy",
-    "parse_phases",
-    "thaw",
-    "train",
-    "use_moving_average",
-]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.training.optimization.freezing import freeze as freeze, thaw as thaw
+    from kbert.training.optimization.layer_rates import layer_scales as layer_scales
+    from kbert.training.optimization.optimizers import AdamW as AdamW, Lamb as Lamb
+    from kbert.training.optimization.schedules import (
+        WarmupDecay as WarmupDecay,
+        fine_tuning_schedule as fine_tuning_schedule,
+    )
+    from kbert.training.precision import fastest_precision as fastest_precision
+    from kbert.training.run.averaging import (
+        average_checkpoints as average_checkpoints,
+        use_moving_average as use_moving_average,
+    )
+    from kbert.training.run.checkpoints import Checkpoints as Checkpoints
+    from kbert.training.run.history import History as History
+    from kbert.training.run.phases import (
+        Epochs as Epochs,
+        Phase as Phase,
+        parse_phases as parse_phases,
+    )
+    from kbert.training.run.run import train as train
+    from kbert.training.run.values import NonFiniteLoss as NonFiniteLoss
+    from kbert.training.step.mixin import TrainStep as TrainStep
+    from kbert.training.strategies import make_strategy as make_strategy
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

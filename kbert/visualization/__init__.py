@@ -3,32 +3,33 @@
 Of attention there are interactive pages too.
 """
 
-from kbert.visualization.answers import probability_bars, tagged_words
-from kbert.visualization.attention_drawing import attention, attention_map
-from kbert.visualization.attention_page import AttentionPage
-from kbert.visualization.attention_reading import read_attention
-from kbert.visualization.learning_curve import learning_curve
-from kbert.visualization.matrices import confusion_matrix, similarity_heatmap
-from kbert.visualization.positions import positions
-from kbert.visualization.report_page import ReportPage
-from kbert.visualization.scores import layer_scores
-from kbert.visualization.trade_off import trade_off
-from kbert.visualization.vectors import neighbours_map, projection
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AttentionPage",
-    "ReportPage",
-    "attention",
-    "attention_map",
-    "confusion_matrix",
-    "layer_scores",
-    "learning_curve",
-    "neighbours_map",
-    "positions",
-    "probability_bars",
-    "projection",
-    "read_attention",
-    "similarity_heatmap",
-    "tagged_words",
-    "trade_off",
-]
+from kbert.core import late
+from kbert.visualization.learning_curve import learning_curve as learning_curve
+from kbert.visualization.positions import positions as positions
+from kbert.visualization.trade_off import trade_off as trade_off
+
+if TYPE_CHECKING:
+    from kbert.visualization.answers import (
+        probability_bars as probability_bars,
+        tagged_words as tagged_words,
+    )
+    from kbert.visualization.attention_drawing import (
+        attention as attention,
+        attention_map as attention_map,
+    )
+    from kbert.visualization.attention_page import AttentionPage as AttentionPage
+    from kbert.visualization.attention_reading import read_attention as read_attention
+    from kbert.visualization.matrices import (
+        confusion_matrix as confusion_matrix,
+        similarity_heatmap as similarity_heatmap,
+    )
+    from kbert.visualization.report_page import ReportPage as ReportPage
+    from kbert.visualization.scores import layer_scores as layer_scores
+    from kbert.visualization.vectors import (
+        neighbours_map as neighbours_map,
+        projection as projection,
+    )
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

@@ -1,7 +1,12 @@
 """One vector for each word: word2vec, GloVe and fastText, read, written and trained."""
 
-from kbert.word_vectors.fasttext import Subwords
-from kbert.word_vectors.skip_gram import train_skip_gram
-from kbert.word_vectors.vectors import WordVectors, split_words
+from typing import TYPE_CHECKING
 
-__all__ = ["Subwords", "WordVectors", "split_words", "train_skip_gram"]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.word_vectors.fasttext import Subwords as Subwords
+    from kbert.word_vectors.skip_gram import train_skip_gram as train_skip_gram
+    from kbert.word_vectors.vectors import WordVectors as WordVectors, split_words as split_words
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

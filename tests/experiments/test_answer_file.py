@@ -12,11 +12,11 @@ from kbert.experiments import (
     AnswerFile,
     Records,
     VectorFile,
+    answer_file as module,
     answer_records,
     answer_stream,
     model_checksum,
 )
-from kbert.experiments import answer_file as module
 from kbert.io import npy
 from kbert.tasks import Columns
 from kbert.tasks.task import NoAnswerOptions

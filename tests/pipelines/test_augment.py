@@ -8,8 +8,7 @@ import keras
 import pytest
 
 import kbert
-from kbert.distillation.augmentation import folder as folder_module
-from kbert.distillation.augmentation import read_augmented
+from kbert.distillation.augmentation import folder as folder_module, read_augmented
 from pipelines import augment
 from tests.killing import ends_killed, signalled
 from tests.processes import ends_well, start_program

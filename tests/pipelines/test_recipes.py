@@ -213,8 +213,7 @@ def test_xlm_r_reads_a_folder_for_each_language(data_dir, tmp_path, call, tiny_v
 
 @pytest.mark.slow
 def test_xlm_reads_translations_beside_other_text(data_dir, tmp_path, call, tiny_vocabulary):
-    from pipelines import prepare_corpus
-    from pipelines import pretrain as program
+    from pipelines import prepare_corpus, pretrain as program
 
     rng = np.random.default_rng(0)
     words = [word for word in tiny_vocabulary if word.isalpha() and len(word) > 1]

@@ -10,8 +10,7 @@ import urllib.parse
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from kbert.service.connections import Seats
 from tests.service_harness import running, signature

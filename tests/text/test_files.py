@@ -4,8 +4,7 @@ import gzip
 import json
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from kbert.text import files, source
 from kbert.text.files import JsonLinesFile, TextFile

@@ -1,8 +1,7 @@
 """Sentence splitting: what ends a sentence in which script, and that no text is lost."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kbert.text import sentences
 from kbert.text.sentences import split_sentences

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from kbert.beam import pipeline_options
-from kbert.data.corpus import chunks, records, spill
-from kbert.data.corpus import shards as shard_files
+from kbert.data.corpus import chunks, records, shards as shard_files, spill
 from kbert.data.corpus.manifest import Shard
 from kbert.io import atomic
 from kbert.io.paths import Path, absolute

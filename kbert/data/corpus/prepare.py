@@ -26,9 +26,7 @@ from typing import NoReturn
 from absl import logging
 
 from kbert.core.types import PathLike
-from kbert.data.corpus import chunks as text_chunks
-from kbert.data.corpus import manifest, records, spill
-from kbert.data.corpus import shards as shard_files
+from kbert.data.corpus import chunks as text_chunks, manifest, records, shards as shard_files, spill
 from kbert.data.corpus.manifest import Manifest, Shard, Split, read_manifest
 from kbert.data.corpus.vocabulary import check_kind, save_tokenizer
 from kbert.data.corpus.workers import Workers
@@ -36,8 +34,7 @@ from kbert.io import atomic, fingerprints
 from kbert.io.outputs import read_note, write_note
 from kbert.io.paths import Path, exists, remove_tree
 from kbert.io.progress import Progress
-from kbert.text import open_sources
-from kbert.text import source as text_source
+from kbert.text import open_sources, source as text_source
 from kbert.text.source import Source
 from kbert.tokenizers.base import Tokenizer
 from kbert.version import __version__

@@ -1,23 +1,23 @@
 """Readers: the files of tasks, as published, to tables with the same names of columns."""
 
-from kbert.data.readers.choices import read_choices
-from kbert.data.readers.conll import read_conll, read_conllu
-from kbert.data.readers.glue import read_glue
-from kbert.data.readers.glue_tasks import GLUE, GlueTask, glue_task
-from kbert.data.readers.squad import read_squad
-from kbert.data.readers.submissions import check_glue_submission, write_glue_submission
-from kbert.data.readers.tables import read_table
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "GLUE",
-    "GlueTask",
-    "check_glue_submission",
-    "glue_task",
-    "read_choices",
-    "read_conll",
-    "read_conllu",
-    "read_glue",
-    "read_squad",
-    "read_table",
-    "write_glue_submission",
-]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.data.readers.choices import read_choices as read_choices
+    from kbert.data.readers.conll import read_conll as read_conll, read_conllu as read_conllu
+    from kbert.data.readers.glue import read_glue as read_glue
+    from kbert.data.readers.glue_tasks import (
+        GLUE as GLUE,
+        GlueTask as GlueTask,
+        glue_task as glue_task,
+    )
+    from kbert.data.readers.squad import read_squad as read_squad
+    from kbert.data.readers.submissions import (
+        check_glue_submission as check_glue_submission,
+        write_glue_submission as write_glue_submission,
+    )
+    from kbert.data.readers.tables import read_table as read_table
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

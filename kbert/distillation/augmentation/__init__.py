@@ -1,21 +1,24 @@
 """TinyBERT's data augmentation: copies of texts in which words are replaced by others that fit."""
 
-from kbert.distillation.augmentation.augmenter import Augmenter
-from kbert.distillation.augmentation.folder import read_augmented, write_augmented
-from kbert.distillation.augmentation.neighbours import MAX_VECTORS
-from kbert.distillation.augmentation.preview import preview
-from kbert.distillation.augmentation.run import augment
-from kbert.distillation.augmentation.settings import AugmentationSettings
-from kbert.distillation.augmentation.stop_words import STOP_WORDS, read_stop_words
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "MAX_VECTORS",
-    "STOP_WORDS",
-    "AugmentationSettings",
-    "Augmenter",
-    "augment",
-    "preview",
-    "read_augmented",
-    "read_stop_words",
-    "write_augmented",
-]
+from kbert.core import late
+from kbert.distillation.augmentation.preview import preview as preview
+
+if TYPE_CHECKING:
+    from kbert.distillation.augmentation.augmenter import Augmenter as Augmenter
+    from kbert.distillation.augmentation.folder import (
+        read_augmented as read_augmented,
+        write_augmented as write_augmented,
+    )
+    from kbert.distillation.augmentation.neighbours import MAX_VECTORS as MAX_VECTORS
+    from kbert.distillation.augmentation.run import augment as augment
+    from kbert.distillation.augmentation.settings import (
+        AugmentationSettings as AugmentationSettings,
+    )
+    from kbert.distillation.augmentation.stop_words import (
+        STOP_WORDS as STOP_WORDS,
+        read_stop_words as read_stop_words,
+    )
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

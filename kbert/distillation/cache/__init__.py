@@ -1,6 +1,14 @@
 """A cache on disk of a teacher's outputs, which are computed once for each text."""
 
-from kbert.distillation.cache.size import CacheSize
-from kbert.distillation.cache.teacher_cache import CachedRows, TeacherCache
+from typing import TYPE_CHECKING
 
-__all__ = ["CacheSize", "CachedRows", "TeacherCache"]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.distillation.cache.size import CacheSize as CacheSize
+    from kbert.distillation.cache.teacher_cache import (
+        CachedRows as CachedRows,
+        TeacherCache as TeacherCache,
+    )
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

@@ -1,42 +1,30 @@
 """Adapters: few trained weights in the slots of an encoder that stays as it is."""
 
-from kbert.models.adapters.attention import Prefix, ProjectedAttention
-from kbert.models.adapters.base import (
-    Adapter,
-    activate,
-    add,
-    described,
-    merge,
-    parse,
-    register_adapter,
-    remove,
-    restore,
-    running,
-    running_options,
-    train_alone,
-    using,
-)
-from kbert.models.adapters.bottleneck import Houlsby, Pfeiffer
-from kbert.models.adapters.lora import BitFit, Lora
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Adapter",
-    "BitFit",
-    "Houlsby",
-    "Lora",
-    "Pfeiffer",
-    "Prefix",
-    "ProjectedAttention",
-    "activate",
-    "add",
-    "described",
-    "merge",
-    "parse",
-    "register_adapter",
-    "remove",
-    "restore",
-    "running",
-    "running_options",
-    "train_alone",
-    "using",
-]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.models.adapters.attention import (
+        Prefix as Prefix,
+        ProjectedAttention as ProjectedAttention,
+    )
+    from kbert.models.adapters.base import (
+        Adapter as Adapter,
+        activate as activate,
+        add as add,
+        described as described,
+        merge as merge,
+        parse as parse,
+        register_adapter as register_adapter,
+        remove as remove,
+        restore as restore,
+        running as running,
+        running_options as running_options,
+        train_alone as train_alone,
+        using as using,
+    )
+    from kbert.models.adapters.bottleneck import Houlsby as Houlsby, Pfeiffer as Pfeiffer
+    from kbert.models.adapters.lora import BitFit as BitFit, Lora as Lora
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

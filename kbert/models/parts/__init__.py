@@ -1,27 +1,23 @@
 """Parts of encoders that one family has in code: what they share, and those that kbert has."""
 
-from kbert.models.parts.base import Part, part_of, register_part
-from kbert.models.parts.bottleneck import Bottleneck
-from kbert.models.parts.disentangled import Disentangled
-from kbert.models.parts.dynamic_convolution import DynamicConvolution
-from kbert.models.parts.global_tokens import GlobalTokens
-from kbert.models.parts.movement import Movement
-from kbert.models.parts.pruned import Pruned
-from kbert.models.parts.quantized import Quantized
-from kbert.models.parts.relative_bias import RelativeBias
-from kbert.models.parts.task_embeddings import TaskEmbeddings
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Bottleneck",
-    "Disentangled",
-    "DynamicConvolution",
-    "GlobalTokens",
-    "Movement",
-    "Part",
-    "Pruned",
-    "Quantized",
-    "RelativeBias",
-    "TaskEmbeddings",
-    "part_of",
-    "register_part",
-]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.models.parts.base import (
+        Part as Part,
+        part_of as part_of,
+        register_part as register_part,
+    )
+    from kbert.models.parts.bottleneck import Bottleneck as Bottleneck
+    from kbert.models.parts.disentangled import Disentangled as Disentangled
+    from kbert.models.parts.dynamic_convolution import DynamicConvolution as DynamicConvolution
+    from kbert.models.parts.global_tokens import GlobalTokens as GlobalTokens
+    from kbert.models.parts.movement import Movement as Movement
+    from kbert.models.parts.pruned import Pruned as Pruned
+    from kbert.models.parts.quantized import Quantized as Quantized
+    from kbert.models.parts.relative_bias import RelativeBias as RelativeBias
+    from kbert.models.parts.task_embeddings import TaskEmbeddings as TaskEmbeddings
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

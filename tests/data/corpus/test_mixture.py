@@ -5,8 +5,7 @@ import collections
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import kbert
 from kbert.data.corpus import records

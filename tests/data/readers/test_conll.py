@@ -3,8 +3,7 @@
 import gzip
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kbert.data import read_conll, read_conllu
 

@@ -8,8 +8,7 @@ import os
 import re
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from kbert.data import read_table
 from kbert.text import open_sources

@@ -6,8 +6,7 @@ import operator
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kbert.data.tables.windows import cut_windows
 

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kbert.data.tables.inputs import build_inputs
 

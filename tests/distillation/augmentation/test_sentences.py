@@ -1,8 +1,7 @@
 import unicodedata
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kbert.distillation.augmentation import STOP_WORDS, read_stop_words
 from kbert.distillation.augmentation.sentences import Sentence, find_words, is_word, match_case

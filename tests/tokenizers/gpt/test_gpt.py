@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kbert.tokenizers import GptTokenizer, load_tokenizer
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from transformers import AddedToken, AutoTokenizer, BertTokenizerFast
 
 from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer, load_tokenizer, save_vocabulary

@@ -10,21 +10,20 @@ from kbert.checkpoints.huggingface.architectures.albert import Albert
 from kbert.checkpoints.huggingface.architectures.base import Architecture
 from kbert.checkpoints.huggingface.architectures.bert import Bert
 from kbert.checkpoints.huggingface.architectures.bert_kin import TASK_PART, Ernie, MosaicBert
-from kbert.checkpoints.huggingface.architectures.convbert import PART as CONVOLUTION
-from kbert.checkpoints.huggingface.architectures.convbert import ConvBert
-from kbert.checkpoints.huggingface.architectures.deberta import PART as DISENTANGLED
-from kbert.checkpoints.huggingface.architectures.deberta import Deberta, DebertaV2
+from kbert.checkpoints.huggingface.architectures.convbert import PART as CONVOLUTION, ConvBert
+from kbert.checkpoints.huggingface.architectures.deberta import (
+    PART as DISENTANGLED,
+    Deberta,
+    DebertaV2,
+)
 from kbert.checkpoints.huggingface.architectures.distilbert import DistilBert
 from kbert.checkpoints.huggingface.architectures.electra import Electra
 from kbert.checkpoints.huggingface.architectures.gpt2 import Gpt2
-from kbert.checkpoints.huggingface.architectures.longformer import PART as GLOBAL_TOKENS
-from kbert.checkpoints.huggingface.architectures.longformer import Longformer
-from kbert.checkpoints.huggingface.architectures.mobilebert import PART as BOTTLENECK
-from kbert.checkpoints.huggingface.architectures.mobilebert import MobileBert
+from kbert.checkpoints.huggingface.architectures.longformer import PART as GLOBAL_TOKENS, Longformer
+from kbert.checkpoints.huggingface.architectures.mobilebert import PART as BOTTLENECK, MobileBert
 from kbert.checkpoints.huggingface.architectures.modernbert import ModernBert
 from kbert.checkpoints.huggingface.architectures.modernbert_decoder import ModernBertDecoder
-from kbert.checkpoints.huggingface.architectures.mpnet import PART as RELATIVE_BIAS
-from kbert.checkpoints.huggingface.architectures.mpnet import MpNet
+from kbert.checkpoints.huggingface.architectures.mpnet import PART as RELATIVE_BIAS, MpNet
 from kbert.checkpoints.huggingface.architectures.openai_gpt import OpenAIGpt
 from kbert.checkpoints.huggingface.architectures.reformer import Reformer
 from kbert.checkpoints.huggingface.architectures.roberta import Camembert, Roberta, XlmRoberta
