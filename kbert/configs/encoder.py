@@ -167,8 +167,9 @@ class EncoderConfig(TransformerConfig):
                 "Layers that share weights normalise alike: block='pre_norm_except_first' takes "
                 f"no `num_layer_groups`. Received: num_layer_groups={self.num_layer_groups}"
             )
-        if (part := self.find_part()) is not None:
-            part.check_config(self)
+        # A value needs no Keras: a part that is not loaded checks its config when a model is made.
+        if self.part is not None and registry.loaded("part", self.part["name"]) is not None:
+            self.find_part().check_config(self)
 
     def count_embeddings(self) -> int:
         """Weights of the embeddings."""

@@ -29,6 +29,97 @@ TABLE = {
         "bilm": "kbert.checkpoints.bilm.checkpoint",
         "fairseq": "kbert.checkpoints.fairseq.checkpoint",
     },
+    # What reads a folder's tokenizer: `load(TokenizerFolder, **options)`.
+    "tokenizer": {
+        "characters": "kbert.tokenizers.words.loading:load_characters",
+        "words": "kbert.tokenizers.words.loading:load_words",
+        "wordpiece": "kbert.tokenizers.wordpiece.loading:load_wordpiece",
+        "bpe": "kbert.tokenizers.bpe.loading:load_byte_pair",
+        "gpt": "kbert.tokenizers.gpt.loading:load_gpt",
+        "unigram": "kbert.tokenizers.unigram.loading:load_unigram",
+        "keras_hub": "kbert.tokenizers.loading_keras_hub:load_keras_hub",
+    },
+    # Each has `write`, `load`, `PRECISIONS`, `FILE`, and `CALIBRATES`: whether `write` takes
+    # batches to round by.
+    "runtime": {
+        "onnx": "kbert.serving.onnx",
+        "openvino": "kbert.serving.openvino",
+        "litert": "kbert.serving.litert",
+    },
+    # What a task's `export` hands over to.
+    "export": {
+        "runtimes": "kbert.tasks.exported",
+        "copy": "kbert.tasks.tensorflow_copy",
+    },
+    # What a task is built on, by the kind of its config: `make(config, dtype=)`.
+    "model": {
+        "elmo": "kbert.models.elmo.encoder:make_elmo_encoder",
+        "decoder": "kbert.models.generators.decoder:Decoder",
+        "seq2seq": "kbert.models.generators.seq2seq:Seq2Seq",
+    },
+    # The encoder of a folder whose model is another: `load(checkpoint, dtype, strict)`.
+    "encoder of": {
+        "elmo": "kbert.models.elmo.encoder:load_encoder",
+        "decoder": "kbert.models.generators.decoder_encoder:load_encoder",
+    },
+    # The rest are classes, registered under these names when their module is imported
+    # (`kbert.core.registry`).
+    "config": {
+        "encoder": "kbert.configs.encoder:EncoderConfig",
+        "decoder": "kbert.configs.decoder:DecoderConfig",
+        "seq2seq": "kbert.configs.seq2seq:Seq2SeqConfig",
+        "elmo": "kbert.configs.elmo:ElmoConfig",
+        "static": "kbert.configs.static:StaticConfig",
+        "reformer": "kbert.configs.reformer:ReformerConfig",
+        "transformer_xl": "kbert.configs.transformer_xl:TransformerXlConfig",
+        "universal_transformer": "kbert.configs.universal_transformer:UniversalTransformerConfig",
+        "xlnet": "kbert.configs.xlnet:XlnetConfig",
+    },
+    # By the kind of their config.
+    "encoder": {
+        "encoder": "kbert.models.encoder:Encoder",
+        "static": "kbert.models.static:Static",
+        "reformer": "kbert.models.reformer.reformer:Reformer",
+        "transformer_xl": "kbert.models.transformer_xl:TransformerXl",
+        "universal_transformer": "kbert.models.universal_transformer:UniversalTransformer",
+        "xlnet": "kbert.models.xlnet.xlnet:Xlnet",
+    },
+    "part": {
+        "bottleneck": "kbert.models.parts.bottleneck:Bottleneck",
+        "disentangled": "kbert.models.parts.disentangled:Disentangled",
+        "dynamic_convolution": "kbert.models.parts.dynamic_convolution:DynamicConvolution",
+        "global_tokens": "kbert.models.parts.global_tokens:GlobalTokens",
+        "movement": "kbert.models.parts.movement:Movement",
+        "pruned": "kbert.models.parts.pruned:Pruned",
+        "quantized": "kbert.models.parts.quantized:Quantized",
+        "relative_bias": "kbert.models.parts.relative_bias:RelativeBias",
+        "task_embeddings": "kbert.models.parts.task_embeddings:TaskEmbeddings",
+    },
+    "adapter": {
+        "houlsby": "kbert.models.adapters.bottleneck:Houlsby",
+        "pfeiffer": "kbert.models.adapters.bottleneck:Pfeiffer",
+        "lora": "kbert.models.adapters.lora:Lora",
+        "bitfit": "kbert.models.adapters.lora:BitFit",
+        "prefix": "kbert.models.adapters.attention:Prefix",
+        "pal": "kbert.models.adapters.attention:ProjectedAttention",
+    },
+    "task": {
+        "pretrain": "kbert.tasks.pretraining.pretraining:Pretraining",
+        "detect_replaced": "kbert.tasks.pretraining.replaced_tokens:ReplacedTokenDetection",
+        "permutation_lm": "kbert.tasks.pretraining.permutation_lm:PermutationLM",
+        "memory_lm": "kbert.tasks.pretraining.memory_lm:MemoryLM",
+        "bidirectional_lm": "kbert.tasks.pretraining.bidirectional_lm:BidirectionalLM",
+        "classify": "kbert.tasks.fine_tuning.text_classifier:TextClassifier",
+        "regress": "kbert.tasks.fine_tuning.text_regressor:TextRegressor",
+        "tag": "kbert.tasks.fine_tuning.token_classifier:TokenClassifier",
+        "choose": "kbert.tasks.fine_tuning.multiple_choice:MultipleChoice",
+        "answer": "kbert.tasks.question_answering.question_answerer:QuestionAnswerer",
+        "embed": "kbert.tasks.embedding.text_embedder:TextEmbedder",
+        "denoise": "kbert.tasks.embedding.text_denoiser:TextDenoiser",
+        "causal_lm": "kbert.tasks.generation.causal_lm:CausalLM",
+        "masked_and_causal": "kbert.tasks.generation.masked_and_causal:MaskedAndCausal",
+        "translate": "kbert.tasks.generation.translator:Translator",
+    },
 }
 
 
@@ -43,8 +134,8 @@ def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
 
     Example:
         >>> import kbert.configs
-        >>> "ElmoConfig" in vars(kbert.configs), kbert.configs.ElmoConfig.kind
-        (False, 'elmo')
+        >>> kbert.configs.ElmoConfig.kind, kbert.configs.__all__[:2]
+        ('elmo', ['Config', 'DecoderConfig'])
     """
     module = sys.modules[package]
     loader: Any = module.__spec__.loader if module.__spec__ else None

@@ -1,7 +1,9 @@
 """Names -> classes of what folders and flags name: kinds of tasks, and parts of models.
 
-A class registers when its module is imported. A folder that names one never causes an import:
-whoever loads it has imported the module before, the programs by `--task_module`.
+A class registers when its module is imported. The modules of kbert's own classes are known
+(`kbert.core.late.TABLE`) and imported when one is looked for. No other import is caused by a
+folder: whoever loads one with a class of his own has imported its module before, the programs by
+`--task_module`.
 """
 
 import difflib
@@ -9,6 +11,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+
+from kbert.core import late
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -44,17 +48,25 @@ def register(sort: str, name: str, cls: type) -> None:
         ValueError: another class has the name.
     """
     known = _CLASSES.setdefault(sort, {})
-    before = known.setdefault(name, cls)
-    if _place(before) != _place(cls) and _source(before) != _source(cls):
+    before = known.get(name, cls)
+    place = late.TABLE.get(sort, {}).get(name, _place(before)).replace(":", ".")
+    if place != _place(cls) and (before is cls or _source(before) != _source(cls)):
         raise ValueError(
-            f"Every {sort} needs a unique name, and {name!r} is registered for {_place(before)}. "
+            f"Every {sort} needs a unique name, and {name!r} is registered for {place}. "
             f"Received: {_place(cls)}"
         )
     known[name] = cls
 
 
 def find(sort: str, name: str) -> type | None:
-    """The class of a name; None where no module that has been imported defines one."""
+    """The class of a name; None where neither kbert nor a module that was imported defines one."""
+    if loaded(sort, name) is None and name in late.TABLE.get(sort, {}):
+        late.load(sort, name)  # which registers it
+    return loaded(sort, name)
+
+
+def loaded(sort: str, name: str) -> type | None:
+    """The class of a name, where its module has been imported."""
     return _CLASSES.get(sort, {}).get(name)
 
 
@@ -65,7 +77,6 @@ def get(sort: str, name: str) -> type:
         ValueError: there is none; the message lists them, the nearest first.
 
     Example:
-        >>> import kbert.tasks
         >>> get("task", "classify").__name__
         'TextClassifier'
     """
@@ -78,8 +89,8 @@ def get(sort: str, name: str) -> type:
 
 
 def names(sort: str) -> list[str]:
-    """All names of a sort."""
-    return list(_CLASSES.get(sort, {}))
+    """All names of a sort, kbert's own first."""
+    return list(late.TABLE.get(sort, {}) | _CLASSES.get(sort, {}))
 
 
 def current(task: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,22 +11,21 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from absl import logging
 
+from kbert.core import late
 from kbert.core.types import PathLike
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path, copy_tree, is_remote, local_only, remove_tree
-from kbert.serving import litert, onnx, openvino
 from kbert.serving.rows import RowFunction, Run, differences
 from kbert.serving.savedmodel import largest
 
 DESCRIPTION_FILE = "export.json"
 FORMAT_VERSION = 1
-RUNTIMES: dict[str, ModuleType] = {"onnx": onnx, "openvino": openvino, "litert": litert}
+RUNTIMES = tuple(late.TABLE["runtime"])
 # The largest difference to TensorFlow that an export may have, as `differences` measures it.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "int8": 0.3}
 
@@ -36,7 +35,7 @@ def check_format(format: str, precision: str) -> None:
     if format not in RUNTIMES:
         known = ", ".join(("savedmodel", *RUNTIMES, "safetensors"))
         raise ValueError(f"`format` must be one of {known}. Received: {format!r}")
-    precisions = RUNTIMES[format].PRECISIONS
+    precisions = late.load("runtime", format).PRECISIONS
     if precision not in precisions:
         raise ValueError(
             f"`precision` of {format} must be one of {', '.join(precisions)}. "
@@ -68,7 +67,7 @@ def export_rows(
     Args:
         folder: new or empty. It is there when it is complete, or not at all.
         rows: the model.
-        format: a key of `RUNTIMES`.
+        format: one of `RUNTIMES`.
         precision: one of the runtime's `PRECISIONS`.
         samples: batches that both are run on.
         about: what else `export.json` says.
@@ -87,7 +86,7 @@ def export_rows(
     check_format(format, precision)
     folder = os.fspath(folder)
     refuse_full(folder)
-    runtime = RUNTIMES[format]
+    runtime = late.load("runtime", format)
     exact = precision == "float32" or tolerance is not None
     tolerance = TOLERANCES[precision] if tolerance is None else tolerance
     if not is_remote(folder):
@@ -96,7 +95,7 @@ def export_rows(
     partial = os.path.join(place, f".{uuid.uuid4().hex}.partial")
     os.mkdir(partial)
     try:
-        if runtime is onnx:  # it rounds by what they look like inside
+        if runtime.CALIBRATES:  # it rounds by what they look like inside
             options["samples"] = samples
         with _refusing(format):
             facts = runtime.write(partial, rows, precision, **options) or {}
@@ -198,5 +197,5 @@ def open_runtime(folder: PathLike, threads: int | None = None) -> Run:
         ValueError: its description is damaged or of a later version.
     """
     description = read_description(folder)
-    runtime = RUNTIMES[description["format"]]
+    runtime = late.load("runtime", description["format"])
     return runtime.load(local_only(folder, "A runtime"), description, threads)

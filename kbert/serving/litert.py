@@ -16,6 +16,7 @@ from kbert.serving.savedmodel import export_saved_model
 
 EXTRA = "litert"
 PRECISIONS = ("float32", "int8")
+CALIBRATES = False
 FILE = "model.tflite"
 MASKS = 4  # places of masks in a row
 _NAME = "rows_"  # and the width: an entry point

@@ -18,6 +18,7 @@ from kbert.serving.rows import RowFunction, Run
 
 EXTRA = "onnx"
 PRECISIONS = ("float32", "int8")
+CALIBRATES = True
 FILE = "model.onnx"
 OPSET = 18  # the newest that tf2onnx writes
 LARGEST = 2**31 - 2**20  # bytes that a protocol buffer holds

@@ -16,6 +16,7 @@ from kbert.serving.rows import RowFunction, Run
 
 EXTRA = "openvino"
 PRECISIONS = ("float32", "bfloat16", "int8")
+CALIBRATES = False
 FILE = "model.xml"
 
 

@@ -18,10 +18,11 @@ from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike, Tensor
 from kbert.layers.gather import gather_positions
 from kbert.models import Decoder, DecoderEncoder, Encoder, adapters
+from kbert.models.generators.decoder_encoder import has_input_tokens
 from kbert.models.keras_model import KerasModel
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.input_form import InputForm, check_encoder, input_form
-from kbert.tasks.loading import has_input_tokens, load_encoder
+from kbert.tasks.loading import load_encoder
 from kbert.tasks.task import Task
 
 # Feature of a batch -> the setting of a dataset that has it, and the task that is trained on it.

@@ -6,21 +6,17 @@ from typing import Any, cast
 import keras
 
 from kbert.checkpoints import Checkpoint
-from kbert.checkpoints.huggingface.architectures import usual_pooler
 from kbert.configs.base import Config
-from kbert.configs.decoder import DecoderConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
-from kbert.configs.seq2seq import Seq2SeqConfig
-from kbert.core import registry
+from kbert.core import late, registry
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike
-from kbert.models import Decoder, DecoderEncoder, Elmo, ElmoEncoder, Encoder, Seq2Seq
 from kbert.models.adapters.base import restore
+from kbert.models.encoder import Encoder
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.tokenizers import CharacterTokenizer, load_tokenizer
-
-_INPUT_TOKENS = "input_tokens"
+from kbert.tokenizers.loading import load_tokenizer
+from kbert.tokenizers.words.characters import CharacterTokenizer
 
 
 class WrongTaskError(ValueError):
@@ -34,11 +30,6 @@ class WrongTaskError(ValueError):
     def __init__(self, message: str, found: type[Any] | None) -> None:
         super().__init__(message)
         self.found = found
-
-
-def has_input_tokens(checkpoint: Checkpoint) -> bool:
-    """Whether the rows of a task on the folder's decoder have tokens of their own around texts."""
-    return (checkpoint.task or {}).get(_INPUT_TOKENS, True)
 
 
 def find_class(asked: type[Any], kind: str | None, module: str | None, source: str) -> type[Any]:
@@ -100,7 +91,7 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> di
             f"{checkpoint.source}"
         )
     settings = dict(checkpoint.task or {})
-    settings.pop(_INPUT_TOKENS, None)  # the model's
+    settings.pop("input_tokens", None)  # the model's
     if checkpoint.labels is not None:
         settings["labels"] = list(checkpoint.labels)
     return settings
@@ -127,12 +118,8 @@ def read_tokenizer(checkpoint: Checkpoint, folder: PathLike) -> Any:
 
 def make_model(config: Config, dtype: DType) -> keras.Model:
     """The model that a task on such a config is built on, its weights drawn."""
-    if isinstance(config, ElmoConfig):
-        return ElmoEncoder(Elmo(config, dtype=dtype))
-    if isinstance(config, DecoderConfig):
-        return Decoder(config, dtype=dtype)
-    if isinstance(config, Seq2SeqConfig):
-        return Seq2Seq(config, dtype=dtype)
+    if config.kind in late.TABLE["model"]:
+        return late.load("model", config.kind)(config, dtype=dtype)
     return Encoder(cast(EncoderConfig, config), dtype=dtype)
 
 
@@ -149,15 +136,14 @@ def load_encoder(
         pooler: whether it must have a pooler; where the folder has none, it is drawn.
     """
     config = checkpoint.config
-    if isinstance(config, ElmoConfig):
-        return _load_elmo(checkpoint, dtype, strict)
-    if isinstance(config, DecoderConfig):
-        return _load_decoder(checkpoint, dtype, strict)
+    if config.kind in late.TABLE["encoder of"]:
+        return late.load("encoder of", config.kind)(checkpoint, dtype, strict)
     checkpoint.expect(EncoderConfig)
     arrays = checkpoint.part("encoder/")
     drawn = pooler and config.pooler_activation is None
     if drawn:
-        activation = usual_pooler(config, checkpoint.arrays, tokenizer.kind)
+        huggingface = late.load("checkpoint format", "huggingface")
+        activation = huggingface.usual_pooler(config, checkpoint.arrays, tokenizer.kind)
         config = config.replace(pooler_activation=activation)
     encoder = Encoder(config, dtype=dtype)
     restore(encoder, checkpoint.adapters, checkpoint.source)
@@ -167,28 +153,3 @@ def load_encoder(
     set_arrays(encoder, "encoder", arrays, checkpoint.source, strict)
     encoder.weights_from = checkpoint.source
     return encoder
-
-
-def _load_elmo(checkpoint: Checkpoint, dtype: DType, strict: bool) -> ElmoEncoder:
-    """Without the softmax over words: large, and of no use to a task."""
-    elmo = Elmo(checkpoint.config.replace(vocabulary_size=None), dtype=dtype)
-    arrays = checkpoint.part("elmo/")
-    arrays = {name: x for name, x in arrays.items() if not name.startswith("elmo/softmax/")}
-    set_arrays(elmo, "elmo", arrays, checkpoint.source, strict)
-    return ElmoEncoder(elmo)
-
-
-def _load_decoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> DecoderEncoder:
-    """With the rows of the input tokens: those of a folder that was fine-tuned, else new ones."""
-    arrays = checkpoint.part("decoder/")
-    saved = checkpoint.task or {}
-    # Of all tasks on encoders; a decoder alone has no such rows.
-    tuned = getattr(registry.find("task", saved.get("kind", "")), "takes_decoders", False)
-    if not tuned or not has_input_tokens(checkpoint):
-        config, source = checkpoint.config, checkpoint.source
-        given = (config, arrays, source, dtype, strict)
-        return DecoderEncoder.from_arrays(*given, checkpoint.adapters)
-    decoder = Decoder(checkpoint.config, dtype=dtype)
-    restore(decoder, checkpoint.adapters, checkpoint.source)
-    set_arrays(decoder, "decoder", arrays, checkpoint.source, strict)
-    return DecoderEncoder(decoder)

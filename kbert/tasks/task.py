@@ -15,8 +15,7 @@ from absl import logging
 
 from kbert import inference
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
-from kbert.checkpoints.huggingface.huggingface import ON_ROWS, write_longest_row
-from kbert.core import registry
+from kbert.core import late, registry
 from kbert.core.in_memory import has_columns
 from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
@@ -38,7 +37,6 @@ from kbert.serving import (
     refuse_full,
 )
 from kbert.tasks.columns import Columns
-from kbert.tasks.exported import check_texts, export_task
 from kbert.tasks.loading import (
     check_order,
     find_class,
@@ -46,7 +44,6 @@ from kbert.tasks.loading import (
     read_tokenizer,
     saved_settings,
 )
-from kbert.tasks.tensorflow_copy import export_copy
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import (
@@ -364,11 +361,12 @@ class Task(TrainStep, keras.Model):
         self.check_answers(os.fspath(directory))
         if keras.backend.backend() != "tensorflow":
             given = {"format": format, "precision": precision, "max_bytes": max_bytes, **options}
-            return export_copy(self, directory, given)
+            return late.load("export", "copy").export_copy(self, directory, given)
         if format == "safetensors":
             return self._export_weights(directory, precision, **options)
         if format != "savedmodel":
-            return export_task(self, directory, format, precision, **options)
+            runtimes = late.load("export", "runtimes")
+            return runtimes.export_task(self, directory, format, precision, **options)
         if precision not in PRECISIONS:
             raise ValueError(
                 f"`precision` of a SavedModel must be one of {', '.join(PRECISIONS)}. "
@@ -382,7 +380,7 @@ class Task(TrainStep, keras.Model):
         how["check"] = functools.partial(
             refuse_differences,
             signatures=reference,
-            texts=check_texts(texts),
+            texts=late.load("export", "runtimes").check_texts(texts),
             precision=precision,
             tolerance=TOLERANCES[precision] if tolerance is None else tolerance,
         )
@@ -475,7 +473,7 @@ class Task(TrainStep, keras.Model):
         if self.tokenizer is not None:  # ELMo's letters need none
             self.tokenizer.save(path)
             if format == "huggingface":
-                write_longest_row(path, record)
+                _huggingface().write_longest_row(path, record)
 
     @classmethod
     def from_preset(
@@ -605,6 +603,10 @@ def _arrays(parts: Mapping[str, keras.layers.Layer]) -> dict[str, np.ndarray]:
     return {name: array for arrays in each for name, array in arrays.items()}
 
 
+def _huggingface() -> Any:
+    return late.load("checkpoint format", "huggingface")
+
+
 def _without_place(kind: type[Any], settings: Mapping[str, Any], format: str) -> dict[str, Any]:
     """Settings that no other library's folder holds, and that are not what they begin as."""
     parameters = inspect.signature(kind).parameters.items()
@@ -612,7 +614,8 @@ def _without_place(kind: type[Any], settings: Mapping[str, Any], format: str) ->
     usual = {name: [*x] if isinstance(x, tuple) else x for name, x in usual.items()}
     held = kind.held_elsewhere
     if format == "huggingface":
-        held += HELD_BY_HUGGING_FACE + (("max_length",) if kind.kind in ON_ROWS else ())
+        on_rows = kind.kind in _huggingface().ON_ROWS
+        held += HELD_BY_HUGGING_FACE + (("max_length",) if on_rows else ())
     return {
         name: value
         for name, value in settings.items()

@@ -18,6 +18,8 @@ _RUN_AS_WRITTEN = ("modernbert", "modernbert-decoder")
 # Both names of special tokens without a role: of transformers until version 4, and since 5.
 _WITHOUT_ROLE = ("additional_special_tokens", "extra_special_tokens")
 
+WORDS_FILE = "words.txt"  # of whole words
+
 # The rule for a value, in words, and whether it holds.
 Form = tuple[str, Callable[[Any], bool]]
 
@@ -203,6 +205,39 @@ class TokenizerFolder:
         """Whether all these files are there."""
         return all((self.path / name).is_file() for name in names)
 
+    @property
+    def words_file(self) -> Path | None:
+        """The vocabulary of words: kbert's, or the one next to bilm-tf's options.json.
+
+        Raises:
+            ValueError: several of them next to options.json.
+        """
+        if self.has(WORDS_FILE):
+            return self.path / WORDS_FILE
+        found = sorted(self.path.glob("vocab*.txt")) if self.has("options.json") else []
+        if len(found) > 1:
+            raise ValueError(
+                "There must be one vocabulary next to bilm-tf's options.json. Received: "
+                f"{', '.join(path.name for path in found)} in {self.path}"
+            )
+        return found[0] if found else None
+
+    @property
+    def model_file(self) -> Path | None:
+        """The SentencePiece model: the only file of that kind, or None.
+
+        Raises:
+            ValueError: there are several.
+        """
+        found = sorted(self.path.glob("*.model"))
+        if len(found) > 1:
+            raise ValueError(
+                "A tokenizer's folder holds one SentencePiece model. Received: "
+                f"{', '.join(path.name for path in found)} in {self.path}"
+            )
+        return found[0] if found else None
+
+    @property
     def special_tokens(self) -> dict[str, str]:
         """Role -> special token, as far as the files name them."""
         found = {}

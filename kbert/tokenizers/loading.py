@@ -3,25 +3,18 @@
 import os
 from typing import Any
 
+from kbert.core import late
 from kbert.hub import locate
 from kbert.io.paths import Path
-from kbert.tokenizers.base import Tokenizer
-from kbert.tokenizers.bpe.loading import ends_words, load_byte_pair, read_model
-from kbert.tokenizers.folder import TokenizerFolder, check_forms
-from kbert.tokenizers.gpt.loading import load_gpt
-from kbert.tokenizers.loading_keras_hub import is_keras_hub, load_keras_hub
+from kbert.tokenizers.bpe.files import ends_words, read_model
+from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.loading_saved_model import saved_settings, vocabulary_folder
-from kbert.tokenizers.unigram.loading import load_unigram, model_file
-from kbert.tokenizers.wordpiece.loading import load_wordpiece
-from kbert.tokenizers.words.characters import CharacterTokenizer
-from kbert.tokenizers.words.tokenizer import WordTokenizer
-from kbert.tokenizers.words.vocabulary import words_file
 
 # Where sentence-transformers may keep a table of vectors, and its tokenizer.
 STATIC_FOLDER = "0_StaticEmbedding"
 
 
-def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | CharacterTokenizer:
+def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Any:
     """The tokenizer of a model folder or of prepared data.
 
     Its files tell the kind: vocab.txt a WordPiece, vocab.json and merges.txt a byte-level BPE or
@@ -60,21 +53,24 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
         False
     """
     if Path(folder).suffix == ".model" and Path(folder).is_file():
-        return load_unigram(TokenizerFolder.read(Path(folder).parent), Path(folder), **options)
+        files = TokenizerFolder.read(Path(folder).parent)
+        return late.load("tokenizer", "unigram")(files, Path(folder), **options)
     found = locate(folder, weights=False)
     if (found / STATIC_FOLDER / "tokenizer.json").is_file():
         found = found / STATIC_FOLDER
     if (assets := vocabulary_folder(found)) is not None:
         found, options = assets, saved_settings(found) | options
     files = TokenizerFolder.read(found)
-    kind = (files.full.get("model") or {}).get("type")
-    if files.config.get("tokenizer_class") == CharacterTokenizer.__name__:
-        path = files.path / "tokenizer_config.json"
-        check_forms(files.config, {"max_characters": ("an integer", _is_int)}, path)
-        said = {k: v for k, v in files.config.items() if k == "max_characters"}
-        return CharacterTokenizer(**(said | options))
-    if words := words_file(files):
-        return WordTokenizer(words, **options)
+    return late.load("tokenizer", _kind(files))(files, **options)
+
+
+def _kind(files: TokenizerFolder) -> str:
+    """What the table of late bindings calls the tokenizer of a folder."""
+    model = (files.full.get("model") or {}).get("type")
+    if files.config.get("tokenizer_class") == "CharacterTokenizer":
+        return "characters"
+    if files.words_file:
+        return "words"
     if files.has("vocab.txt", "bpe.codes"):
         raise ValueError(
             "vocab.txt beside bpe.codes is fastBPE's (PhoBERT, BERTweet), which kbert does not "
@@ -83,27 +79,22 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Tokenizer | Cha
             f"Received: {files.path}"
         )
     if files.has("vocab.txt"):
-        return load_wordpiece(files, **options)
-    if files.has("vocab.json", "merges.txt") or (kind == "BPE" and not model_file(files.path)):
-        load = load_gpt if ends_words(read_model(files)[0]) else load_byte_pair
-        return load(files, **options)
-    if model_file(files.path) or kind == "Unigram":
-        return load_unigram(files, **options)
-    if is_keras_hub(files):
-        return load_keras_hub(files, **options)
-    if kind == "WordPiece":
-        return load_wordpiece(files, **options)
-    if kind is not None:
+        return "wordpiece"
+    if files.has("vocab.json", "merges.txt") or (model == "BPE" and not files.model_file):
+        return "gpt" if ends_words(read_model(files)[0]) else "bpe"
+    if files.model_file or model == "Unigram":
+        return "unigram"
+    if "class_name" in files.full:
+        return "keras_hub"
+    if model == "WordPiece":
+        return "wordpiece"
+    if model is not None:
         raise ValueError(
             "Of tokenizer.json alone a WordPiece, a byte-level BPE or a unigram tokenizer is made. "
-            f"Received: {files.path / 'tokenizer.json'} with model type {kind!r}"
+            f"Received: {files.path / 'tokenizer.json'} with model type {model!r}"
         )
     names = sorted(path.name for path in files.path.iterdir())
     raise FileNotFoundError(
         "A tokenizer's folder holds vocab.txt, vocab.json and merges.txt, a *.model, words.txt or "
         f"tokenizer.json. Received: {files.path} with {names}"
     )
-
-
-def _is_int(value: Any) -> bool:
-    return type(value) is int

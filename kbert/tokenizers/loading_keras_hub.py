@@ -17,13 +17,8 @@ from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 _FIXED = {"split": True, "suffix_indicator": "##", "oov_token": "[UNK]"}
 
 
-def is_keras_hub(folder: TokenizerFolder) -> bool:
-    """Whether `tokenizer.json` is KerasHub's, not Hugging Face's."""
-    return "class_name" in folder.full
-
-
 def load_keras_hub(folder: TokenizerFolder, **options: Any) -> Tokenizer:
-    """The tokenizer of a folder for which `is_keras_hub` holds.
+    """The tokenizer of a folder whose `tokenizer.json` is KerasHub's, not Hugging Face's.
 
     Args:
         folder: the preset.

@@ -1,14 +1,22 @@
 """The table of late bindings: every entry is there, and nothing else in kbert imports by a name."""
 
 import ast
+import importlib
+import json
+import subprocess
+import sys
 
 import pytest
 
-from kbert.core import late
+from kbert.core import late, registry
 from tests.processes import ROOT
 
-# The table itself, and the public names of `import kbert`.
-IMPORTERS = {"kbert/core/late.py", "kbert/__init__.py"}
+IMPORTERS = {"kbert/core/late.py"}
+PACKAGES = [
+    ".".join(path.parent.relative_to(ROOT).parts)
+    for path in sorted((ROOT / "kbert").rglob("__init__.py"))
+    if "late.public_names" in path.read_text(encoding="utf-8")
+]
 
 
 @pytest.mark.parametrize(
@@ -16,6 +24,52 @@ IMPORTERS = {"kbert/core/late.py", "kbert/__init__.py"}
 )
 def test_every_entry_is_there(sort, name):
     assert late.load(sort, name) is dict(late.load_each(sort))[name]
+
+
+def test_the_table_names_every_class_that_kbert_registers():
+    """And no other. In a process of its own: the classes of other tests are registered here."""
+    code = (
+        "import importlib, json, pkgutil, kbert\n"
+        "from kbert.core import registry\n"
+        "rooms = ('configs', 'models', 'tasks', 'adapters', 'pruning', 'distillation')\n"
+        "for found in pkgutil.walk_packages(kbert.__path__, 'kbert.'):\n"
+        "    if found.name.split('.')[1] in rooms: importlib.import_module(found.name)\n"
+        "classes = registry._CLASSES.items()\n"
+        "place = lambda x: f'{x.__module__}:{x.__qualname__}'\n"
+        "print(json.dumps({k: {n: place(x) for n, x in xs.items()} for k, xs in classes}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    sorts = json.loads(done.stdout.splitlines()[-1])
+    assert sorts == {sort: late.TABLE[sort] for sort in sorts}
+    assert {"config", "encoder", "part", "adapter", "task"} <= set(sorts)
+
+
+def test_a_name_of_the_table_is_taken_before_its_class_is_loaded():
+    code = (
+        "from kbert.core import registry\n"
+        "class Mine: ...\n"
+        "try: registry.register('task', 'classify', Mine)\n"
+        "except ValueError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert "'classify' is registered for kbert.tasks.fine_tuning.text_classifier" in done.stdout
+    assert registry.names("task")[: len(late.TABLE["task"])] == list(late.TABLE["task"])
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_names_are_what_they_are_called(package):
+    """A name that is also a module's would be one or the other, by what was imported before."""
+    found = importlib.import_module(package)
+    assert found.__all__
+    assert set(found.__all__) <= set(dir(found))
+    for name in found.__all__:
+        value = getattr(found, name)
+        if (own := sys.modules.get(f"{package}.{name}")) is not None and value is not own:
+            text = (ROOT / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8")
+            assert f"\nfrom {package}.{name} import {name} as {name}" in text  # at once
+    with pytest.raises(AttributeError, match=f"'{package}' has no attribute 'nothing'"):
+        found.nothing  # noqa: B018
 
 
 @pytest.mark.parametrize("name", late.TABLE["checkpoint format"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kbert.core import late
 from kbert.io.paths import Path
 from kbert.layers import LayerNorm
 from kbert.models import Encoder
@@ -25,7 +26,7 @@ PACKAGES = {
 REPEATED = (("openvino", "bfloat16"), ("openvino", "int8"), ("litert", "int8"))
 CELLS = [
     pytest.param(f, p, marks=[pytest.mark.slow] if (f, p) in REPEATED else [])
-    for f, runtime in exported.RUNTIMES.items()
+    for f, runtime in late.load_each("runtime")
     for p in runtime.PRECISIONS
 ]
 
@@ -91,7 +92,7 @@ def test_a_runtime_computes_what_tensorflow_does(tmp_path, rows, format, precisi
     made = json.loads((tmp_path / "out" / "export.json").read_text())
     assert (made["format"], made["precision"], made["who"]) == (format, precision, "ours")
     assert made["outputs"]["tokens"] == ["batch", "length", 5]
-    assert {"vocab.txt", exported.RUNTIMES[format].FILE} < set(os.listdir(folder))
+    assert {"vocab.txt", late.load("runtime", format).FILE} < set(os.listdir(folder))
     run = open_runtime(folder, threads=1)
     bound = {"float32": 1e-5, "bfloat16": 0.05, "int8": 0.1}[precision]
     for features in (batch(1, 3), batch(4, 9), batch(2, 11, masks=MASKS + 1)):
@@ -181,7 +182,7 @@ def test_what_a_runtime_raises_is_one_line_of_ours(tmp_path, rows, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("no kernel\nfor it")
 
-    monkeypatch.setattr(exported.RUNTIMES["onnx"], "load", fail)
+    monkeypatch.setattr(late.load("runtime", "onnx"), "load", fail)
     with pytest.raises(ValueError, match=r"onnx cannot convert or run.*Received: no kernel for it"):
         write(tmp_path / "out", rows)
     assert os.listdir(tmp_path) == []

@@ -13,7 +13,13 @@ from absl import logging
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
 from kbert.checkpoints.huggingface import sentence_transformers, static_embedding, weights
-from kbert.checkpoints.huggingface.architectures import Architecture, find, identify, infer
+from kbert.checkpoints.huggingface.architectures import (
+    Architecture,
+    find,
+    identify,
+    infer,
+    usual_pooler as usual_pooler,
+)
 from kbert.checkpoints.huggingface.architectures.base import (
     CLASSIFIERS,
     has_inner_classifier,

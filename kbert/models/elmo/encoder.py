@@ -10,11 +10,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.configs.elmo import ElmoConfig
-from kbert.core.types import Shape, Tensor, Tensors
+from kbert.core.types import DType, Shape, Tensor, Tensors
 from kbert.layers import ScalarMix
 from kbert.models.elmo.elmo import Elmo
 from kbert.models.keras_model import KerasModel
+from kbert.models.weights import set_arrays
 
 
 class ElmoEncoderConfig(ElmoConfig):
@@ -176,3 +178,23 @@ class ElmoEncoder(KerasModel, keras.Model):
         if return_hidden_states:
             outputs["hidden_states"] = layers
         return outputs
+
+
+def make_elmo_encoder(config: ElmoConfig, dtype: DType = None) -> ElmoEncoder:
+    """What tasks on an ELMo are built on, its weights drawn."""
+    return ElmoEncoder(Elmo(config, dtype=dtype))
+
+
+def load_encoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> ElmoEncoder:
+    """The encoder of a folder, without the softmax over words: large, and of no use to a task.
+
+    Args:
+        checkpoint: the folder's content.
+        dtype: a Keras dtype policy or its name.
+        strict: whether the weights must be the encoder's exactly.
+    """
+    elmo = Elmo(checkpoint.config.replace(vocabulary_size=None), dtype=dtype)
+    arrays = checkpoint.part("elmo/")
+    arrays = {name: x for name, x in arrays.items() if not name.startswith("elmo/softmax/")}
+    set_arrays(elmo, "elmo", arrays, checkpoint.source, strict)
+    return ElmoEncoder(elmo)

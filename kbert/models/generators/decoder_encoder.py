@@ -10,7 +10,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.configs.decoder import DecoderConfig
+from kbert.core import registry
 from kbert.core.types import Arrays, DType, Tensor, Tensors
 from kbert.models.adapters.base import described, restore
 from kbert.models.generators.decoder import Decoder
@@ -245,3 +247,31 @@ class DecoderEncoder(KerasModel, keras.Model):
         mask = inputs.get("padding_mask")
         mask = ops.ones_like(inputs["token_ids"]) if mask is None else mask
         return {**outputs, "pooled": self.pooler(outputs["sequence"], mask)}
+
+
+def has_input_tokens(checkpoint: Checkpoint) -> bool:
+    """Whether the rows of a task on the folder's decoder have tokens of their own around texts."""
+    return (checkpoint.task or {}).get("input_tokens", True)
+
+
+def load_encoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> DecoderEncoder:
+    """The decoder of a folder, for a newly initialised head.
+
+    With the rows of the input tokens: those of a folder that was fine-tuned, else new ones.
+
+    Args:
+        checkpoint: the folder's content.
+        dtype: a Keras dtype policy or its name.
+        strict: whether the weights must be the decoder's exactly.
+    """
+    arrays = checkpoint.part("decoder/")
+    # Of all tasks on encoders; a decoder alone has no such rows.
+    kind = (checkpoint.task or {}).get("kind", "")
+    tuned = getattr(registry.find("task", kind), "takes_decoders", False)
+    if not tuned or not has_input_tokens(checkpoint):
+        given = (checkpoint.config, arrays, checkpoint.source, dtype, strict)
+        return DecoderEncoder.from_arrays(*given, checkpoint.adapters)
+    decoder = Decoder(checkpoint.config, dtype=dtype)
+    restore(decoder, checkpoint.adapters, checkpoint.source)
+    set_arrays(decoder, "decoder", arrays, checkpoint.source, strict)
+    return DecoderEncoder(decoder)

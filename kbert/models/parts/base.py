@@ -157,7 +157,8 @@ def part_of(config: EncoderConfig) -> Part:
     """The part that a config names, or one that makes nothing.
 
     Raises:
-        ValueError: no part of that name was registered; the message lists the known ones.
+        ValueError: no part of that name was registered; the message lists the known ones. Or the
+            part and the config exclude each other.
     """
     if config.part is None:
         return _Nothing()
@@ -168,6 +169,7 @@ def part_of(config: EncoderConfig) -> Part:
             f"one by --task_module. Known: {', '.join(registry.names('part')) or 'none'}. "
             f"Received: part={config.part['name']!r}"
         )
+    part.check_config(config)
     return part
 
 

@@ -10,6 +10,7 @@ from kbert.io import atomic
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 from kbert.tokenizers.bpe.byte_alphabet import IN_UTF8, is_spelled
+from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.lines import read_lines
 
 _VERSION = "#version: 0.2"  # first line of a merges.txt
@@ -97,3 +98,23 @@ def save_model(folder: Path, vocabulary: Sequence[str], merges: Iterable[tuple[s
     atomic.write(folder / "vocab.json", json.dumps(ids, ensure_ascii=False).encode())
     lines = [_VERSION, *(" ".join(pair) for pair in merges)]
     atomic.write(folder / "merges.txt", "".join(line + "\n" for line in lines).encode())
+
+
+def read_model(folder: TokenizerFolder) -> tuple[dict[str, int], Any]:
+    """Vocabulary and merges of a folder with vocab.json and merges.txt, or tokenizer.json alone."""
+    if folder.has("vocab.json", "merges.txt"):
+        return read_json(folder.path / "vocab.json"), folder.path / "merges.txt"
+    model = folder.full["model"]
+    merges = [m if isinstance(m, str) else tuple(m) for m in model["merges"]]
+    return model["vocab"], merges
+
+
+def ends_words(vocabulary: Iterable[str]) -> bool:
+    """Whether pieces are of characters, with a mark at the end of a word, as GPT's.
+
+    Example:
+        >>> ends_words(["l", "o</w>"]), ends_words(["l", "o"])
+        (True, False)
+    """
+    pieces = set(vocabulary)
+    return any(piece.endswith("</w>") for piece in pieces) and not {*IN_UTF8} <= pieces

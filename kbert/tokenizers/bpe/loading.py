@@ -1,11 +1,8 @@
 """Reading a byte-level BPE tokenizer from the files of Hugging Face and of fairseq's users."""
 
-from collections.abc import Iterable
 from typing import Any
 
-from kbert.io.json_file import read_json
-from kbert.tokenizers.bpe.byte_alphabet import IN_UTF8
-from kbert.tokenizers.bpe.files import as_merges
+from kbert.tokenizers.bpe.files import as_merges, read_model
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer, known_tokens
 from kbert.tokenizers.bpe.tokenizer_json import words_of
 from kbert.tokenizers.folder import TokenizerFolder
@@ -71,26 +68,6 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
         raise ValueError(f"{error} in {folder.path}") from error
     folder.check_rows(tokenizer, own_template=own)
     return tokenizer
-
-
-def read_model(folder: TokenizerFolder) -> tuple[dict[str, int], Any]:
-    """Vocabulary and merges of a folder with vocab.json and merges.txt, or tokenizer.json alone."""
-    if folder.has("vocab.json", "merges.txt"):
-        return read_json(folder.path / "vocab.json"), folder.path / "merges.txt"
-    model = folder.full["model"]
-    merges = [m if isinstance(m, str) else tuple(m) for m in model["merges"]]
-    return model["vocab"], merges
-
-
-def ends_words(vocabulary: Iterable[str]) -> bool:
-    """Whether pieces are of characters, with a mark at the end of a word, as GPT's.
-
-    Example:
-        >>> ends_words(["l", "o</w>"]), ends_words(["l", "o"])
-        (True, False)
-    """
-    pieces = set(vocabulary)
-    return any(piece.endswith("</w>") for piece in pieces) and not {*IN_UTF8} <= pieces
 
 
 def _check_pipeline(folder: TokenizerFolder, own: bool) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kbert.tokenizers.bpe.loading import read_model
+from kbert.tokenizers.bpe.files import read_model
 from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.gpt.tokenizer import END, GptTokenizer
 

@@ -41,21 +41,6 @@ _REPLACED = (("``", '"'), ("''", '"'), (" {2,}", " "), (" {2,}", "▁"))
 _SETTINGS = ("preparation", "layout", "special_tokens_in_text")
 
 
-def model_file(folder: Path) -> Path | None:
-    """The SentencePiece model of a folder: the only file of that kind, or None.
-
-    Raises:
-        ValueError: there are several.
-    """
-    found = sorted(folder.glob("*.model"))
-    if len(found) > 1:
-        raise ValueError(
-            "A tokenizer's folder holds one SentencePiece model. Received: "
-            f"{', '.join(path.name for path in found)} in {folder}"
-        )
-    return found[0] if found else None
-
-
 def load_unigram(
     folder: TokenizerFolder, path: Path | None = None, **options: Any
 ) -> UnigramTokenizer:
@@ -69,7 +54,7 @@ def load_unigram(
     Raises:
         ValueError: a damaged model, or one whose text preparation is unknown.
     """
-    path = path or model_file(folder.path)
+    path = path or folder.model_file
     if path is not None:
         model = read_settings(path)
         pieces = [piece.piece for piece in read_model(path).pieces]

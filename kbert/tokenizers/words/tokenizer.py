@@ -13,11 +13,11 @@ import tensorflow as tf
 
 from kbert.io.paths import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
+from kbert.tokenizers.folder import WORDS_FILE
 from kbert.tokenizers.normalization import drop_invalid
 from kbert.tokenizers.offsets import given_ranges
 from kbert.tokenizers.words.spaces import split_at_spaces
 from kbert.tokenizers.words.vocabulary import (
-    FILE_NAME,
     SPECIAL_WORDS,
     check_words,
     read_words,
@@ -69,10 +69,10 @@ class WordTokenizer(Tokenizer):
     def _options(self) -> dict[str, Any]:
         return {"tokenizer_class": type(self).__name__}
 
-    _file_names = (FILE_NAME,)
+    _file_names = (WORDS_FILE,)
 
     def _save_model(self, folder: Path) -> None:
-        save_words(self.vocabulary, folder / FILE_NAME)
+        save_words(self.vocabulary, folder / WORDS_FILE)
 
     @cached_property
     def _words(self) -> tf.Tensor:

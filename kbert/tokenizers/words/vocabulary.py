@@ -7,12 +7,9 @@ import os
 from collections.abc import Sequence
 
 from kbert.io import atomic
-from kbert.io.paths import Path
-from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.lines import check_entries, read_lines
 from kbert.tokenizers.words.characters import BEGIN_OF_SENTENCE, END_OF_SENTENCE
 
-FILE_NAME = "words.txt"
 UNKNOWN = "<UNK>"
 # What a vocabulary of kbert's begins with.
 SPECIAL_WORDS = (END_OF_SENTENCE, BEGIN_OF_SENTENCE, UNKNOWN)
@@ -46,23 +43,6 @@ def read_words(path: str | os.PathLike) -> list[str]:
     words = [word for _, word in numbered]
     check_words(words, str(path), [number for number, _ in numbered])
     return words
-
-
-def words_file(files: TokenizerFolder) -> Path | None:
-    """The vocabulary of words in a folder: kbert's, or the one next to bilm-tf's options.json.
-
-    Raises:
-        ValueError: several of them next to options.json.
-    """
-    if files.has(FILE_NAME):
-        return files.path / FILE_NAME
-    found = sorted(files.path.glob("vocab*.txt")) if files.has("options.json") else []
-    if len(found) > 1:
-        raise ValueError(
-            "There must be one vocabulary next to bilm-tf's options.json. Received: "
-            f"{', '.join(path.name for path in found)} in {files.path}"
-        )
-    return found[0] if found else None
 
 
 def save_words(words: Sequence[str], path: str | os.PathLike) -> None:

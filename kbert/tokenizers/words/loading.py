@@ -1,0 +1,25 @@
+"""Reading tokenizers of whole words and of characters from their folders."""
+
+from typing import Any
+
+from kbert.tokenizers.folder import TokenizerFolder, check_forms
+from kbert.tokenizers.words.characters import CharacterTokenizer
+from kbert.tokenizers.words.tokenizer import WordTokenizer
+
+
+def load_words(folder: TokenizerFolder, **options: Any) -> WordTokenizer:
+    """The tokenizer of a folder with a vocabulary of words."""
+    assert folder.words_file is not None
+    return WordTokenizer(folder.words_file, **options)
+
+
+def load_characters(folder: TokenizerFolder, **options: Any) -> CharacterTokenizer:
+    """The tokenizer of a folder whose tokenizer_config.json names it."""
+    path = folder.path / "tokenizer_config.json"
+    check_forms(folder.config, {"max_characters": ("an integer", _is_int)}, path)
+    said = {k: v for k, v in folder.config.items() if k == "max_characters"}
+    return CharacterTokenizer(**(said | options))
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int
