@@ -237,7 +237,6 @@ class TokenizerFolder:
             )
         return found[0] if found else None
 
-    @property
     def special_tokens(self) -> dict[str, str]:
         """Role -> special token, as far as the files name them."""
         found = {}

@@ -32,9 +32,10 @@ def read_words(path: str | os.PathLike) -> list[str]:
             message names file and line.
 
     Example:
+        >>> import pathlib
         >>> import tempfile
         >>> path = tempfile.mkdtemp() + "/vocab.txt"
-        >>> _ = Path(path).write_text("<S>\\n</S>\\n<UNK>\\nthe\\n!!!MAXTERMID\\n")
+        >>> _ = pathlib.Path(path).write_text("<S>\\n</S>\\n<UNK>\\nthe\\n!!!MAXTERMID\\n")
         >>> read_words(path)
         ['<S>', '</S>', '<UNK>', 'the']
     """
