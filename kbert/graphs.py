@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+TEXTS = tf.TensorSpec([None], tf.string)  # of `on_cpu`
+
 
 def graph(function: Callable, **options: Any) -> tf.types.experimental.PolymorphicFunction:
     """A `tf.function` that TensorFlow distinguishes from others of the same code.

@@ -16,7 +16,8 @@ RANKS = {
     "catalog": -1.5,
     **dict.fromkeys(("doctor", "hub"), -1),
     **dict.fromkeys(("tokenizers", "text", "metrics"), 0),
-    **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding", "inference"), 1),
+    **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding"), 1),
+    "inference": 1.5,
     **dict.fromkeys(("models", "heads", "search", "training"), 2),
     **dict.fromkeys(("tasks", "word_vectors"), 3),
     **dict.fromkeys(("conversion", "visualization", "__init__"), 4),
@@ -106,6 +107,10 @@ ORDER = {
     "hub": """
         archive snapshot
         download presets
+    """,
+    "inference": """
+        batches forward texts
+        runner
     """,
     "io": """
         chunks paths progress

@@ -8,6 +8,7 @@ baseline for sentence embeddings", https://openreview.net/forum?id=SyK00v5xx.)
 Shapes: V pieces of the vocabulary, P of them kept, D width of the embedder, K of the table.
 """
 
+import functools
 import re
 from collections.abc import Iterable
 from itertools import islice
@@ -160,15 +161,16 @@ def _vectors(
 ) -> np.ndarray:
     """(P, D) of pieces, each the only one of its row."""
     inference.check_batch_size(batch_size)
-    run = inference.compiled(embedder.embed_rows, *embedder.parts.values())
-    found = []
+    form = functools.partial(embedder.form.build_inputs, max_length=embedder.row_length, multiple=1)
+    runner = inference.Runner(
+        embedder.embed_rows, *embedder.parts.values(), assemble=lambda columns: form(columns["ids"])
+    )
+    ids = tf.RaggedTensor.from_tensor(tf.constant(pieces[:, None], tf.int32))
+    rows, found = inference.token_rows(np.ones(len(pieces), int), ids=ids), []
     with Progress("", len(pieces), " pieces", verbose=verbose) as bar:
-        for start in range(0, len(pieces), batch_size):
-            ids = tf.constant(pieces[start : start + batch_size, None], tf.int32)
-            ragged = tf.RaggedTensor.from_tensor(ids)
-            rows = embedder.form.build_inputs(ragged, max_length=embedder.row_length, multiple=1)
-            found.append(run(inference.pad(rows))[: len(ids)])
-            bar.show(start + len(ids))
+        for index, vectors in runner.each(rows, batch_size):  # in their order: all are as long
+            found.append(vectors)
+            bar.show(index[-1] + 1)
     return np.concatenate(found)
 
 

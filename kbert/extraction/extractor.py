@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbert import inference
+from kbert.data.tables.rows import Rows
 from kbert.extraction.described import describe_tokens, describe_words
 from kbert.extraction.hidden_states import choose_layers
 from kbert.extraction.inputs import Encoded, Texts, encode, encode_words
@@ -78,11 +79,12 @@ class Extractor:
         check_pooling(pooling, special_tokens)
         inference.check_batch_size(batch_size)
         self._check()
-        self._features = {
-            sides: inference.on_cpu(self.build_inputs, *[inference.IDS] * sides) for sides in (1, 2)
-        }
-        self._forward = {
-            pooling: inference.compiled(functools.partial(self.vectors, pooling=pooling), encoder)
+        self._runners = {
+            pooling: inference.Runner(
+                functools.partial(self.vectors, pooling=pooling),
+                encoder,
+                assemble=lambda columns: self.build_inputs(**columns),
+            )
             for pooling in {None, self.pooling}
         }
 
@@ -115,13 +117,14 @@ class Extractor:
         sides = self._encode(texts)
         windows, layouts = self._plan(texts, sides)
         numbers = np.array([window.text for window in windows], int)
+        parts = _rows_of(windows, sides)
         is_whole = np.bincount(numbers, minlength=len(texts))[numbers] == 1
         in_graph = is_whole & (self.pooling is not None)
         pooled = np.zeros((len(texts), self.width), np.float32)
-        for index, vectors in self._run(windows, sides, np.flatnonzero(in_graph), self.pooling):
+        for index, vectors in self._run(parts, np.flatnonzero(in_graph), self.pooling):
             pooled[numbers[index]] = vectors
         rows: list[list[tuple[Window, np.ndarray]]] = [[] for _ in layouts]
-        for index, vectors in self._run(windows, sides, np.flatnonzero(~in_graph), None):
+        for index, vectors in self._run(parts, np.flatnonzero(~in_graph), None):
             for window, row in zip((windows[i] for i in index), vectors, strict=True):
                 layout = layouts[window.text]
                 length = window.size + 2 + layout.separators
@@ -175,22 +178,10 @@ class Extractor:
         return windows, [Layout(a, b, separators, self.form.cls_last) for a, b in kept.tolist()]
 
     def _run(
-        self,
-        windows: Sequence[Window],
-        sides: Sequence[Sequence[Encoded]],
-        chosen: np.ndarray,
-        pooling: str | None,
+        self, rows: Rows, chosen: np.ndarray, pooling: str | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(numbers of windows, their vectors) of the chosen ones, batch after batch."""
-        sizes = np.array([windows[i].size for i in chosen])
-        for near in inference.by_length(sizes, self.batch_size):
-            index = chosen[near]
-            batch = [windows[i] for i in index]
-            parts = [[sides[0][w.text].ids[w.first_start : w.first_end] for w in batch]]
-            if len(sides) == 2:
-                parts.append([sides[1][w.text].ids[w.second_start : w.second_end] for w in batch])
-            features = self._features[len(sides)](*map(inference.as_ragged, parts))
-            yield index, self._forward[pooling](inference.pad(features))[: len(index)]
+        return self._runners[pooling].each(rows, self.batch_size, numbers=chosen)
 
     def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
@@ -232,3 +223,13 @@ class Extractor:
         if self.with_tokens:
             return describe_tokens(whole, self.tokenizer, encoded, layout, kept)
         return whole[kept]
+
+
+def _rows_of(windows: Sequence[Window], sides: Sequence[Sequence[Encoded]]) -> Rows:
+    """The tokens of windows, of one side or both."""
+    first = [sides[0][w.text].ids[w.first_start : w.first_end] for w in windows]
+    columns = {"first": inference.as_ragged(first)}
+    if len(sides) == 2:
+        second = [sides[1][w.text].ids[w.second_start : w.second_end] for w in windows]
+        columns["second"] = inference.as_ragged(second)
+    return inference.token_rows(np.array([window.size for window in windows]), **columns)

@@ -113,7 +113,7 @@ def test_another_adapter_needs_no_other_graph(tokenizer, tmp_path):
         draw(task, seed=ord(name))
     traced, found = [], {}
     run, text = task.predictor._run, ["the film was good"]
-    task.predictor._outputs = kbert.inference.compiled(
+    task.predictor._runner.forward = kbert.inference.compiled(
         lambda batch: traced.append(1) or run(batch, labelled=False), *task.parts.values()
     )
     for name in ("a", "b", None, "a", "b", None):

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from keras import ops
 
 from kbert import inference
 from kbert.core.types import Tensor, Tensors
 from kbert.distillation.augmentation.neighbours import whole_words
+from kbert.graphs import on_cpu
 from kbert.tasks import Pretraining
 
 # Logits move by rounding with the shape of a batch. Where the last candidate and the first that is
@@ -52,8 +54,8 @@ class MaskedWords:
         self._spelling = np.arange(size, dtype=np.int32)  # (V,)
         for number, word in self._words.items():
             self._spelling[number] = first.setdefault(word.casefold(), number)
-        self._build_inputs = inference.on_cpu(
-            task.build_inputs, *[inference.IDS] * (1 + with_original)
+        self._build_inputs = on_cpu(
+            task.build_inputs, *[tf.RaggedTensorSpec([None, None], tf.int32)] * (1 + with_original)
         )
         self._best = inference.compiled(self._top, task.encoder, task.masked_lm)
 

@@ -23,7 +23,11 @@ class Embedder:
 
     def __init__(self, elmo: Any) -> None:
         self._elmo = elmo
-        self._forward = inference.compiled(self._layers, elmo)
+        self._runner = inference.Runner(
+            self._layers,
+            elmo,
+            assemble=lambda columns: elmo.characters.pad_sentences(columns["words"]),
+        )
         self.reset()
 
     def reset(self) -> None:
@@ -32,22 +36,20 @@ class Embedder:
 
     def __call__(self, sentences: Any, stateful: bool, batch_size: int) -> list[np.ndarray]:
         """Arguments and result as of `Elmo.embed`."""
-        import tensorflow as tf
-
         inference.check_batch_size(batch_size)
         words = as_words(sentences)
         lengths = words.row_lengths().numpy()
         if stateful:
             self._grow(len(lengths))
         embedded: list[Any] = [None] * len(lengths)
-        for rows in inference.by_length(lengths, batch_size):
-            features = self._elmo.characters.pad_sentences(tf.gather(words, rows))
-            features = {name: value.numpy() for name, value in features.items()}
-            features["state"] = self._state[:, :, rows] if stateful else self._zeros(len(rows))
-            layers, state = self._forward(features)
+        rows = inference.token_rows(lengths, words=words)
+        for index, made in self._runner.batches(rows, batch_size):
+            features = {name: value.numpy() for name, value in made.items()}
+            features["state"] = self._state[:, :, index] if stateful else self._zeros(len(index))
+            layers, state = self._runner.forward(features)
             if stateful:
-                self._state[:, :, rows] = state
-            for place, row in enumerate(rows):
+                self._state[:, :, index] = state
+            for place, row in enumerate(index):
                 # A copy lets go of the batch.
                 embedded[row] = layers[:, place, 1 : 1 + lengths[row]].copy()
         return embedded

@@ -14,7 +14,7 @@ from keras import ops
 
 from kbert import inference
 from kbert.core.types import Tensors
-from kbert.data.tables.rows import Rows, gather
+from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.finite import refuse_not_finite
 from kbert.io.progress import Progress
@@ -37,24 +37,14 @@ class Predictor:
 
     def __init__(self, task: Any, logits: Callable[[Tensors], Tensors] | None = None) -> None:
         self._task = task
-        self._assemblers: dict[tuple, Callable] = {}
-        self._outputs, self._losses = (
-            self._forward(labelled, logits) for labelled in (False, True)
-        )
-
-    def _forward(self, labelled: bool, logits: Callable[[Tensors], Tensors] | None) -> Callable:
-        """From the features of a batch to its outputs and losses, arrays."""
-        run = functools.partial(self._run, labelled=labelled)
-        if logits is None:
-            return inference.compiled(run, *self._task.parts.values(), check=False)
-
-        def by_runtime(features: Tensors) -> Any:
-            found = run(
-                features, {name: ops.convert_to_tensor(x) for name, x in logits(features).items()}
-            )
-            return tf.nest.map_structure(ops.convert_to_numpy, found)
-
-        return by_runtime
+        layers = task.parts.values() if logits is None else ()
+        answer, measure = (functools.partial(self._run, labelled=x) for x in (False, True))
+        # An evaluation says by its loss that something is wrong.
+        self._runner = inference.Runner(answer, *layers, assemble=self._assemble, check=False)
+        self._losses = inference.compiled(measure, *layers, check=False)
+        if logits is not None:
+            self._runner.forward = _by_runtime(answer, logits)
+            self._losses = _by_runtime(measure, logits)
 
     def predict_and_count(
         self, table: Table, *, batch_size: int = inference.BATCH_SIZE, verbose: str | int = "auto"
@@ -75,11 +65,12 @@ class Predictor:
 
     def parts(self, table: Table, labelled: bool = False) -> Iterator[Part]:
         """The table tokenised, so much of it at a time as memory always holds."""
-        count = len(table)
-        for start in range(0, max(count, 1), inference.CHUNK):
-            rows = range(start, min(start + inference.CHUNK, count))
-            part = table if len(rows) == count else table.take(rows)
+        numbers = range(len(table))
+        for _, rows in inference.chunks(numbers):
+            part = table if len(rows) == len(table) else table.take(rows)
             yield part, self._task.tokenize(part, labelled)
+        if not numbers:
+            yield table, self._task.tokenize(table, labelled)
 
     def measure(
         self, table: Table, parts: Iterable[Part], batch_size: int, verbose: str | int
@@ -122,13 +113,13 @@ class Predictor:
         Raises:
             ValueError: without labels, outputs that are not finite.
         """
-        forward = self._losses if labelled else self._outputs
+        forward = self._losses if labelled else self._runner.forward
         outputs: list[dict[str, np.ndarray]] = [{} for _ in range(len(rows))]
         done = 0
         sums: dict[str, np.ndarray] = {}
         for index, features in self.padded_batches(rows, batch_size):
             found, losses = forward(features)
-            if not labelled:  # an evaluation says by its loss that something is wrong
+            if not labelled:
                 refuse_not_finite(found, "the model's answers")
             for place, row in enumerate(index):
                 outputs[row] = {name: x[place] for name, x in found.items()}
@@ -150,42 +141,30 @@ class Predictor:
         Yields:
             The numbers of B rows, and their features.
         """
-        numbers = np.arange(len(rows)) if numbers is None else numbers
-        for index in self._indices(rows.lengths[numbers], batch_size):
-            yield numbers[index], self._assemble(rows, numbers[index])
+        most = batch_size * self._task.row_length
+        return self._runner.batches(rows, batch_size, numbers=numbers, cost=rows.lengths, most=most)
 
     def padded_batches(
         self, rows: Rows, batch_size: int
     ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """`batches` in few shapes, as `inference.pad` makes them; copies of rows count nothing."""
+        """`batches` in few shapes, as `inference.pad` makes them; copies of rows count nothing.
+
+        Args:
+            rows: R of them.
+            batch_size: as in `outputs`.
+
+        Yields:
+            The numbers of B rows, and the arrays that the model reads.
+        """
         for index, assembled in self.batches(rows, batch_size):
             features = inference.pad(assembled)
             features["label_weights"] = _without_copies(features["label_weights"], len(index))
             yield index, features
 
-    def _indices(self, lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-        most = batch_size * self._task.row_length
-        for index in inference.by_length(lengths, batch_size):
-            step = max(1, most // max(int(lengths[index[0]]), 1))
-            yield from (index[i : i + step] for i in range(0, len(index), step))
-
-    def _assemble(self, rows: Rows, index: Any) -> dict[str, tf.Tensor]:
-        kinds = tuple(
-            (name, x.dtype, getattr(x, "ragged_rank", 0), *x.shape[1:])
-            for name, x in rows.columns.items()
-        )
-        made = self._assemblers.get(kinds)
-        if made is None:
-
-            def assemble(columns: dict[str, Any], index: tf.Tensor) -> dict[str, tf.Tensor]:
-                features = self._task.assemble(gather(columns, index))
-                features.setdefault("label_weights", tf.ones(tf.shape(index)))
-                return features
-
-            specs = {name: _for_any_size(x) for name, x in rows.columns.items()}
-            made = inference.on_cpu(assemble, specs, inference.ROWS)
-            self._assemblers[kinds] = made
-        return made(rows.columns, index)
+    def _assemble(self, columns: dict[str, Any]) -> dict[str, Any]:
+        features = self._task.assemble(columns)
+        count = tf.shape(next(iter(features.values())))[:1]
+        return {"label_weights": tf.ones(count), **features}
 
     def _answer(
         self,
@@ -222,14 +201,17 @@ class Predictor:
         return self._task.outputs(logits, features), pairs
 
 
+def _by_runtime(run: Callable, logits: Callable[[Tensors], Tensors]) -> Callable:
+    """From the features of a batch to its outputs and losses, arrays, the logits by another."""
+
+    def forward(features: Tensors) -> Any:
+        there = {name: ops.convert_to_tensor(x) for name, x in logits(features).items()}
+        return tf.nest.map_structure(ops.convert_to_numpy, run(features, there))
+
+    return forward
+
+
 def _without_copies(weights: np.ndarray, rows: int) -> np.ndarray:
     """The copies that `inference.pad` fills a batch up with count nothing."""
     real = np.arange(len(weights)) < rows
     return weights * real.reshape(-1, *[1] * (weights.ndim - 1)).astype(weights.dtype)
-
-
-def _for_any_size(column: tf.Tensor | tf.RaggedTensor) -> tf.TypeSpec:
-    if isinstance(column, tf.RaggedTensor):
-        shape = [None] * column.shape.rank
-        return tf.RaggedTensorSpec(shape, column.dtype, column.ragged_rank, column.row_splits.dtype)
-    return tf.TensorSpec([None, *column.shape[1:]], column.dtype)

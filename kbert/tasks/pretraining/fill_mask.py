@@ -15,6 +15,7 @@ from kbert import inference
 from kbert.core.options import Options, option
 from kbert.core.types import Tensors
 from kbert.data.tables.table import Table
+from kbert.graphs import TEXTS, on_cpu
 from kbert.serving import Signature, text_tokens
 from kbert.serving.requests import TOKENS_AT_ONCE
 from kbert.tasks.encoder_task import EncoderTask
@@ -95,7 +96,7 @@ class FillMask:
         shift: how many places before a token it is predicted.
 
     Attributes:
-        forward: what computes `probabilities`, from arrays to an array.
+        runner: what computes `probabilities`.
         cut: of the texts with masks that `each_mask` has read, how many were cut at their end.
     """
 
@@ -104,19 +105,23 @@ class FillMask:
         self.head = head
         self.shift = shift
         self.cut = 0
-        self.forward: Callable[[dict[str, Any]], Any] = inference.compiled(
-            self.probabilities, task.encoder, head
+        self.runner = inference.Runner(
+            self.probabilities,
+            *(task.encoder, head),
+            assemble=lambda columns: self._pack(columns["ids"])[0],
         )
-        self._tokenize = inference.on_cpu(self._encode, inference.TEXTS)
-        self._features = inference.on_cpu(self._pack, inference.IDS, inference.ROWS)
+        self._tokenize = on_cpu(self._encode, TEXTS)
 
     def _encode(self, texts: Sequence[str | bytes]) -> Any:
+        """Ids, how many a text has, how many of them are masks, and how many of those are read."""
         ids = encode_with_masks(self.task.tokenizer, texts)
+        budget = self.task.row_length - self.task.form.specials(1)
         is_mask = tf.cast(ids == self.task.tokenizer.mask_id, tf.int32)
-        return ids, ids.row_lengths(), tf.reduce_sum(is_mask, 1)
+        counts = (tf.reduce_sum(x, 1) for x in (is_mask, is_mask[:, :budget]))
+        return ids, ids.row_lengths(), *counts
 
-    def _pack(self, ids: Any, rows: Any) -> Any:
-        features = self.task.build_inputs(tf.gather(ids, rows))
+    def _pack(self, ids: Any) -> Any:
+        features = self.task.build_inputs(ids)
         positions, found = find_masks(features["token_ids"], self.task.tokenizer.mask_id)
         return {**features, "mask_positions": positions}, found
 
@@ -153,18 +158,17 @@ class FillMask:
         budget = self.task.row_length - self.task.form.specials(1)
         for start, chunk in inference.chunks(texts):
             ids, *counts = self._tokenize(tf.constant(chunk, tf.string))
-            lengths, masks = (count.numpy() for count in counts)
+            lengths, masks, found = (count.numpy() for count in counts)
+            self._check_none_lost(start + np.flatnonzero(found < masks), place)
             masked = np.flatnonzero(masks)  # the others need no model
             self.cut += int(np.sum(lengths[masked] > budget))
-            for near in inference.by_length(lengths[masked], batch_size):
-                rows = masked[near]
-                step = max(1, MASKS_AT_ONCE // inference.next_power_of_two(masks[rows].max()))
-                for part in (rows[i : i + step] for i in range(0, len(rows), step)):
-                    features, found = self._features(ids, part)
-                    self._check_none_lost(start + part, found.numpy() < masks[part], place)
-                    probabilities = self.forward(inference.pad(features))  # (B, P, V)
-                    for row, text in enumerate(part):
-                        yield from ((start + text, p) for p in probabilities[row, : masks[text]])
+            rows = inference.token_rows(lengths, ids=ids)
+            cost = np.array([inference.next_power_of_two(count) for count in masks])
+            for part, probabilities in self.runner.each(
+                rows, batch_size, numbers=masked, cost=cost, most=MASKS_AT_ONCE
+            ):  # (B, P, V)
+                for row, text in enumerate(part):
+                    yield from ((start + text, p) for p in probabilities[row, : masks[text]])
 
     def fill(
         self,
@@ -202,14 +206,12 @@ class FillMask:
         )
         return answers, self.cut
 
-    def _check_none_lost(
-        self, texts: np.ndarray, lost: np.ndarray, place: Callable[[int], str]
-    ) -> None:
-        if lost.any():
+    def _check_none_lost(self, lost: np.ndarray, place: Callable[[int], str]) -> None:
+        if len(lost):
             raise ValueError(
                 f"Every mask must lie within the {self.task.encoder.config.max_positions} tokens "
                 "that the encoder takes, [CLS] and [SEP] among them; shorten the text. Received: "
-                f"{place(int(texts[lost][0]))}, which has one behind them"
+                f"{place(int(lost[0]))}, which has one behind them"
             )
 
     def signature(self, top_k: int) -> Signature:
@@ -233,7 +235,7 @@ class FillMask:
 
         def fill_mask(text: tf.Tensor) -> dict[str, tf.Tensor]:
             ids = encode_with_masks(tokenizer, text)
-            features, found = self._pack(ids, tf.range(ids.nrows()))
+            features, found = self._pack(ids)
             probabilities, best_ids = tf.math.top_k(self.probabilities(features), top_k)
             tokens = tf.gather(tf.constant(tokenizer.vocabulary), best_ids)  # (B, P, K)
             real = tf.sequence_mask(found, tf.shape(tokens)[1])[..., None]

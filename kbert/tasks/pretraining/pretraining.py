@@ -128,10 +128,10 @@ class Pretraining(EncoderTask):
         self.sentence: SentenceHead | MaybeNone = None
         if next_sentence or sentence_order:
             self.sentence = SentenceHead(encoder.config, dtype=policy)
-            self._classify = inference.compiled(self._as_written, encoder, self.sentence)
-            self._build_pairs = inference.on_cpu(
-                lambda a, b, rows: self.build_inputs(tf.gather(a, rows), tf.gather(b, rows)),
-                *(inference.IDS, inference.IDS, inference.ROWS),
+            self._pair_runner = inference.Runner(
+                self._as_written,
+                *(encoder, self.sentence),
+                assemble=lambda columns: self.build_inputs(columns["first"], columns["second"]),
             )
         self.build()
 
@@ -212,7 +212,7 @@ class Pretraining(EncoderTask):
         return batches
 
     def answer_by(self, run: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
-        self._fill_mask.forward = lambda features: run(features)["probabilities"]
+        self._fill_mask.runner.forward = lambda features: run(features)["probabilities"]
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         self.check_batch(batch)
@@ -379,9 +379,9 @@ class Pretraining(EncoderTask):
             texts = [tf.constant(list(texts), tf.string) for texts in zip(*chunk, strict=True)]
             first, second = (self.tokenizer.encode(x) for x in texts)
             lengths = (first.row_lengths() + second.row_lengths()).numpy()
-            for rows in inference.by_length(lengths, batch_size):
-                features = self._build_pairs(first, second, rows)
-                answers[start + rows] = self._classify(inference.pad(features))[: len(rows)]
+            rows = inference.token_rows(lengths, first=first, second=second)
+            for index, found in self._pair_runner.each(rows, batch_size):
+                answers[start + index] = found
         return answers
 
     def signatures(self, top_k: int = 5) -> dict[str, Signature]:

@@ -18,6 +18,7 @@ from kbert.configs.base import check_choice
 from kbert.configs.encoder import EncoderConfig
 from kbert.core.types import DType, MaybeNone, PathLike, Tensor, Tensors, Terms
 from kbert.data.tables.table import Table
+from kbert.graphs import TEXTS, on_cpu
 from kbert.heads import DiscriminatorHead, MaskedLMHead
 from kbert.hub import locate
 from kbert.layers import SharedEmbeddings
@@ -174,11 +175,12 @@ class ReplacedTokenDetection(EncoderTask):
             self.masked_lm = MaskedLMHead(
                 generator, table, name="generator_masked_lm", dtype=policy
             )
-        self._detect = inference.compiled(self._probabilities, discriminator, self.detection_head)
-        self._tokenize = inference.on_cpu(self._encode, inference.TEXTS)
-        self._features = inference.on_cpu(
-            lambda ids, rows: self.build_inputs(tf.gather(ids, rows)), inference.IDS, inference.ROWS
+        self._runner = inference.Runner(
+            self._probabilities,
+            *(discriminator, self.detection_head),
+            assemble=lambda columns: self.build_inputs(columns["ids"]),
         )
+        self._tokenize = on_cpu(self._encode, TEXTS)
         self.build()
 
     def _make_generator(self, config: EncoderConfig) -> keras.Variable:
@@ -304,9 +306,9 @@ class ReplacedTokenDetection(EncoderTask):
             ids, lengths = self._tokenize(tf.constant(chunk, tf.string))
             lengths = np.minimum(lengths.numpy(), self._longest)
             tokens = ids.to_list()
-            for rows in inference.by_length(lengths, batch_size):
-                probabilities = self._detect(inference.pad(self._features(ids, rows)))
-                for found, row in zip(probabilities, rows, strict=False):
+            rows = inference.token_rows(lengths, ids=ids)
+            for index, probabilities in self._runner.each(rows, batch_size):
+                for found, row in zip(probabilities, index, strict=True):
                     kept = tokens[row][: lengths[row]]
                     answers[start + row] = {
                         "tokens": [self.tokenizer.vocabulary[i] for i in kept],

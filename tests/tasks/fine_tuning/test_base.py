@@ -351,7 +351,7 @@ def test_chunks_and_batches_change_no_answer(config, tokenizer, monkeypatch):
     task = make(config, tokenizer)
     texts, labels = data(20)
     whole, scores = task.predict(texts), task.evaluate(texts, labels)
-    monkeypatch.setattr("kbert.inference.CHUNK", 6)
+    monkeypatch.setattr("kbert.inference.texts.CHUNK", 6)
     for found, wanted in zip(task.predict(texts, batch_size=3), whole, strict=True):
         assert found["label"] == wanted["label"]
         assert_close(found["probability"], wanted["probability"], 1e-5)

@@ -4,7 +4,6 @@ import pytest
 import tensorflow as tf
 
 import kbert
-from kbert import inference
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay
 from tests.harness import KINDS
@@ -156,7 +155,7 @@ def test_chunks_and_split_batches_keep_their_texts(task, monkeypatch):
     whole = task.predict(texts)
     pairs = [(text, "a dog") for text in texts]
     follows = task.predict_next_sentence(pairs)
-    monkeypatch.setattr(inference, "CHUNK", 2)
+    monkeypatch.setattr("kbert.inference.texts.CHUNK", 2)
     monkeypatch.setattr("kbert.tasks.pretraining.fill_mask.MASKS_AT_ONCE", 1)
     for answer, want in zip(task.predict(texts), whole, strict=True):
         assert answer["tokens"] == want["tokens"]

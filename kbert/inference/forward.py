@@ -1,30 +1,15 @@
-"""From a list of texts to batches of few shapes, and back to one result a text.
+"""A function of layers, compiled: arrays in, arrays out."""
 
-Texts are sorted by length, so that a batch holds little padding; rows are padded to a power of
-two and columns to a multiple of 16, so that one compiled graph serves every call.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from kbert.core.in_memory import each_text
 from kbert.core.types import Shape, Tensors
 from kbert.finite import refuse_not_finite
-from kbert.graphs import (
-    graph,
-    on_cpu as on_cpu,  # for those who predict
-)
-
-BATCH_SIZE = 32
-CHUNK = 8192  # texts tokenised at a time: bounds the memory of an endless list
-
-TEXTS = tf.TensorSpec([None], tf.string)
-IDS = tf.RaggedTensorSpec([None, None], tf.int32)
-ROWS = tf.TensorSpec([None], tf.int64)
+from kbert.graphs import graph
 
 
 class _Forward(keras.Model):
@@ -142,85 +127,3 @@ def check_sample(compute: Callable[[], Any], what: str) -> None:
     if not is_one_of_several():
         found = by_path(compute())
         refuse_not_finite({k: keras.ops.convert_to_numpy(x) for k, x in found.items()}, what)
-
-
-def as_texts(texts: Any, what: str = "texts", start: int = 0) -> list[str | bytes]:
-    """A list of strings from one string, a list, an array, or the column `text` of other data.
-
-    Args:
-        texts: one string, or what `kbert.core.in_memory.each_text` takes.
-        what: what an error calls them.
-        start: the number of the first in an error.
-
-    Raises:
-        TypeError: if an element is not a string.
-        ValueError: for a set, which has no order, and for data that is of no kind that is known.
-    """
-    if isinstance(texts, str | bytes):
-        return [texts]
-    return list(each_text(texts, what, start))
-
-
-def check_batch_size(batch_size: Any) -> None:
-    """Raises ValueError unless the batch size is a whole number from 1."""
-    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
-        raise ValueError(
-            "batch_size must be a whole number, 1 or more: the texts that go through the model "
-            f"together. Received: batch_size={batch_size!r}"
-        )
-
-
-def chunks(items: Sequence) -> Iterator[tuple[int, Sequence]]:
-    """Consecutive slices of at most `CHUNK` items, each with the number of its first."""
-    return ((i, items[i : i + CHUNK]) for i in range(0, len(items), CHUNK))
-
-
-def by_length(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-    """Row numbers in batches of neighbours in length, the longest first.
-
-    The longest first, because memory then fails at once or not at all.
-    """
-    order = np.argsort(-np.asarray(lengths), kind="stable")
-    return (order[i : i + batch_size] for i in range(0, len(order), batch_size))
-
-
-def as_ragged(rows: Sequence[np.ndarray]) -> tf.RaggedTensor:
-    """Ids of texts, a row each, one at least."""
-    lengths = np.array([len(row) for row in rows], np.int64)
-    ids = np.concatenate(rows).astype(np.int32)
-    return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
-
-
-def as_rows(ragged: tf.RaggedTensor) -> list[np.ndarray]:
-    """The rows of a ragged tensor as arrays.
-
-    >>> [row.tolist() for row in as_rows(as_ragged([np.array([1, 2]), np.array([3])]))]
-    [[1, 2], [3]]
-    """
-    if not ragged.nrows():
-        return []
-    return np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
-
-
-def next_power_of_two(n: int) -> int:
-    """1, 2, 4, 8, …: the smallest that is not below n."""
-    return 1 << max(int(n) - 1, 0).bit_length()
-
-
-def pad(features: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The features as arrays of few shapes.
-
-    Rows are padded to a power of two with copies of the last one, and the columns of
-    `mask_positions` to a power of two with zeros.
-    """
-    arrays = {name: np.asarray(value) for name, value in features.items()}
-    rows = len(next(iter(arrays.values())))
-    extra = next_power_of_two(rows) - rows
-    if extra:
-        copies = {name: np.repeat(x[-1:], extra, axis=0) for name, x in arrays.items()}
-        arrays = {name: np.concatenate([x, copies[name]]) for name, x in arrays.items()}
-    if "mask_positions" in arrays:
-        places = arrays["mask_positions"].shape[1]
-        extra = next_power_of_two(places) - places
-        arrays["mask_positions"] = np.pad(arrays["mask_positions"], [(0, 0), (0, extra)])
-    return arrays

@@ -1,0 +1,137 @@
+"""Rows of tokens through layers, and what these give of each row.
+
+Shapes: R rows, B rows of a batch.
+"""
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kbert.core.types import Tensors
+from kbert.data.tables.rows import Rows, gather
+from kbert.graphs import on_cpu
+from kbert.inference.batches import by_length, pad
+from kbert.inference.forward import compiled
+
+
+class Runner:
+    """Runs a function of layers over rows, in batches of neighbours in length and of few shapes.
+
+    Both parts are compiled once: the features of a batch are assembled on the CPU, in one graph
+    for all rows of the same columns, and the function runs where the layers are.
+
+    Args:
+        function: features -> outputs, a tensor (B, …) or a structure of such.
+        *layers: the layers whose weights it uses.
+        assemble: the columns of B rows -> features, in a graph.
+        check: whether outputs that are not finite are refused, by name.
+
+    Attributes:
+        forward: `function` from arrays to arrays; another runtime may take its place.
+
+    Example:
+        >>> ids = tf.ragged.constant([[5, 6, 7], [8], [9, 4]], dtype=tf.int32)
+        >>> rows = token_rows(np.array([3, 1, 2]), ids=ids)
+        >>> runner = Runner(lambda features: features["ids"][:, 0] * 10,
+        ...                 assemble=lambda columns: {"ids": columns["ids"].to_tensor()})
+        >>> [(index.tolist(), found.tolist()) for index, found in runner.each(rows, batch_size=2)]
+        [([0, 2], [50, 90]), ([1], [80])]
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Tensors], Any],
+        *layers: keras.layers.Layer,
+        assemble: Callable[[dict[str, Any]], dict[str, Any]],
+        check: bool = True,
+    ) -> None:
+        self.forward: Callable[[dict[str, Any]], Any] = compiled(function, *layers, check=check)
+        self._assemble = assemble
+        self._assemblers: dict[tuple, Callable] = {}
+
+    def each(self, rows: Rows, batch_size: int, **which: Any) -> Iterator[tuple[np.ndarray, Any]]:
+        """What the function gives of the rows, batch by batch.
+
+        Args:
+            rows: R of them.
+            batch_size: the most rows of a batch.
+            **which: `numbers`, `cost` and `most` of `batches`.
+
+        Yields:
+            The numbers of B rows, and their outputs.
+        """
+        for index, features in self.batches(rows, batch_size, **which):
+            found = self.forward(pad(features))
+            yield index, keras.tree.map_structure(operator.itemgetter(slice(len(index))), found)
+
+    def batches(
+        self,
+        rows: Rows,
+        batch_size: int,
+        *,
+        numbers: np.ndarray | None = None,
+        cost: np.ndarray | None = None,
+        most: int | None = None,
+    ) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+        """What the function reads of rows of like length, the longest first.
+
+        Args:
+            rows: R of them.
+            batch_size: the most rows of a batch.
+            numbers: of the rows that are wanted; None = all.
+            cost: (R,), of a row in the memory that a batch takes; None = the same of each.
+            most: the largest cost of a batch: rows, times the largest cost of one. None = any.
+
+        Yields:
+            The numbers of B rows, and their features.
+        """
+        numbers = np.arange(len(rows)) if numbers is None else np.asarray(numbers)
+        cost = np.ones(len(rows), np.int64) if cost is None else cost
+        for near in by_length(rows.lengths[numbers], batch_size):
+            index = numbers[near]
+            largest = max(int(cost[index].max()), 1)
+            step = len(index) if most is None else max(1, most // largest)
+            for part in (index[i : i + step] for i in range(0, len(index), step)):
+                yield part, self._features(rows, part)
+
+    def _features(self, rows: Rows, index: np.ndarray) -> dict[str, Any]:
+        kinds = tuple(
+            (name, x.dtype, getattr(x, "ragged_rank", 0), *x.shape[1:])
+            for name, x in rows.columns.items()
+        )
+        made = self._assemblers.get(kinds)
+        if made is None:
+            specs = {name: _for_any_size(x) for name, x in rows.columns.items()}
+            made = on_cpu(
+                lambda columns, index: self._assemble(gather(columns, index)),
+                specs,
+                tf.TensorSpec([None], tf.int64),
+            )
+            self._assemblers[kinds] = made
+        return made(rows.columns, index)
+
+
+def token_rows(lengths: np.ndarray, **ids: tf.RaggedTensor) -> Rows:
+    """Rows of token ids, each of one text or pair.
+
+    Args:
+        lengths: (R,), tokens that a row has in a batch.
+        **ids: columns (R, ragged).
+
+    Example:
+        >>> ids = tf.ragged.constant([[5, 6], [8]], dtype=tf.int32)
+        >>> token_rows(np.array([2, 1]), first=ids).columns["first"].to_list()
+        [[5, 6], [8]]
+    """
+    return Rows(ragged=ids, dense={}, lengths=lengths, examples=np.arange(len(lengths)))
+
+
+def _for_any_size(column: tf.Tensor | tf.RaggedTensor) -> tf.TypeSpec:
+    if isinstance(column, tf.RaggedTensor):
+        shape = [None] * column.shape.rank
+        return tf.RaggedTensorSpec(shape, column.dtype, column.ragged_rank, column.row_splits.dtype)
+    return tf.TensorSpec([None, *column.shape[1:]], column.dtype)
