@@ -139,7 +139,7 @@ def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
     """
     module = sys.modules[package]
     loader: Any = module.__spec__.loader if module.__spec__ else None
-    places = {}
+    places: dict[str, tuple[str, str]] = {}
     for statement in ast.parse(loader.get_source(package)).body:
         inner = statement.body if isinstance(statement, ast.If) else [statement]
         for line in inner:
