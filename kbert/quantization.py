@@ -12,48 +12,48 @@ from typing import Any
 import numpy as np
 
 from kbert.core.types import Arrays
+from kbert.edit.rounding import Rounding
 from kbert.io.arrays import check_finite
-from kbert.models.parts import Quantized
-from kbert.pruning.rebuilding import with_part, without_part
+from kbert.pruning.rebuilding import with_edit, without_edit
 from kbert.serving.stored import to_8_bits
 
-PART = Quantized.name
 _RANGE = "/fake_quantization/range"
-_KERNEL = re.compile(r"encoder/layers/\d+/(attention|feed_forward)/\w+/kernel")
-_TABLE = "encoder/embeddings/token"
+_TABLE = re.compile(r"(en|de)coder/embeddings/token")
 
 
 def quantization_aware(model: Any) -> Any:
-    """The same encoder, or task, with the part "quantized" (`kbert.models.parts.Quantized`).
+    """The same model, or task, with the edit "rounding" (`kbert.edit.Rounding`).
 
     In training and in answers its dense layers and its token vectors are rounded to 8 bits, with
     gradients as if they were not. Trained so, a model loses less in `export(precision="int8")`,
-    which leaves the rounding to the runtime. It is saved, loaded and resumed like any other; that
-    the rounding is of a part, its config says.
+    which leaves the rounding to the runtime. It is saved, loaded and resumed like any other, and
+    adapters may be trained on it.
 
     Args:
-        model: a `kbert.Encoder` without a part, or a task on one; it stays as it is.
+        model: a `kbert.Encoder` of any family, a `kbert.Decoder`, or a task on one; it stays as it
+            is.
 
     Returns:
         A new one, not compiled. Its ranges are not known before it has been trained.
 
     Raises:
         TypeError: the model is neither.
-        ValueError: it has a part already, adapters, or blocks that no config names.
+        ValueError: it is rounded already, has adapters, or blocks that no config names; or its
+            class takes no edits.
 
     Example:
         >>> import kbert
         >>> encoder = quantization_aware(kbert.Encoder(kbert.family("bert-tiny")))
-        >>> dict(encoder.config.part)
-        {'name': 'quantized'}
-        >>> rounded(encoder).config.part is None
-        True
+        >>> dict(encoder.config.edits[0])
+        {'kind': 'rounding'}
+        >>> rounded(encoder).config.edits
+        ()
     """
-    return with_part(model, PART, _with_ranges)
+    return with_edit(model, Rounding.kind, _with_ranges)
 
 
 def rounded(model: Any) -> Any:
-    """The model without the part, and with kernels and token vectors as 8 bits hold them.
+    """The model without the edit, and with kernels and token vectors as 8 bits hold them.
 
     What runtimes store in 8 bits loses nothing then; inputs of the products are no longer rounded.
     Its formats are those of any model.
@@ -66,9 +66,9 @@ def rounded(model: Any) -> Any:
 
     Raises:
         TypeError: the model is neither an encoder nor a task on one.
-        ValueError: it has no such part, or NaN or infinity in its weights.
+        ValueError: it has no such edit, or NaN or infinity in its weights.
     """
-    return without_part(model, PART, "quantization_aware", _rounded)
+    return without_edit(model, Rounding.kind, "quantization_aware", _rounded)
 
 
 def _with_ranges(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays:
@@ -80,9 +80,9 @@ def _rounded(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays
     check_finite(arrays, "the model that is rounded")  # no whole number is NaN
     found: dict[str, np.ndarray] = {}
     for name in shapes:
-        x = arrays[name]
-        if name == _TABLE or _KERNEL.fullmatch(name):
-            codes, scale = to_8_bits(x, axis=-1 if name == _TABLE else 0)
+        x, is_table = arrays[name], _TABLE.fullmatch(name) is not None
+        if is_table or name.removesuffix("/kernel") + _RANGE in arrays:
+            codes, scale = to_8_bits(x, axis=-1 if is_table else 0)
             x = codes * scale
         found[name] = x
     return found

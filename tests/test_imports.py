@@ -17,7 +17,7 @@ RANKS = {
     **dict.fromkeys(("doctor", "hub"), -1),
     **dict.fromkeys(("tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding"), 1),
-    "inference": 1.5,
+    **dict.fromkeys(("inference", "edit"), 1.5),
     **dict.fromkeys(("models", "heads", "search", "training"), 2),
     **dict.fromkeys(("tasks", "word_vectors"), 3),
     **dict.fromkeys(("conversion", "visualization", "__init__"), 4),
@@ -93,6 +93,10 @@ ORDER = {
         beam preview run
         series
     """,
+    "edit": """
+        base
+        movement rounding
+    """,
     "extraction": """
         files hidden_states inputs plan pooling
         described
@@ -119,8 +123,7 @@ ORDER = {
         arrays outputs
     """,
     "layers": """
-        adaptable bias fake_quantization fused gather highway ids movement scalar_mix scan
-            word_softmax
+        adaptable bias fused gather highway ids scalar_mix scan word_softmax
         activations dropout positions recompute token_embeddings
         character_cnn dense normalization recurrence
         adaptive attention bidirectional_lstm block embeddings feed_forward
@@ -221,7 +224,7 @@ HEAVY = {
     "starlette", "uvicorn", "orjson", "msgpack", "prometheus_client", "grpc", "tensorflow_serving",
 }  # fmt: skip
 # keras.ops alone, so that these also run on the JAX and PyTorch backends.
-BACKEND_FREE = ("layers", "heads", "models", "decoding")
+BACKEND_FREE = ("layers", "edit", "heads", "models", "decoding")
 
 
 def modules() -> list[Path]:

@@ -81,7 +81,7 @@ def test_it_learns_is_saved_and_exported(task, tmp_path):
     assert accuracy > 0.8
     aware.save_to_preset(tmp_path / "preset")
     loaded = kbert.tasks.Task.from_preset(tmp_path / "preset")
-    assert dict(loaded.encoder.config.part) == {"name": "quantized"}
+    assert loaded.encoder.config.edits == ({"kind": "rounding"},)
     ours, theirs = (get_arrays(x.encoder, "encoder") for x in (aware, loaded))
     assert sum(name.endswith(RANGE) for name in theirs) == 4 * task.encoder.config.num_layers
     for name, x in ours.items():
@@ -121,12 +121,12 @@ def test_a_run_resumes_exactly_with_its_ranges(task, tmp_path):
 
 @pytest.mark.tensorflow
 def test_what_cannot_be_rounded_is_refused(task):
-    with pytest.raises(TypeError, match=r"a kbert\.Encoder, or a task on one"):
+    with pytest.raises(TypeError, match=r"a kbert\.Encoder or kbert\.Decoder, or a task on one"):
         quantization_aware("bert-tiny")
     aware = quantization_aware(task)
-    with pytest.raises(ValueError, match=r"An encoder has one part.*'quantized'"):
+    with pytest.raises(ValueError, match=r"`edits` must be .*each of another"):
         quantization_aware(aware)
-    with pytest.raises(ValueError, match=r"must have the part 'quantized'.*None"):
+    with pytest.raises(ValueError, match=r"must have the edit 'rounding'.*edits=\[\]"):
         rounded(task)
     broken = quantization_aware(task)
     kernel = broken.encoder.blocks[0].attention.qkv.kernel
@@ -151,6 +151,6 @@ def test_a_run_of_the_programs_trains_for_8_bits(tokenizer, tmp_path):
     options = {"epochs": 1, "verbose": 0}
     experiments.run(experiment, tmp_path / "run", quantization_aware=True, **options)
     found = kbert.tasks.Task.from_preset(tmp_path / "run/preset")
-    assert dict(found.encoder.config.part) == {"name": "quantized"}
+    assert found.encoder.config.edits == ({"kind": "rounding"},)
     with pytest.raises(ValueError, match="adapter='lora' with quantization_aware=True"):
         experiment.settings(adapter="lora", quantization_aware=True)

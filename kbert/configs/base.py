@@ -64,6 +64,13 @@ class Config:
         return type(self).from_dict({**self.to_dict(), **changes})
 
 
+class Frozen(dict):
+    """A mapping of options that is hashed by its content, as configs are."""
+
+    def __hash__(self) -> int:  # type: ignore[override]  # dicts have none
+        return hash(tuple(sorted((name, repr(value)) for name, value in self.items())))
+
+
 _Made = TypeVar("_Made", bound=type[Config])
 
 

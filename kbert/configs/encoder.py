@@ -6,9 +6,10 @@ value. Where they disagree in code it is a part handed to the encoder (see `kber
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 from kbert.configs.base import (
+    Frozen,
     check_activation,
     check_count,
     check_flag,
@@ -20,11 +21,8 @@ from kbert.core import registry
 IDENTITY = "identity"  # in `pooler_activation`: no dense layer
 
 
-class _Frozen(dict):
-    """A mapping of options that is hashed by its content, as configs are."""
-
-    def __hash__(self) -> int:  # type: ignore[override]  # dicts have none
-        return hash(tuple(sorted((name, repr(value)) for name, value in self.items())))
+# Parts of the version before that are edits -> their kinds.
+_FORMER_PARTS = {"quantized": "rounding", "movement": "movement"}
 
 
 @register_config
@@ -92,6 +90,8 @@ class EncoderConfig(TransformerConfig):
             token table; "untied", a table of the head's own and nothing before it.
         part: what this family has in code: "name", under which `kbert.models.register_part` knows
             it, and its options. None = nothing.
+        edits: what was done to the model besides, in this order: each a "kind", which `kbert.edit`
+            knows, and its options.
 
     Raises:
         ValueError: a value is out of range, or two of them do not fit together.
@@ -134,7 +134,7 @@ class EncoderConfig(TransformerConfig):
     def __post_init__(self) -> None:
         self._check_unused()
         if self.part is not None:
-            object.__setattr__(self, "part", _Frozen(self._checked_part(self.part)))
+            object.__setattr__(self, "part", Frozen(self._checked_part(self.part)))
         check_count("num_segments", self.num_segments, minimum=0)
         for name in ("embedding_size", "num_layer_groups"):
             if getattr(self, name) is not None:
@@ -217,6 +217,14 @@ class EncoderConfig(TransformerConfig):
                 f"`part` must be an object with a `name` and options. Received: {part!r}"
             )
         return part
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        part = fields.get("part")
+        kind = _FORMER_PARTS.get(str(part.get("name"))) if isinstance(part, Mapping) else None
+        if kind is not None:
+            fields = {**fields, "part": None, "edits": [{"kind": kind}]}
+        return super().from_dict(fields)
 
     def find_part(self) -> Any:
         """The part (`kbert.models.parts.Part`), or None: it has none, or nobody registered it."""

@@ -88,6 +88,7 @@ class ReformerConfig(EncoderConfig):
     }
     UNUSED = (
         *("num_segments", "embedding_size", "num_layer_groups", "pooler_norm", "pooling", "part"),
+        *("edits",),
         *("rotary_base", "local_rotary_base", "feed_forward", "norm", "block", "embedding_norm"),
         *("use_bias", "bias_exceptions", "head_activation", "num_key_value_heads", "output"),
         *("token_transform", "padding_id"),

@@ -68,7 +68,7 @@ class StaticConfig(EncoderConfig):
     )
     UNUSED: ClassVar[tuple[str, ...]] = (
         *("num_layers", "num_heads", "intermediate_size", "num_segments", "embedding_size"),
-        *("num_layer_groups", "part", "positions", "rotary_base", "local_rotary_base"),
+        *("num_layer_groups", "part", "edits", "positions", "rotary_base", "local_rotary_base"),
         *("attention_pattern", "feed_forward", "norm", "block", "embedding_norm"),
         *("attention_dropout", "pooling", "pooler_norm", "bias_exceptions", "num_key_value_heads"),
         *("head_activation", "padding_id"),

@@ -1,12 +1,14 @@
 """What the configurations of encoders and of decoders have in common: the stack of blocks."""
 
 import dataclasses
-from typing import ClassVar, cast
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 from kbert.configs.base import (
     BLOCKS,
     NORMS,
     Config,
+    Frozen,
     check_activation,
     check_choice,
     check_count,
@@ -51,6 +53,7 @@ class TransformerConfig(Config):
     embedding_norm: bool = True
     use_bias: bool = True
     bias_exceptions: tuple[str, ...] = ()
+    edits: tuple[Mapping[str, Any], ...] = ()
 
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
         "positions": ("learned", "rotary", "sinusoidal", "alibi", "none"),
@@ -69,7 +72,7 @@ class TransformerConfig(Config):
             "attention_pattern",
             "feed_forward",
         ),
-        *("norm", "embedding_norm", "use_bias", "bias_exceptions"),
+        *("norm", "embedding_norm", "use_bias", "bias_exceptions", "edits"),
     )
 
     def __post_init__(self) -> None:
@@ -84,6 +87,7 @@ class TransformerConfig(Config):
             check_choice(name, getattr(self, name), choices)
         for name in ("embedding_norm", "use_bias"):
             check_flag(name, getattr(self, name))
+        self._check_edits()
         self._check_exceptions()
         self._check_pattern()
         self._check_rotary()
@@ -127,6 +131,17 @@ class TransformerConfig(Config):
                     f"above {self.widest_window}, as no row is longer than "
                     f"max_positions={self.max_positions}. Received: {window}"
                 )
+
+    def _check_edits(self) -> None:
+        edits = self.edits
+        listed = isinstance(edits, list | tuple) and all(isinstance(x, Mapping) for x in edits)
+        kinds = [x.get("kind") for x in edits] if listed else [None]
+        if None in kinds or len(set(kinds)) < len(kinds):
+            raise ValueError(
+                "`edits` must be a list of objects with a `kind`, each of another. "
+                f"Received: {edits!r}"
+            )
+        object.__setattr__(self, "edits", tuple(map(Frozen, edits)))
 
     def _check_exceptions(self) -> None:
         known = ("attention", "gate", "heads")

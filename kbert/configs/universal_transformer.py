@@ -53,7 +53,7 @@ class UniversalTransformerConfig(EncoderConfig):
     )
     UNUSED = (
         *("num_layer_groups", "attention_pattern", "rotary_base", "local_rotary_base", "block"),
-        *("positions", "part"),
+        *("positions", "part", "edits"),
     )
 
     def __post_init__(self) -> None:

@@ -57,6 +57,7 @@ class XlnetConfig(EncoderConfig):
     )
     UNUSED: ClassVar[tuple[str, ...]] = (
         *("num_segments", "embedding_size", "num_layer_groups", "pooler_norm", "pooling", "part"),
+        *("edits",),
         *("positions", "rotary_base", "local_rotary_base", "attention_pattern", "feed_forward"),
         *("norm", "block", "embedding_norm", "use_bias", "bias_exceptions", "output"),
         *("num_key_value_heads", "token_transform", "head_activation"),

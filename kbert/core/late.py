@@ -89,11 +89,13 @@ TABLE = {
         "disentangled": "kbert.models.parts.disentangled:Disentangled",
         "dynamic_convolution": "kbert.models.parts.dynamic_convolution:DynamicConvolution",
         "global_tokens": "kbert.models.parts.global_tokens:GlobalTokens",
-        "movement": "kbert.models.parts.movement:Movement",
         "pruned": "kbert.models.parts.pruned:Pruned",
-        "quantized": "kbert.models.parts.quantized:Quantized",
         "relative_bias": "kbert.models.parts.relative_bias:RelativeBias",
         "task_embeddings": "kbert.models.parts.task_embeddings:TaskEmbeddings",
+    },
+    "edit": {
+        "rounding": "kbert.edit.rounding:Rounding",
+        "movement": "kbert.edit.movement:Movement",
     },
     "adapter": {
         "houlsby": "kbert.models.adapters.bottleneck:Houlsby",

@@ -1,10 +1,12 @@
-"""Slots of built layers, into which adapters are put: few weights beside many that stay.
+"""Slots of built layers: for adapters, few weights beside many that stay, and for edits.
 
 An adapter never changes a weight of the layer that it is put into. It adds to what the layer gives,
 so that many adapters lie beside each other on one base, and of each forward part one runs or none.
 
 Which one is said once for all slots of a model, by its `Switch`, and read where a forward part is
 computed or traced: a graph that was traced keeps the adapter that ran then.
+
+An edit (`kbert.edit`) is there for good: it changes what the layer multiplies or looks up.
 """
 
 import contextlib
@@ -86,6 +88,7 @@ class Adaptable(keras.layers.Layer):
     """
 
     _switch: Switch | None = None
+    _edit_names: tuple[str, ...] = ()
 
     def add_adapter(
         self, switch: Switch, name: str, adapter: keras.layers.Layer, input_shape: Shape
@@ -98,14 +101,34 @@ class Adaptable(keras.layers.Layer):
             adapter: what this layer calls where the adapter runs.
             input_shape: what it is built with.
         """
-        with contextlib.ExitStack() as scopes:  # weights are saved by their paths
-            for part in self.path.split("/"):
-                scopes.enter_context(keras.name_scope(part))
-            if not adapter.built:  # it may lie in several slots
-                adapter.build(input_shape)
+        self._build_inside(adapter, input_shape)
         self._switch = switch
         with self._unlocked():
             setattr(self, _attribute(name), adapter)
+
+    def add_edit(self, edit: keras.layers.Layer, shape: Shape) -> None:
+        """Puts an edit into the slot, behind those that are there, and builds it.
+
+        Args:
+            edit: what this layer calls; its name is that of the attribute that holds it.
+            shape: of the weights that are edited.
+        """
+        self._build_inside(edit, shape)
+        with self._unlocked():
+            setattr(self, edit.name, edit)
+        self._edit_names = (*self._edit_names, edit.name)
+
+    @property
+    def edits(self) -> list[keras.layers.Layer]:
+        """In the order in which they act."""
+        return [getattr(self, name) for name in self._edit_names]
+
+    def _build_inside(self, layer: keras.layers.Layer, shape: Shape) -> None:
+        with contextlib.ExitStack() as scopes:  # weights are saved by their paths
+            for part in self.path.split("/"):
+                scopes.enter_context(keras.name_scope(part))
+            if not layer.built:  # it may lie in several slots
+                layer.build(shape)
 
     def remove_adapter(self, name: str) -> None:
         """Takes an adapter out of the slot, if it is there."""

@@ -33,8 +33,6 @@ class _Attention(Adaptable):
         dropout: rate on the probabilities.
         initializer_range: of the kernels, see `Dense`.
         use_bias: whether its dense layers have biases.
-        quantized: whether their products are rounded to 8 bits, see `Dense`.
-        scored: whether their kernels have scores and masks, likewise.
     """
 
     def __init__(
@@ -44,13 +42,10 @@ class _Attention(Adaptable):
         dropout: float = 0.0,
         initializer_range: float | None = 0.02,
         use_bias: bool = True,
-        quantized: bool = False,
-        scored: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
-        self.quantized, self.scored = quantized, scored
         self.initializer_range = initializer_range
         self.use_bias = use_bias
         self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
@@ -60,8 +55,6 @@ class _Attention(Adaptable):
             units,
             initializer_range=self.initializer_range,
             use_bias=self.use_bias,
-            quantized=self.quantized,
-            scored=self.scored,
             dtype=self.dtype_policy,
             name=name,
         )

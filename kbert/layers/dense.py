@@ -14,8 +14,6 @@ from keras import ops
 from kbert.core.types import Shape, Tensor
 from kbert.layers.activations import get_activation
 from kbert.layers.adaptable import Adaptable
-from kbert.layers.fake_quantization import FakeQuantization
-from kbert.layers.movement import MovementMask
 
 
 def kernel_initializer(sigma: float | None) -> keras.initializers.Initializer:
@@ -29,7 +27,7 @@ class Dense(Adaptable):
     """`activation(x @ kernel + bias)` over the last axis.
 
     An adapter in its slot is called with the rows (N, I); what it gives is added before the
-    activation.
+    activation. An edit is called with the rows and the kernel, and gives what is multiplied.
 
     Args:
         units: width of the output.
@@ -37,8 +35,6 @@ class Dense(Adaptable):
         initializer_range: sigma of the truncated normal the kernel starts from; None = Glorot's
             uniform distribution.
         use_bias: whether there is a bias.
-        quantized: whether rows and kernel are rounded to 8 bits, see `FakeQuantization`.
-        scored: whether the kernel has scores and a mask, see `MovementMask`.
 
     Example:
         >>> Dense(3)(ops.ones((2, 5, 4))).shape[-1]
@@ -52,21 +48,11 @@ class Dense(Adaptable):
         activation: str | None = None,
         initializer_range: float | None = 0.02,
         use_bias: bool = True,
-        quantized: bool = False,
-        scored: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.units = units
         self.use_bias = use_bias
-        self.fake_quantization = None
-        if quantized:
-            self.fake_quantization = FakeQuantization(
-                dtype=self.dtype_policy, name="fake_quantization"
-            )
-        self.movement = None
-        if scored:
-            self.movement = MovementMask(dtype=self.dtype_policy, name="movement")
         self.activation = None if activation is None else get_activation(activation)
         self.initializer_range = initializer_range
 
@@ -79,24 +65,21 @@ class Dense(Adaptable):
         self.bias = None
         if self.use_bias:
             self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
-        if self.fake_quantization is not None:
-            self.fake_quantization.build(input_shape)
-        if self.movement is not None:
-            self.movement.build(self.kernel.shape)
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         *leading, width = ops.shape(inputs)
         rows = ops.reshape(inputs, (-1, width))
-        read, kernel = rows, self.kernel
-        if self.movement is not None:
-            kernel = self.movement(kernel, training=training)
-        if self.fake_quantization is not None:
-            read, kernel = self.fake_quantization(rows, kernel, training=training)
-        outputs = ops.matmul(read, kernel)  # (..., I) -> (N, O)
-        if self.bias is not None:
-            outputs = ops.add(outputs, self.bias)
+        outputs = self.product(rows, training=training)  # (N, O)
         if (adapter := self.adapter) is not None:
             outputs = outputs + adapter(rows, training=training)
         if self.activation is not None:
             outputs = self.activation(outputs, training)
         return ops.reshape(outputs, (*leading, self.units))  # (..., O)
+
+    def product(self, rows: Tensor, training: bool = False) -> Tensor:
+        """(N, I) -> (N, O), by the kernel and the bias, as edits leave what they multiply."""
+        kernel = self.kernel
+        for edit in self.edits:
+            rows, kernel = edit(rows, kernel, training=training)
+        outputs = ops.matmul(rows, kernel)
+        return outputs if self.bias is None else ops.add(outputs, self.bias)

@@ -11,15 +11,15 @@ import keras
 from keras import ops
 
 from kbert.core.types import DType, MaybeNone, Shape, Tensor
+from kbert.layers.adaptable import Adaptable
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
-from kbert.layers.fake_quantization import fake_quantize
 from kbert.layers.ids import take_rows, whole_numbers
 from kbert.layers.normalization import LayerNorm
 from kbert.layers.positions import check_length, number_tokens, sinusoids
 
 
-class Embeddings(keras.layers.Layer):
+class Embeddings(Adaptable):
     """`dropout(norm(token + segment + position))`, widened to `hidden_size` where `E` differs.
 
     (BERT, Figure 2, https://arxiv.org/abs/1810.04805; the projection: ALBERT, section 3.1,
@@ -37,7 +37,6 @@ class Embeddings(keras.layers.Layer):
         positions: "learned", "sinusoidal", or "none": those of the attention, if any.
         norm: the kind of the normalisation, see `LayerNorm`; None = none.
         use_bias: whether the projection has a bias.
-        quantized: whether rows of the token table are rounded to 8 bits, see `fake_quantize`.
         padding_id: token id that learned positions pass over, see `number_tokens`; it gets the
             vector `padding` instead. None = every token has the position of its place.
 
@@ -62,14 +61,12 @@ class Embeddings(keras.layers.Layer):
         positions: str = "learned",
         norm: str | None = "layer",
         use_bias: bool = True,
-        quantized: bool = False,
         padding_id: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(autocast=False, **kwargs)  # of ids, which half precision rounds
         self.positions = positions
         self.padding_id = padding_id
-        self.quantized = quantized
         self.use_bias = use_bias
         self.vocabulary_size = vocabulary_size
         self.embedding_size = embedding_size
@@ -199,7 +196,9 @@ class Embeddings(keras.layers.Layer):
         rows = take_rows(self.token, token_ids)
         if self._base is not None:
             rows = rows + ops.stop_gradient(take_rows(self._base().token, token_ids))
-        return fake_quantize(rows, axis=-1) if self.quantized else rows
+        for edit in self.edits:
+            rows = edit(rows)
+        return rows
 
     def _position_table(self) -> Tensor:
         if self.positions != "learned":

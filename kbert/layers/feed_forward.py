@@ -24,8 +24,6 @@ class FeedForward(keras.layers.Layer):
         initializer_range: of the kernels, see `Dense`.
         use_bias: whether the two have biases.
         gate_bias: whether the first has where it is gated; None = `use_bias`.
-        quantized: whether their products are rounded to 8 bits, see `Dense`.
-        scored: whether their kernels have scores and masks, see `Dense`.
 
     Example:
         >>> import numpy as np
@@ -42,8 +40,6 @@ class FeedForward(keras.layers.Layer):
         initializer_range: float | None = 0.02,
         use_bias: bool = True,
         gate_bias: bool | None = None,
-        quantized: bool = False,
-        scored: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -52,14 +48,11 @@ class FeedForward(keras.layers.Layer):
         self.gated = gated
         self.initializer_range = initializer_range
         self.use_bias = use_bias
-        self.quantized, self.scored = quantized, scored
         self.gate_bias = use_bias if gate_bias is None or not gated else gate_bias
 
     def build(self, input_shape: Shape) -> None:
         common = {
             "initializer_range": self.initializer_range,
-            "quantized": self.quantized,
-            "scored": self.scored,
             "dtype": self.dtype_policy,
         }
         self.intermediate = Dense(

@@ -10,6 +10,7 @@ from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.configs.transformer import GLOBAL
+from kbert.edit.base import edits_of
 from kbert.models.elmo.description import ElmoDescription, describe_elmo
 from kbert.models.generators.description import GeneratorDescription
 from kbert.models.memory import TrainingMemory, estimate_memory
@@ -207,7 +208,7 @@ def describe(
         return GeneratorDescription(name, config, config.count_parameters(), tokenizer)
     pooler = config.count_pooler()
     held = config.count_embeddings() + config.count_blocks() + pooler
-    held += part_of(config).count_parameters(config)
+    held += part_of(config).count_parameters(config) + _count_edits(config)
     return Description(
         name,
         config,
@@ -254,3 +255,10 @@ def family_table(names: Iterable[str] = CHOICES) -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _count_edits(config: EncoderConfig) -> int:
+    part, layers = part_of(config), config.num_layers
+    first = [-(-block * layers // config.num_blocks) for block in range(config.num_blocks)]
+    kernels = [kernel for layer in first for kernel in part.kernels(config, layer)]
+    return sum(edit.count_parameters(kernels) for edit in edits_of(config))

@@ -148,6 +148,7 @@ class Encoder(TakesAdapters, FromConfig, keras.Model):
         self.has_own_embeddings = embeddings is None
         self._make_layers(embeddings)
         self.build()
+        self.apply_edits()
 
     def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
         config, policy = self.config, {"dtype": self.dtype_policy}

@@ -10,6 +10,7 @@ from kbert import inference
 from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.configs.base import Config
 from kbert.core.types import DType, PathLike
+from kbert.edit.base import Edit, edits_of
 from kbert.hub import locate
 from kbert.io.arrays import check_finite
 from kbert.models.adapters.base import described, restore
@@ -23,11 +24,19 @@ class FromConfig(KerasModel):
     Attributes:
         config_class: the kind of config the model is made of, its constructor's first argument.
         prefix: first part of the weights' names in a preset.
+        edits: what was done to the model, see `kbert.edit`.
     """
 
     config_class: ClassVar[type[Config]]
     prefix: ClassVar[str]
     config: Config
+    edits: tuple[Edit, ...] = ()
+
+    def apply_edits(self) -> None:
+        """Does to the built model what its config says."""
+        self.edits = tuple(edits_of(self.config))
+        for edit in self.edits:
+            edit.apply(self)
 
     def check_config(self, config: Config) -> None:
         """Raises unless the config is of the model's kind."""

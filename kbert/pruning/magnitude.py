@@ -13,8 +13,8 @@ from keras import ops
 
 from kbert.core.options import option
 from kbert.core.types import Logs, Tensor
+from kbert.edit.movement import Movement
 from kbert.models import Encoder
-from kbert.models.parts import Movement
 from kbert.models.weights import named_weights
 from kbert.pruning.schedule import GradualPruning, PruningSettings
 
@@ -134,7 +134,7 @@ def sparsity(model: Any, kernels: str | Sequence[str] = BLOCKS) -> dict[str, flo
     named, shares = _named(model), {}
     for name, kernel in _kernels(model, patterns).items():
         zeros = kernel.numpy() == 0
-        mask = named.get(f"{name.rpartition('/')[0]}/{Movement.name}/mask")
+        mask = named.get(f"{name.rpartition('/')[0]}/{Movement.kind}/mask")
         if mask is not None and name.endswith("/kernel"):
             zeros |= mask.numpy() == 0
         shares[name] = float(zeros.mean())

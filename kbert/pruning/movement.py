@@ -20,14 +20,13 @@ from absl import logging
 
 from kbert.core.options import option
 from kbert.core.types import Arrays, Logs
+from kbert.edit.base import check_edit, products
+from kbert.edit.movement import Movement
 from kbert.graphs import graph
-from kbert.layers import Dense
-from kbert.models.parts import Movement
-from kbert.pruning.rebuilding import check_part, plain_encoder, with_part, without_part
+from kbert.pruning.rebuilding import with_edit, without_edit
 from kbert.pruning.schedule import GradualPruning, PruningSettings
 
-PART = Movement.name
-_SCORES, _MASK = f"/{PART}/scores", f"/{PART}/mask"
+_SCORES, _MASK = f"/{Movement.kind}/scores", f"/{Movement.kind}/mask"
 _KERNEL = "/kernel"
 # Of the weights in one update, three times the cubic schedule's mean. MiniLM learns at 0.012 %
 # and collapses at 0.33 % (docs/pruning.md).
@@ -35,7 +34,7 @@ _MOST_AT_ONCE = 3e-4
 
 
 def with_movement(model: Any) -> Any:
-    """The same encoder, or task, with the part "movement" (`kbert.models.parts.Movement`).
+    """The same model, or task, with the edit "movement" (`kbert.edit.Movement`).
 
     Each kernel of a dense layer in the blocks has scores, which are trained with it, and a mask,
     which a `MovementPruning` in `fit` chooses by them; one of both for each weight. Nothing is
@@ -44,25 +43,26 @@ def with_movement(model: Any) -> Any:
     place of three.
 
     Args:
-        model: a `kbert.Encoder` of BERT's kin without a part, or a task on one; it stays as it is.
+        model: a `kbert.Encoder` of any family, a `kbert.Decoder`, or a task on one; it stays as it
+            is.
 
     Returns:
         A new one, not compiled.
 
     Raises:
         TypeError: the model is neither.
-        ValueError: it has a part already, adapters, or layers that are not of BERT's kin.
+        ValueError: it has scores already, adapters, or an edit that comes behind them; or its
+            class takes no edits.
 
     Example:
         >>> import kbert
         >>> encoder = with_movement(kbert.Encoder(kbert.family("bert-tiny")))
-        >>> dict(encoder.config.part)
-        {'name': 'movement'}
-        >>> apply_movement(encoder).config.part is None
-        True
+        >>> dict(encoder.config.edits[0])
+        {'kind': 'movement'}
+        >>> apply_movement(encoder).config.edits
+        ()
     """
-    plain_encoder(model)  # or raises
-    return with_part(model, PART, _with_scores)
+    return with_edit(model, Movement.kind, _with_scores)
 
 
 def apply_movement(model: Any) -> Any:
@@ -78,9 +78,9 @@ def apply_movement(model: Any) -> Any:
 
     Raises:
         TypeError: the model is neither an encoder nor a task on one.
-        ValueError: it has no such part.
+        ValueError: it has no such edit.
     """
-    return without_part(model, PART, "with_movement", _masked)
+    return without_edit(model, Movement.kind, "with_movement", _masked)
 
 
 class MovementSettings(PruningSettings):
@@ -197,11 +197,10 @@ class MovementPruning(GradualPruning):
 def _scored(model: Any) -> list[Any]:
     """The dense layers with scores of a task, or of a distiller's student."""
     task = getattr(model, "student", model)
-    encoder = getattr(task, "encoder", task)
-    part = getattr(getattr(encoder, "config", None), "part", None)
-    check_part(part, PART, "with_movement")
-    layers = encoder._flatten_layers()
-    return [x for x in layers if isinstance(x, Dense) and x.movement is not None]
+    found = getattr(task, "model", task)
+    edits = getattr(getattr(found, "config", None), "edits", ())
+    check_edit(edits, Movement.kind, "with_movement")
+    return products(found)
 
 
 def _with_scores(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays:

@@ -3,18 +3,19 @@
 The model that it is made of stays as it is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from kbert.configs.encoder import EncoderConfig
 from kbert.core.types import Arrays
+from kbert.edit.base import check_edit
 from kbert.layers import Block, FeedForward, SelfAttention
-from kbert.models import Encoder
+from kbert.models import Decoder, Encoder
 from kbert.models.parts import Pruned
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.tasks import EncoderTask
+from kbert.tasks import Task
 
 PART = Pruned.name
 _SOURCE = "the model that is pruned"
@@ -22,20 +23,20 @@ _SOURCE = "the model that is pruned"
 Cut = Callable[[dict[str, np.ndarray], dict[str, tuple[int, ...]]], Arrays]
 
 
-def encoder_of(model: Any) -> Encoder:
-    """The encoder that is pruned.
+def encoder_of(model: Any) -> Any:
+    """The encoder, or the decoder, that is made anew.
 
     Args:
-        model: a `kbert.Encoder`, or a task on one.
+        model: a `kbert.Encoder` or a `kbert.Decoder`, or a task on one.
 
     Raises:
         TypeError: it is neither.
         ValueError: it was changed in a way that its config does not say.
     """
-    encoder = model.encoder if isinstance(model, EncoderTask) else model
-    if not isinstance(encoder, Encoder):
+    encoder = model.model if isinstance(model, Task) else model
+    if not isinstance(encoder, Encoder | Decoder):
         raise TypeError(
-            "What is pruned is a kbert.Encoder, or a task on one. "
+            "What is pruned or rounded is a kbert.Encoder or kbert.Decoder, or a task on one. "
             f"Received: a {type(encoder).__name__}"
         )
     if encoder.adapters and encoder.adapters.added:
@@ -43,11 +44,12 @@ def encoder_of(model: Any) -> Encoder:
             "Adapters were trained on the encoder as it is: merge them into it, or remove them, "
             f"before it is pruned. Received: {', '.join(encoder.adapters.added)}"
         )
-    if encoder.make_block is not None or not encoder.has_own_embeddings:
+    make_block = getattr(encoder, "make_block", None)
+    if make_block is not None or not getattr(encoder, "has_own_embeddings", True):
         raise ValueError(
             "A pruned encoder is made anew of its config, and this one has blocks or embeddings "
             "that no config names. Received: "
-            f"make_block={encoder.make_block!r}, embeddings={encoder.embeddings!r}"
+            f"make_block={make_block!r}, embeddings={encoder.embeddings!r}"
         )
     return encoder
 
@@ -59,12 +61,17 @@ def plain_encoder(model: Any) -> Encoder:
         ValueError: it has a part, or is of a class of its own.
     """
     encoder = encoder_of(model)
-    part = encoder.config.part
+    part = getattr(encoder.config, "part", None)
     if type(encoder) is not Encoder or (part is not None and part["name"] != PART):
         raise ValueError(
             "Heads, neurons and layers are pruned of BERT's kin: attention and feed-forward parts "
             "as kbert.EncoderConfig says them, and no part of one family alone. Received: a "
             f"{type(encoder).__name__} with part={None if part is None else dict(part)}"
+        )
+    if encoder.edits:
+        raise ValueError(
+            "Heads, neurons and layers are pruned before other edits: take them off first. "
+            f"Received: edits={[edit.kind for edit in encoder.edits]}"
         )
     for block in encoder.blocks:
         kinds = (type(block), type(block.attention), type(block.feed_forward))
@@ -118,7 +125,7 @@ def with_sizes(config: EncoderConfig, heads: list[int], neurons: list[int], **ch
     return config.replace(**changes, part=part)
 
 
-def rebuilt(model: Any, config: EncoderConfig, cut: Cut, *, tokenizer: Any = None) -> Any:
+def rebuilt(model: Any, config: Any, cut: Cut, *, tokenizer: Any = None) -> Any:
     """A model of another config, with what `cut` leaves of the weights.
 
     Args:
@@ -131,9 +138,9 @@ def rebuilt(model: Any, config: EncoderConfig, cut: Cut, *, tokenizer: Any = Non
         What `model` is, made as from its preset: not compiled, and in training mode.
     """
     encoder = encoder_of(model)
-    small = Encoder(config, dtype=encoder.dtype_policy, name=encoder.name)
+    small = type(encoder)(config, dtype=encoder.dtype_policy, name=encoder.name)
     small.weights_from = encoder.weights_from
-    if not isinstance(model, EncoderTask):
+    if not isinstance(model, Task):
         _fill(small.parts(), encoder.parts(), cut)
         return small
     tokenizer = model.tokenizer if tokenizer is None else tokenizer
@@ -142,46 +149,27 @@ def rebuilt(model: Any, config: EncoderConfig, cut: Cut, *, tokenizer: Any = Non
     return task
 
 
-def with_part(model: Any, name: str, cut: Cut) -> Any:
-    """The model with a part that has weights in BERT's own layers.
+def with_edit(model: Any, kind: str, cut: Cut) -> Any:
+    """The model with an edit that has weights in its layers.
 
     Args:
-        model: an encoder, or a task on one; it stays as it is.
-        name: of the part, which needs no options.
+        model: an encoder or a decoder, or a task on one; it stays as it is.
+        kind: of the edit, which needs no options.
         cut: see `Cut`; adds the weights.
 
     Raises:
-        ValueError: it has a part already.
+        ValueError: it has such an edit already, or one that this one does not come behind.
     """
     config = encoder_of(model).config
-    if config.part is not None:
-        raise ValueError(
-            f"An encoder has one part, and {name!r} is of BERT's own layers: it must have none. "
-            f"Received: part={dict(config.part)}"
-        )
-    return rebuilt(model, config.replace(part={"name": name}), cut)
+    return rebuilt(model, config.replace(edits=[*config.edits, {"kind": kind}]), cut)
 
 
-def without_part(model: Any, name: str, maker: str, cut: Cut) -> Any:
-    """The model without a part; arguments as of `with_part` and `check_part`."""
+def without_edit(model: Any, kind: str, maker: str, cut: Cut) -> Any:
+    """The model without an edit; arguments as of `with_edit` and `check_edit`."""
     config = encoder_of(model).config
-    check_part(config.part, name, maker)
-    return rebuilt(model, config.replace(part=None), cut)
-
-
-def check_part(part: Mapping[str, Any] | None, name: str, maker: str) -> None:
-    """Raises ValueError unless an encoder has a part.
-
-    Args:
-        part: as the encoder's config has it.
-        name: of the part.
-        maker: the function that makes such encoders, for the message.
-    """
-    if part is None or part["name"] != name:
-        raise ValueError(
-            f"The encoder must have the part {name!r}, see {maker}. "
-            f"Received: part={None if part is None else dict(part)}"
-        )
+    check_edit(config.edits, kind, maker)
+    left = [edit for edit in config.edits if edit["kind"] != kind]
+    return rebuilt(model, config.replace(edits=left), cut)
 
 
 def _fill(ours: dict[str, Any], theirs: dict[str, Any], cut: Cut) -> None:

@@ -15,10 +15,10 @@ from absl import logging
 from kbert.checkpoints.keys import make_config
 from kbert.core import registry
 from kbert.core.types import PathLike
+from kbert.edit.rounding import without_fake_quantization
 from kbert.graphs import graph
 from kbert.io import fingerprints
 from kbert.io.paths import Path
-from kbert.layers.fake_quantization import without_fake_quantization
 from kbert.serving.exported import (
     DESCRIPTION_FILE,
     check_format,

@@ -21,9 +21,9 @@ from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike
 from kbert.data.tables.table import Table
+from kbert.edit.rounding import without_fake_quantization
 from kbert.hub import locate
 from kbert.io.arrays import check_finite
-from kbert.layers.fake_quantization import without_fake_quantization
 from kbert.models.adapters.base import described, restore
 from kbert.models.keras_model import KerasEdits
 from kbert.models.weights import get_arrays, set_arrays

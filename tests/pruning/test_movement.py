@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import kbert
 from kbert.distillation import Distiller, SoftTargets
+from kbert.edit.movement import MovementMask
 from kbert.layers import Dense
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, named_weights
@@ -41,8 +42,9 @@ def parts_of(task, ending):
 def test_gradients_are_those_of_the_paper(how):
     """G ⊙ W for the scores, G ⊙ M for the kernel; G that of the masked kernel."""
     rng = np.random.default_rng(0)
-    dense = Dense(3, scored=True)
+    dense = Dense(3)
     dense.build((None, 4))
+    dense.add_edit(MovementMask(name="movement"), (4, 3))
     kernel, upstream = rng.normal(size=(4, 3)), rng.normal(size=(5, 3))
     mask = rng.integers(0, 2, (4, 3)).astype("float32")
     dense.kernel.assign(kernel)
@@ -198,8 +200,9 @@ def test_movement_is_not_magnitude():
     class Line(kbert.training.TrainStep, keras.Model):
         def __init__(self):
             super().__init__()
-            self.dense = Dense(1, scored=True, use_bias=False)
+            self.dense = Dense(1, use_bias=False)
             self.dense.build((None, 2))
+            self.dense.add_edit(MovementMask(name="movement"), (2, 1))
             self.built = True
 
         def loss_terms(self, batch, training):
@@ -337,13 +340,13 @@ def test_what_cannot_be_is_refused(tokenizer):
         MovementPruning(0.5, kernels="*")
     with pytest.raises(ValueError, match=r"below its 4 updates. Received: end_step=4"):
         task.fit(TEXTS, LABELS, epochs=2, callbacks=[MovementPruning(0.5, end_step=4)], **HOW)
-    with pytest.raises(ValueError, match=r"see with_movement. Received: part=None"):
+    with pytest.raises(ValueError, match=r"see with_movement. Received: edits=\[\]"):
         plain.fit(TEXTS, LABELS, epochs=2, callbacks=[MovementPruning(0.5, end_step=2)], **HOW)
-    with pytest.raises(ValueError, match=r"see with_movement. Received: part=None"):
+    with pytest.raises(ValueError, match=r"see with_movement. Received: edits=\[\]"):
         apply_movement(plain)
-    with pytest.raises(ValueError, match=r"Received: .*part=\{'name': 'movement'\}"):
+    with pytest.raises(ValueError, match=r"`edits` must be .*each of another"):
         with_movement(task)
-    with pytest.raises(ValueError, match=r"as they are.*Received: an encoder with part='movement'"):
+    with pytest.raises(ValueError, match=r"that are what runs.*with the edit 'movement'"):
         kbert.adapters.add(task, "lora")
     with pytest.raises(TypeError, match=r"Received: a str"):
         with_movement("bert")

@@ -179,12 +179,12 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
             "An optimizer that has made updates knows the weights of then: add the adapter, and "
             f"compile the task after it. Received: a compiled {type(model).__name__}"
         )
-    part = getattr(encoder, "part", None)
-    if part is not None and not part.takes_adapters:
-        raise ValueError(
-            "Adapters lie beside kernels that are multiplied as they are, and those of this part "
-            f"are not. Received: an encoder with part={part.name!r}"
-        )
+    for edit in encoder.edits:
+        if not edit.takes_adapters:
+            raise ValueError(
+                "Adapters are trained beside kernels that are what runs, and those of this edit "
+                f"are not. Received: an encoder with the edit {edit.kind!r}"
+            )
     if encoder.prefix == "decoder" and not adapter.takes_decoders:
         raise ValueError(
             "What is added to a decoder runs token by token too, as lora, houlsby, pfeiffer and "
@@ -341,7 +341,7 @@ def merge(model: Any, name: str | None = None) -> None:
 
     Raises:
         ValueError: there is no such adapter, it is none of weights, or the encoder has others,
-            which were trained on the base as it is.
+            which were trained on the base as it is, or an edit that would change what is merged.
     """
     encoder = encoder_of(model)
     name = running(model) if name is None else name
@@ -352,6 +352,11 @@ def merge(model: Any, name: str | None = None) -> None:
         raise ValueError(
             "Other adapters belong to the base as it is: remove them first. "
             f"Received: {', '.join(state.added)}"
+        )
+    if kinds := [edit.kind for edit in encoder.edits if not edit.mergeable]:
+        raise ValueError(
+            "An adapter that is merged would be rounded with the weights, and compute others than "
+            f"before: it stays beside them. Received: an encoder with the edit {', '.join(kinds)}"
         )
     adapter = state.added[name]
     if adapter.pooler:

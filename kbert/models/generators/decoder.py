@@ -94,6 +94,7 @@ class Decoder(TakesAdapters, FromConfig, keras.Model):
         if config.output == "transformed":
             self.head = _OutputHead(config, name="head", **policy)
         self.build()
+        self.apply_edits()
 
     def build(self, input_shape: Shape | None = None) -> None:
         width = self.config.hidden_size

@@ -26,14 +26,12 @@ class Part(Options):
     Attributes:
         name: what configs call it.
         inputs: names of the inputs that the shared layer takes besides; the encoder takes them all.
-        takes_adapters: whether adapters may be put into its layers.
         takes_causal_mask: whether with a "causal_mask" no token knows of those behind it. False
             where something else than the attention, or the part's own, reads other tokens.
     """
 
     name: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]] = ()
-    takes_adapters: ClassVar[bool] = True
     takes_causal_mask: ClassVar[bool] = True
 
     def check_config(self, config: EncoderConfig) -> None:
@@ -62,6 +60,22 @@ class Part(Options):
     def num_heads(self, config: EncoderConfig, layer: int) -> int:
         """Attention heads of a layer."""
         return config.num_heads
+
+    def kernels(self, config: EncoderConfig, layer: int) -> list[tuple[int, int]]:
+        """Shapes of the dense layers' kernels in the block of a layer."""
+        hidden, inside = config.hidden_size, self.intermediate_size(config, layer)
+        size, heads = self.head_size(config), self.num_heads(config, layer)
+        keys = (config.num_key_value_heads or heads) * size
+        return [
+            (hidden, heads * size + 2 * keys),
+            (heads * size, hidden),
+            (hidden, inside * (1 + (config.feed_forward == "gated"))),
+            (inside, hidden),
+        ]
+
+    def intermediate_size(self, config: EncoderConfig, layer: int) -> int:
+        """Width inside the feed-forward part of a layer."""
+        return config.intermediate_size
 
     def output_columns(self, config: EncoderConfig) -> int:
         """Columns of the masked-LM head's output layer beside those of the token table.

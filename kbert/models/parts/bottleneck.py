@@ -67,12 +67,14 @@ class TrigramEmbeddings(Embeddings):
         super().__init__(hidden_size=hidden_size, norm=None, **options)
         self.hidden_size = hidden_size
         self.norm: keras.layers.Layer = norm
-        self.projection: Dense = Dense(
-            hidden_size,
-            initializer_range=self.initializer_range,
-            dtype=self.dtype_policy,
-            name="projection",
-        )
+        if self.projection is None:  # of rows as wide as the stream
+            self.projection = Dense(
+                hidden_size,
+                initializer_range=self.initializer_range,
+                dtype=self.dtype_policy,
+                name="projection",
+            )
+        self.projection: Dense
 
     def build(self, token_ids_shape: Shape) -> None:
         self.token = self._add_table("token", self.vocabulary_size)
@@ -325,6 +327,15 @@ class Bottleneck(Part):
         block += width * hidden + 3 * hidden
         usual = config.count_embeddings() + config.count_blocks()
         return embeddings + config.num_blocks * block - usual
+
+    def kernels(self, config: EncoderConfig, layer: int) -> list[tuple[int, int]]:
+        hidden, width, inside = config.hidden_size, self.width, config.intermediate_size
+        of_values = width if self.attention_input == BOTTLENECK else hidden
+        of_keys = hidden if self.attention_input == WHOLE else width
+        own = [(hidden, width)] if self.attention_input == OWN else []
+        attention = [(of_keys, 2 * width), (of_values, width), (width, width), *own]
+        forward = [(width, inside), (inside, width)] * self.num_feed_forwards
+        return [(hidden, width), *attention, *forward, (width, hidden)]
 
     def make_embeddings(self, config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer:
         return TrigramEmbeddings(

@@ -350,6 +350,11 @@ class DynamicConvolution(Part):
                 f"num_groups={self.num_groups}, hidden_size={config.hidden_size}, "
                 f"intermediate_size={config.intermediate_size}"
             )
+        if config.edits and self.num_groups > 1:
+            raise ValueError(
+                "Edits are of products with one kernel, and grouped feed-forward parts have one of "
+                f"each group. Received: num_groups={self.num_groups}, edits={list(config.edits)}"
+            )
 
     def count_parameters(self, config: EncoderConfig) -> int:
         hidden, half = config.hidden_size, config.hidden_size // 2
@@ -360,6 +365,15 @@ class DynamicConvolution(Part):
         kernels = 2 * hidden * config.intermediate_size
         saved = kernels - kernels // self.num_groups
         return config.num_blocks * (separable + weights + projections - saved)
+
+    def kernels(self, config: EncoderConfig, layer: int) -> list[tuple[int, int]]:
+        hidden, half = config.hidden_size, config.hidden_size // 2
+        attention = [
+            (hidden, 4 * half),
+            (hidden, half),
+            (half, config.num_heads * self.kernel_size),
+        ]
+        return [*attention, (hidden, hidden), *super().kernels(config, layer)[2:]]
 
     def head_size(self, config: EncoderConfig) -> int:
         return config.hidden_size // 2 // config.num_heads

@@ -252,6 +252,10 @@ class GlobalTokens(Part):
     def count_parameters(self, config: EncoderConfig) -> int:
         return 3 * config.num_blocks * config.count_dense(config.hidden_size, config.hidden_size)
 
+    def kernels(self, config: EncoderConfig, layer: int) -> list[tuple[int, int]]:
+        hidden = config.hidden_size
+        return [(hidden, 2 * hidden), (hidden, hidden), *super().kernels(config, layer)]
+
     def make_shared(self, config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer:
         windows = {config.window(layer) for layer in range(config.num_layers)}
         return GlobalPlaces(sorted(window for window in windows if window is not None), **kwargs)

@@ -477,8 +477,8 @@ def test_what_cannot_be(monkeypatch):
     with pytest.raises(ValueError, match=r"no adapters to choose from"):
         adapters.activate(without, None)
     assert without.trainable_weights
-    rounded = Encoder(tiny_config(part={"name": "quantized"}))
-    with pytest.raises(ValueError, match=r"multiplied as they are.*part='quantized'"):
+    rounded = Encoder(tiny_config(edits=[{"kind": "movement"}]))
+    with pytest.raises(ValueError, match=r"kernels that are what runs.*edit 'movement'"):
         adapters.add(rounded, "lora")
     xlnet = Encoder(tiny_config("xlnet"))
     with pytest.raises(ValueError, match=r"reads its kernels.*RelativeAttention"):

@@ -5,12 +5,14 @@ Shapes: `N` rows, `I` width in, `O` width out.
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from kbert.core.types import Shape, Tensor
+from kbert.edit.base import Edit, products, register_edit
 
 LEVELS = 127  # of either sign: 8 bits, symmetric, so that zero stays zero
 # How much of a moving range an update keeps (Q8BERT's `ema_decay`, of runs a hundred times as long,
@@ -96,3 +98,44 @@ class FakeQuantization(keras.layers.Layer):
             self.range.assign(kept)
         rows = ops.where(kept > 0, _rounded(rows, kept), rows)
         return rows, fake_quantize(kernel, axis=0)
+
+
+class FakeQuantizedRows(keras.layers.Layer):
+    """Vectors of a table as 8 bits hold them, each with a scale of its own."""
+
+    def call(self, rows: Tensor) -> Tensor:
+        """(…, W) -> (…, W)."""
+        return fake_quantize(rows, axis=-1)
+
+
+@register_edit
+class Rounding(Edit):
+    """What the dense layers of the blocks multiply, and the token vectors, are rounded to 8 bits.
+
+    Norms, softmax, activations and the products of queries, keys and values stay as they are, as in
+    Q8BERT (https://arxiv.org/abs/1910.06188) and in the runtimes. Each dense layer has one number
+    more: its moving range. `kbert.quantization` makes such models of others, and plain ones of
+    them again.
+
+    Example:
+        >>> import kbert
+        >>> config = kbert.family("bert-tiny").replace(edits=[{"kind": "rounding"}])
+        >>> kbert.Encoder(config).count_params() == kbert.describe(config).parameters
+        True
+    """
+
+    kind = "rounding"
+    after = ("movement",)
+    mergeable = False  # an adapter's weights would be rounded with the kernel's: other answers
+
+    def apply(self, model: keras.Model) -> None:
+        for layer in products(model):
+            made = FakeQuantization(dtype=layer.dtype_policy, name="fake_quantization")
+            layer.add_edit(made, layer.kernel.shape)
+        embeddings: Any = model.embeddings
+        if hasattr(embeddings, "add_edit"):
+            made = FakeQuantizedRows(dtype=embeddings.dtype_policy, name="fake_quantization")
+            embeddings.add_edit(made, embeddings.token.shape)
+
+    def count_parameters(self, kernels: Sequence[tuple[int, int]]) -> int:
+        return len(kernels)

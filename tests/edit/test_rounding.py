@@ -6,19 +6,29 @@ import pytest
 from keras import ops
 
 from kbert.core.contexts import recomputation
-from kbert.layers import Dense
-from kbert.layers.fake_quantization import (
+from kbert.edit.rounding import (
     DECAY,
     FakeQuantization,
     fake_quantize,
     without_fake_quantization,
 )
+from kbert.layers import Dense
 from kbert.layers.recompute import run_layer
 from tests.harness import assert_close, layer_gradients, randomise, to_numpy
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(5, 8)).astype("float32")
 KERNEL = RNG.normal(size=(8, 6)).astype("float32")
+
+
+def rounding(**options):
+    """A dense layer with 8 columns in, 6 out, that rounds what it multiplies."""
+    dense = Dense(6, **options)
+    dense.build((None, 8))
+    dense.add_edit(
+        FakeQuantization(dtype=dense.dtype_policy, name="fake_quantization"), dense.kernel.shape
+    )
+    return dense
 
 
 def in_8_bits(x, largest):
@@ -79,8 +89,7 @@ def test_gradients_are_those_of_the_identity_within_the_range():
 
 
 def test_a_dense_layer_multiplies_rounded_numbers():
-    dense = Dense(6, activation="relu", quantized=True)
-    dense.build((None, 8))
+    dense = rounding(activation="relu")
     randomise(dense)
     dense.fake_quantization.range.assign(1.5)
     kernel, bias = (to_numpy(x.value) for x in (dense.kernel, dense.bias))
@@ -97,8 +106,7 @@ def test_a_dense_layer_multiplies_rounded_numbers():
 def test_layers_that_are_computed_again_have_the_same_ranges():
     gradients, ranges = [], []
     for again in (False, True):
-        dense = Dense(6, quantized=True, name="dense")
-        dense.build((None, 8))
+        dense = rounding(name="dense")
         randomise(dense)
         dense.fake_quantization.range.assign(2.5)
 
@@ -114,11 +122,9 @@ def test_layers_that_are_computed_again_have_the_same_ranges():
 
 
 def test_half_precision_rounds_in_float32():
-    dense = Dense(6, quantized=True, dtype=keras.DTypePolicy("mixed_bfloat16"))
-    dense.build((None, 8))
+    dense = rounding(dtype=keras.DTypePolicy("mixed_bfloat16"))
     randomise(dense)
-    exact = Dense(6, quantized=True)
-    exact.build((None, 8))
+    exact = rounding()
     exact.set_weights(dense.get_weights())
     for layer in (dense, exact):
         layer(ROWS, training=True)

@@ -1,12 +1,18 @@
 """Kernels with a mask and scores: which weights are kept is trained, and not only what they are.
 
-Shapes: `I` width in, `O` width out.
+`kbert.pruning.with_movement` makes such models of others, `apply_movement` plain ones of them.
+
+Shapes: `N` rows, `I` width in, `O` width out.
 """
+
+import math
+from collections.abc import Sequence
 
 import keras
 from keras import ops
 
 from kbert.core.types import Shape, Tensor
+from kbert.edit.base import Edit, products, register_edit
 
 
 class MovementMask(keras.layers.Layer):
@@ -25,7 +31,8 @@ class MovementMask(keras.layers.Layer):
         >>> layer = MovementMask()
         >>> layer.build((1, 2))
         >>> _ = layer.mask.assign([[1.0, 0.0]])
-        >>> ops.convert_to_numpy(layer(ops.array([[3.0, 4.0]]))).tolist()
+        >>> rows, kernel = layer(ops.ones((1, 1)), ops.array([[3.0, 4.0]]))
+        >>> ops.convert_to_numpy(kernel).tolist()
         [[3.0, 0.0]]
     """
 
@@ -35,11 +42,38 @@ class MovementMask(keras.layers.Layer):
             name="mask", shape=kernel_shape, initializer="ones", trainable=False
         )
 
-    def call(self, kernel: Tensor, training: bool = False) -> Tensor:
-        """(I, O) -> (I, O)."""
+    def call(self, rows: Tensor, kernel: Tensor, training: bool = False) -> tuple[Tensor, Tensor]:
+        """(N, I) and (I, O) -> the same, the kernel masked."""
         kernel, mask = ops.convert_to_tensor(kernel), ops.convert_to_tensor(self.mask)
         if training:
             # Adds nothing but a gradient: a number less itself is exactly 0.
             scores = ops.convert_to_tensor(self.scores)
             mask = mask + (scores - ops.stop_gradient(scores))
-        return kernel * mask
+        return rows, kernel * mask
+
+
+@register_edit
+class Movement(Edit):
+    """Every kernel in the blocks has a score and a mask for each of its weights.
+
+    Both are saved with the other weights, so that a preset computes what was trained, and a run
+    resumes with the same choice. (https://arxiv.org/abs/2005.07683)
+
+    Example:
+        >>> import kbert
+        >>> config = kbert.family("bert-tiny").replace(edits=[{"kind": "movement"}])
+        >>> kbert.Encoder(config).count_params() == kbert.describe(config).parameters
+        True
+    """
+
+    kind = "movement"
+    takes_adapters = False  # they would train, and be merged into, kernels that are not what runs
+
+    def apply(self, model: keras.Model) -> None:
+        for layer in products(model):
+            layer.add_edit(
+                MovementMask(dtype=layer.dtype_policy, name="movement"), layer.kernel.shape
+            )
+
+    def count_parameters(self, kernels: Sequence[tuple[int, int]]) -> int:
+        return 2 * sum(map(math.prod, kernels))

@@ -1,0 +1,12 @@
+"""What is done to a built model from outside: numbers rounded to 8 bits, weights with scores."""
+
+from typing import TYPE_CHECKING
+
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.edit.base import Edit as Edit, register_edit as register_edit
+    from kbert.edit.movement import Movement as Movement
+    from kbert.edit.rounding import Rounding as Rounding
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)

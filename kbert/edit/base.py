@@ -1,0 +1,107 @@
+"""Edits: what is done to a built model from outside, whatever its family is.
+
+A config names them in `edits`, so that an edited model is saved, loaded, trained, resumed and
+exported like every other. An edit acts where a layer multiplies (`kbert.layers.Dense.product`) or
+looks vectors up, and its weights lie in that layer.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import keras
+
+from kbert.core import registry
+from kbert.core.options import Options
+
+_Made = TypeVar("_Made", bound=type["Edit"])
+
+
+class Edit(Options):
+    """A frozen dataclass of its options, which changes a model that is built.
+
+    Attributes:
+        kind: what configs call it.
+        after: kinds of edits that may be there before it.
+        takes_adapters: whether adapters may be trained on what it leaves.
+        mergeable: whether they may be merged into the weights under it.
+
+    Example:
+        >>> import kbert
+        >>> config = kbert.family("bert-tiny").replace(edits=[{"kind": "rounding"}])
+        >>> encoder = kbert.Encoder(config)
+        >>> [edit.name for edit in encoder.layer_blocks[0].attention.qkv.edits]
+        ['fake_quantization']
+    """
+
+    kind: ClassVar[str]
+    after: ClassVar[tuple[str, ...]] = ()
+    takes_adapters: ClassVar[bool] = True
+    mergeable: ClassVar[bool] = True
+
+    def apply(self, model: keras.Model) -> None:
+        """Puts its layers into those of the model."""
+        raise NotImplementedError(f"{type(self).__name__} must define `apply`.")
+
+    def count_parameters(self, kernels: Sequence[tuple[int, int]]) -> int:
+        """Weights beyond those of the model.
+
+        Args:
+            kernels: shapes of those in the blocks.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `count_parameters`.")
+
+
+def register_edit(edit: _Made) -> _Made:
+    """Makes an edit known by its kind, as a decorator or a function.
+
+    Args:
+        edit: a subclass of `Edit` with a `kind`.
+
+    Returns:
+        The class.
+
+    Raises:
+        ValueError: another class has the name.
+    """
+    registry.register("edit", edit.kind, edit)
+    return edit
+
+
+def edits_of(config: Any) -> list[Edit]:
+    """The edits that a config names.
+
+    Raises:
+        ValueError: a kind or an option that is not known, or an order that is none.
+    """
+    found: list[Edit] = []
+    for said in config.edits:
+        cls: Any = registry.get("edit", said["kind"])
+        edit = cls.from_dict({name: value for name, value in said.items() if name != "kind"})
+        if others := [x.kind for x in found if x.kind not in edit.after]:
+            raise ValueError(
+                f"{edit.kind!r} comes behind {' and '.join(map(repr, edit.after)) or 'no edit'}. "
+                f"Received: it, behind {', '.join(map(repr, others))}"
+            )
+        found.append(edit)
+    return found
+
+
+def products(model: Any) -> list[Any]:
+    """The layers of the blocks that multiply with a kernel, each once."""
+    layers = [layer for block in model.blocks for layer in block._flatten_layers()]
+    return [layer for layer in layers if hasattr(layer, "product")]
+
+
+def check_edit(edits: Sequence[Mapping[str, Any]], kind: str, maker: str) -> None:
+    """Raises ValueError unless a model has an edit.
+
+    Args:
+        edits: as the model's config has them.
+        kind: of the edit.
+        maker: the function that makes such models, for the message.
+    """
+    if kind not in [edit["kind"] for edit in edits]:
+        raise ValueError(
+            f"The model must have the edit {kind!r}, see {maker}. "
+            f"Received: edits={list(map(dict, edits))}"
+        )

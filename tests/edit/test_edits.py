@@ -1,0 +1,221 @@
+"""Edits on every family: what they leave, what is trained, saved, revived, and taken off again."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import kbert
+from kbert import adapters, pruning, quantization
+from kbert.edit.base import products
+from kbert.edit.rounding import without_fake_quantization
+from kbert.models.weights import get_arrays
+from tests.adapters.conftest import WORDS, reviews
+from tests.harness import KINDS, assert_close, randomise, tiny_config, tiny_inputs, to_numpy
+
+PLAIN = {name: dict(changes) for name, changes in KINDS.items() if name != "xlnet"}
+PLAIN["convolution"] = {**KINDS["convolution"], "part": {"name": "dynamic_convolution"}}
+PLAIN["pruned"] = {"part": {"name": "pruned", "heads": [1, 3], "intermediate_sizes": [32, 7]}}
+# How each edit is put on and taken off, and under what it changes nothing.
+EDITS = {
+    "rounding": (quantization.quantization_aware, quantization.rounded, without_fake_quantization),
+    "movement": (pruning.with_movement, pruning.apply_movement, contextlib.nullcontext),
+}
+IDS = np.random.default_rng(0).integers(0, 40, (3, 9))
+BOTH = [{"kind": "movement"}, {"kind": "rounding"}]
+HOW = {"epochs": 1, "batch_size": 8, "learning_rate": 3e-3, "verbose": 0, "seed": 1}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return kbert.WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
+
+
+def make_encoder(kind, seed=0, **changes):
+    made = kbert.Encoder(tiny_config(**{**PLAIN[kind], **changes}))
+    randomise(made, seed=seed)
+    return made
+
+
+def sequence(model):
+    inputs = IDS if isinstance(model, kbert.Decoder) else tiny_inputs(model.config)
+    return to_numpy(model(inputs))["sequence"]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("kind", PLAIN)
+def test_an_edit_is_put_on_and_taken_off(kind, edit, tmp_path):
+    put_on, take_off, neutral = EDITS[edit]
+    plain = make_encoder(kind)
+    edited = put_on(plain)
+    assert edited.config.edits == ({"kind": edit},)
+    assert edited.count_params() == kbert.describe(edited.config).parameters
+    assert all(len(layer.edits) == 1 for layer in products(edited))
+    with neutral():
+        assert_close(sequence(edited), sequence(plain), 1e-6)
+    paths = [weight.path for weight in edited.weights]
+    assert len(set(paths)) == len(paths)
+    before = get_arrays(plain, "encoder")
+    assert {
+        name: x for name, x in get_arrays(edited, "encoder").items() if name in before
+    }.keys() == (before.keys())
+    edited.save_to_preset(tmp_path / "preset")
+    edited.save(tmp_path / "model.keras")
+    edited.save_weights(tmp_path / "model.weights.h5")
+    fresh = kbert.Encoder(edited.config)
+    fresh.load_weights(tmp_path / "model.weights.h5")
+    read = kbert.Encoder.from_preset(tmp_path / "preset")
+    for again in (read, keras.models.load_model(tmp_path / "model.keras"), fresh):
+        assert again.config == edited.config
+        assert_close(sequence(again), sequence(edited), 1e-6)
+    assert take_off(edited).config == plain.config
+    if edit == "movement":
+        assert_close(sequence(take_off(edited)), sequence(plain), 0)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("changes", [{}, {"block": "post_norm"}, {"positions": "rotary"}])
+def test_a_decoder_is_edited_and_writes_on(changes, edit, tmp_path):
+    put_on, take_off, neutral = EDITS[edit]
+    plain = kbert.Decoder(tiny_config("decoder", **changes))
+    randomise(plain)
+    edited = put_on(plain)
+    with neutral():
+        assert_close(sequence(edited), sequence(plain), 1e-6)
+    whole = to_numpy(edited.logits(edited(IDS)["sequence"]))
+    first, _ = edited.prefill(IDS[:, :5], None, 3)  # the cache is of what is edited
+    assert_close(to_numpy(first), whole[:, 4], 1e-4)
+    edited.save_to_preset(tmp_path / "preset")
+    assert_close(sequence(kbert.Decoder.from_preset(tmp_path / "preset")), sequence(edited), 1e-6)
+    assert take_off(edited).config == plain.config
+
+
+def test_two_edits_act_in_their_order():
+    encoder = make_encoder("disentangled", edits=BOTH)
+    assert encoder.count_params() == kbert.describe(encoder.config).parameters
+    layer = products(encoder)[0]
+    assert [edit.name for edit in layer.edits] == ["movement", "fake_quantization"]
+    layer.movement.mask.assign(np.eye(*layer.kernel.shape))
+    layer.bias.assign(ops.zeros_like(layer.bias))
+    layer.fake_quantization.range.assign(0.0)  # rows stay as they are
+    _, kernel = layer.movement(ops.ones((1, 1)), layer.kernel)
+    largest = np.abs(to_numpy(kernel)).max(0)
+    steps = to_numpy(layer.product(ops.eye(layer.kernel.shape[0])))
+    steps = steps / np.where(largest > 0, largest / 127, 1)
+    assert_close(steps, np.round(steps), 1e-3)
+    plain = quantization.rounded(encoder)
+    assert plain.config.edits == ({"kind": "movement"},)
+    with pytest.raises(ValueError, match=r"'movement' comes behind no edit.*behind 'rounding'"):
+        pruning.with_movement(quantization.quantization_aware(make_encoder("disentangled")))
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        ([{"kind": "painted"}], r"An edit is one of .*'painted'"),
+        ([{"kind": "rounding", "bits": 4}], "bits"),
+        ([{"kind": "rounding"}] * 2, r"`edits` must be .*each of another"),
+        (["rounding"], r"`edits` must be a list of objects"),
+        ("rounding", r"`edits` must be a list of objects"),
+    ],
+)
+def test_what_is_no_edit_is_refused(edits, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        kbert.Encoder(tiny_config(edits=edits))
+
+
+def test_what_takes_no_edits_says_so():
+    with pytest.raises(ValueError, match="XlnetConfig has no use for `edits`"):
+        quantization.quantization_aware(kbert.Encoder(tiny_config(**KINDS["xlnet"])))
+    with pytest.raises(ValueError, match="grouped feed-forward parts"):
+        kbert.Encoder(tiny_config(**KINDS["convolution"], edits=[{"kind": "rounding"}]))
+    with pytest.raises(ValueError, match=r"pruned before other edits.*'rounding'"):
+        pruning.prune_heads(make_encoder("shared", edits=[{"kind": "rounding"}]), 0.5)
+    edited = make_encoder("disentangled", edits=[{"kind": "rounding"}])
+    with pytest.raises(ValueError, match="edits"):
+        edited.save_to_preset("nowhere", "huggingface")
+
+
+def test_parts_of_the_version_before_are_edits():
+    for name, kind in (("quantized", "rounding"), ("movement", "movement")):
+        fields = {**tiny_config().to_dict(), "part": {"name": name}}
+        assert kbert.EncoderConfig.from_dict(fields) == tiny_config(edits=[{"kind": kind}])
+
+
+@pytest.mark.tensorflow
+@pytest.mark.graphs
+@pytest.mark.parametrize("kind", ["disentangled", "bottleneck", "modern", "global tokens"])
+def test_lora_is_trained_on_a_base_of_8_bits(kind, tokenizer, tmp_path):
+    texts, labels = reviews(32)
+    size = {"vocabulary_size": tokenizer.vocabulary_size}
+    task = kbert.tasks.TextClassifier(
+        make_encoder(kind, **size), tokenizer, ["no", "yes"], max_length=16
+    )
+    task = quantization.quantization_aware(task)
+    task.fit(texts, labels, **HOW)
+    base = get_arrays(task.encoder, "encoder")
+    adapters.add(task, "lora", rank=2)
+    task.fit(texts, labels, **HOW)
+    after = get_arrays(task.encoder, "encoder")
+    kernels = [name for name in base if name.endswith("kernel") and "/layers/" in name]
+    assert all(np.array_equal(base[name], after[name]) for name in kernels)
+    trained = [name for name in after if name not in base]
+    assert trained
+    task.save_to_preset(tmp_path / "preset")
+    again = kbert.tasks.Task.from_preset(tmp_path / "preset")
+    ours, theirs = (x.predict(texts[:5], verbose=0) for x in (task, again))
+    assert [x["label"] for x in ours] == [x["label"] for x in theirs]
+    assert_close(*([x["probability"] for x in found] for found in (theirs, ours)), 1e-6)
+    with pytest.raises(ValueError, match="merged would be rounded with the weights"):
+        adapters.merge(task)
+    adapters.remove(task, "lora")
+    assert get_arrays(task.encoder, "encoder").keys() == base.keys()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.graphs
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PLAIN)
+def test_every_family_learns_is_exported_and_resumes(kind, tokenizer, tmp_path):
+    """In 8 bits, with scores by movement, from a run that was ended as from one that was not."""
+    import tensorflow as tf
+
+    texts, labels = reviews(48)
+    size = {"vocabulary_size": tokenizer.vocabulary_size}
+
+    def make():
+        task = kbert.tasks.TextClassifier(
+            make_encoder(kind, **size, edits=BOTH), tokenizer, ["no", "yes"], max_length=16
+        )
+        randomise(task)
+        return task
+
+    masks = pruning.MovementPruning(0.5, begin_step=2, end_step=8)
+    how = {**HOW, "epochs": 2}
+    whole = make()
+    whole.fit(texts, labels, callbacks=[masks], **how)
+    shares = set(np.round(list(pruning.sparsity(whole).values()), 2))
+    assert len(shares) == 1
+    assert abs(shares.pop() - 0.5) < 0.02
+
+    class Ends(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if int(self.model.optimizer.iterations.numpy()) == 7:
+                raise RuntimeError("ended")
+
+    options = {**how, "model_dir": tmp_path / "run", "checkpoint_every": 3}
+    masks = pruning.MovementPruning(0.5, begin_step=2, end_step=8)
+    with pytest.raises(RuntimeError, match="ended"):
+        make().fit(texts, labels, callbacks=[masks, Ends()], **options)
+    second = make()
+    masks = pruning.MovementPruning(0.5, begin_step=2, end_step=8)
+    second.fit(texts, labels, callbacks=[masks], **options)
+    expected, found = (get_arrays(x.encoder, "encoder") for x in (whole, second))
+    for name, x in expected.items():
+        assert np.array_equal(found[name], x), name
+    loaded = tf.saved_model.load(whole.export(tmp_path / "model"))
+    there = loaded.signatures["classify"](text=tf.constant(texts[:6]))
+    ours = whole.predict(texts[:6], verbose=0)
+    assert [x["label"].encode() for x in ours] == there["label"].numpy().tolist()
