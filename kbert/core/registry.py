@@ -60,9 +60,10 @@ def register(sort: str, name: str, cls: type) -> None:
 
 def find(sort: str, name: str) -> type | None:
     """The class of a name; None where neither kbert nor a module that was imported defines one."""
-    if loaded(sort, name) is None and name in late.TABLE.get(sort, {}):
-        late.load(sort, name)  # which registers it
-    return loaded(sort, name)
+    found = loaded(sort, name)
+    if found is None and name in late.TABLE.get(sort, {}):
+        found = _CLASSES.setdefault(sort, {})[name] = late.load(sort, name)
+    return found
 
 
 def loaded(sort: str, name: str) -> type | None:
