@@ -91,7 +91,7 @@ def read_reviews(path: Path, tokenizer: Any, limit: int) -> dict[str, np.ndarray
 
 def fine_tune(encoder: kbert.Encoder, corpus: experiments.Corpus, folder: str, seed: int) -> float:
     """Accuracy on SST-2's dev set of a copy of the encoder, trained on 19,200 of its sentences."""
-    copy = kbert.Encoder(encoder.config, make_block=encoder.make_block)
+    copy = kbert.Encoder(encoder.config)
     copy.set_weights(encoder.get_weights())
     task = Sentiment(copy, corpus.tokenizer)
     rate = WarmupDecay(5e-4, REVIEW_STEPS, REVIEW_STEPS // 10)

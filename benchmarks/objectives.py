@@ -40,6 +40,7 @@ from benchmarks._experiments import mean, print_table
 from kbert.data.masking.masking import max_predictions
 from kbert.layers import causal_bias
 from kbert.models.blocks import post_norm_block
+from kbert.models.parts import Part, register_part
 from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.training import AdamW
 
@@ -433,6 +434,19 @@ class LeftToRight(keras.layers.Layer):
         return self.block(x, bias, training=training)
 
 
+@register_part
+class Causal(Part):
+    """Of an encoder whose blocks are `LeftToRight`."""
+
+    name = "left_to_right"
+
+    def count_parameters(self, config):
+        return 0
+
+    def make_block(self, config, *, layer, **kwargs):
+        return LeftToRight(config, **kwargs)
+
+
 class NextToken(kbert.tasks.Pretraining):
     """Predicts each token of a text from those before it; reads what the masks hide."""
 
@@ -461,8 +475,8 @@ def direction(lab: Laboratory) -> None:
     every = lab.flags.steps // experiments.EVALUATIONS
     points = tuple(every * n for n in (1, experiments.EVALUATIONS // 2, experiments.EVALUATIONS))
 
-    def run(kind, block, seed):
-        encoder = kbert.Encoder(lab.config(), make_block=block)
+    def run(kind, part, seed):
+        encoder = kbert.Encoder(lab.config().replace(part=part))
         task = kind(encoder, lab.corpus.tokenizer, next_sentence=False)
         data = {"segments": "single"}
         return experiments.learn(
@@ -474,12 +488,12 @@ def direction(lab: Laboratory) -> None:
         )
 
     rows = []
-    for title, kind, block in (
-        ("masked tokens, both directions", kbert.tasks.Pretraining, post_norm_block),
-        ("every next token, left to right", NextToken, LeftToRight),
+    for title, kind, part in (
+        ("masked tokens, both directions", kbert.tasks.Pretraining, None),
+        ("every next token, left to right", NextToken, {"name": Causal.name}),
     ):
         name = f"direction-{kind.__name__}"
-        found = lab.over_seeds({"name": name}, functools.partial(run, kind, block))
+        found = lab.over_seeds({"name": name}, functools.partial(run, kind, part))
         curves = [{p["step"]: p for p in result["curve"]} for result in found]
         reviews = (mean([curve[p] for curve in curves], "probe") for p in points)
         rows.append((title, *reviews, mean(found, "mlm_loss"), mean(found, "mlm_accuracy")))

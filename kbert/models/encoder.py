@@ -5,7 +5,7 @@ examples of a packed row.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 import keras
@@ -95,12 +95,9 @@ class Encoder(TakesAdapters, FromConfig, keras.Model):
 
     Args:
         config: sizes and values.
-        make_block: makes one block, `(config, name=, dtype=) -> layer` with the call of
-            `kbert.layers.Block`, to change a part in code (adapters, another attention). Such an
-            encoder is not saved as a preset. None: blocks as the config says.
         embeddings: another layer in the place of `kbert.layers.Embeddings`, with its call and a
             `token` table of the config's shape, e.g. `kbert.layers.SharedEmbeddings`. None: one
-            of the config's sizes. Such an encoder is not saved as a preset either.
+            of the config's sizes. Such an encoder is not saved as a preset.
         name: first part of the weights' paths.
         dtype: a Keras dtype policy or its name, e.g. "mixed_bfloat16".
 
@@ -129,7 +126,6 @@ class Encoder(TakesAdapters, FromConfig, keras.Model):
         self,
         config: EncoderConfig,
         *,
-        make_block: Callable[..., keras.layers.Layer] | None = None,
         embeddings: keras.layers.Layer | None = None,
         name: str = "encoder",
         dtype: DType = None,
@@ -144,7 +140,6 @@ class Encoder(TakesAdapters, FromConfig, keras.Model):
         super().__init__(name=name, dtype=dtype, autocast=False, **kwargs)
         self.config = config
         self.part = part_of(config)
-        self.make_block = make_block
         self.has_own_embeddings = embeddings is None
         self._make_layers(embeddings)
         self.build()
@@ -165,8 +160,6 @@ class Encoder(TakesAdapters, FromConfig, keras.Model):
     def _make_block(self, group: int) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
         options: dict[str, Any] = {"name": f"layers_{group}", **policy}
-        if self.make_block is not None:
-            return self.make_block(config, **options)
         layer = -(-group * config.num_layers // config.num_blocks)  # the group's first
         block = self.part.make_block(config, layer=layer, **options)
         if block is not None:
@@ -472,9 +465,9 @@ class Encoder(TakesAdapters, FromConfig, keras.Model):
             )
 
     def _check_revivable(self) -> None:
-        if self.make_block is not None or not self.has_own_embeddings:
+        if not self.has_own_embeddings:
             raise ValueError(
-                "An encoder with blocks or embeddings of another kind cannot be revived from its "
-                "config: build it with the same parts and use save_weights and load_weights. "
-                f"Received: make_block={self.make_block!r}, embeddings={self.embeddings!r}"
+                "An encoder with embeddings of another kind cannot be revived from its config: "
+                "build it with the same ones and use save_weights and load_weights. "
+                f"Received: embeddings={self.embeddings!r}"
             )

@@ -30,7 +30,7 @@ class TransformerXl(Xlnet):
 
     Args:
         config: a `TransformerXlConfig`.
-        **options: of `Encoder`; a block of `make_block` has the call of `XlnetBlock`.
+        **options: of `Encoder`.
 
     Example:
         >>> import numpy as np

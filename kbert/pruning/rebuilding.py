@@ -44,12 +44,10 @@ def encoder_of(model: Any) -> Any:
             "Adapters were trained on the encoder as it is: merge them into it, or remove them, "
             f"before it is pruned. Received: {', '.join(encoder.adapters.added)}"
         )
-    make_block = getattr(encoder, "make_block", None)
-    if make_block is not None or not getattr(encoder, "has_own_embeddings", True):
+    if not getattr(encoder, "has_own_embeddings", True):
         raise ValueError(
-            "A pruned encoder is made anew of its config, and this one has blocks or embeddings "
-            "that no config names. Received: "
-            f"make_block={make_block!r}, embeddings={encoder.embeddings!r}"
+            "A pruned encoder is made anew of its config, and this one has embeddings that no "
+            f"config names. Received: embeddings={encoder.embeddings!r}"
         )
     return encoder
 

@@ -10,8 +10,9 @@ import pytest
 from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
-from kbert.layers import Block, Dropout, FeedForward, LayerNorm, SelfAttention
+from kbert.layers import Block, Dropout, FeedForward, SelfAttention, SharedEmbeddings
 from kbert.models import Encoder, describe
+from kbert.models.parts import Part, register_part
 from kbert.models.weights import get_arrays, set_arrays
 from tests.harness import (
     KINDS,
@@ -234,26 +235,13 @@ def test_preset_round_trip_in_both_formats(tmp_path, encoder, inputs):
         encoder.save_to_preset(tmp_path, format="onnx")
 
 
-def pre_norm_block(config, name, dtype):
-    return Block(
-        SelfAttention(config.num_heads),
-        FeedForward(config.intermediate_size, activation=config.activation),
-        Dropout(config.dropout),
-        attention_input_norm=LayerNorm(config.layer_norm_epsilon, name="n1"),
-        feed_forward_input_norm=LayerNorm(config.layer_norm_epsilon, name="n2"),
-        name=name,
-        dtype=dtype,
-    )
-
-
-def test_parts_handed_in_change_the_model_and_keep_it_from_lying_about_its_config(inputs):
-    encoder = Encoder(tiny_config(), make_block=pre_norm_block)
+def test_embeddings_handed_in_keep_the_model_from_lying_about_its_config(inputs):
+    tables = Encoder(tiny_config()).embeddings
+    encoder = Encoder(tiny_config(), embeddings=SharedEmbeddings(tables, hidden_size=16))
     assert encoder(inputs)["sequence"].shape == (3, 12, 16)
-    assert encoder.count_params() == Encoder(tiny_config()).count_params()
-    with pytest.raises(ValueError, match=r"cannot be revived from its config.*pre_norm_block"):
-        encoder.get_config()
-    with pytest.raises(ValueError, match=r"cannot be revived from its config.*pre_norm_block"):
-        encoder.save_to_preset("nowhere")
+    for use in (encoder.get_config, lambda: encoder.save_to_preset("nowhere")):
+        with pytest.raises(ValueError, match=r"cannot be revived from its config.*SharedEmb"):
+            use()
 
 
 @pytest.mark.jax_slow
@@ -547,13 +535,20 @@ def test_parts_of_others_compute_every_token(part):
         def call(self, x, bias=None, training=False):
             return super().call(x, bias, training)
 
-    def make_block(config, **kwargs):
-        attention = (OtherAttention if part == "attention" else SelfAttention)(config.num_heads)
-        kind = OtherBlock if part == "block" else Block
-        return kind(attention, FeedForward(8, activation="gelu"), Dropout(0.0), **kwargs)
+    @register_part
+    class Other(Part):
+        name = f"other_{part}"
 
-    config = tiny_config()
-    encoder = Encoder(config, make_block=make_block)
+        def count_parameters(self, config):
+            return 0
+
+        def make_block(self, config, *, layer, **kwargs):
+            attention = (OtherAttention if part == "attention" else SelfAttention)(config.num_heads)
+            kind = OtherBlock if part == "block" else Block
+            return kind(attention, FeedForward(8, activation="gelu"), Dropout(0.0), **kwargs)
+
+    config = tiny_config(part={"name": Other.name})
+    encoder = Encoder(config)
     inputs, positions = tiny_inputs(config), np.array([[1, 3], [0, 2], [4, 4]], "int32")
     whole, found = encoder(inputs), encoder(inputs, output_positions=positions)
     want = np.take_along_axis(to_numpy(whole["sequence"]), positions[:, :, None], axis=1)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings, strategies as st
 
 import kbert
+from kbert.layers import SharedEmbeddings
 from kbert.models import Encoder, adapters, describe
 from kbert.models.parts import Pruned
 from kbert.models.weights import get_arrays, set_arrays
@@ -253,7 +254,8 @@ def test_what_a_config_does_not_say_is_refused():
     adapters.add(encoder, "lora")
     with pytest.raises(ValueError, match=r"Adapters were trained.*Received: lora"):
         prune_heads(encoder, HEADS)
-    own = Encoder(tiny_config(), make_block=kbert.models.blocks.pre_norm_block)
+    shared = SharedEmbeddings(encoder.embeddings, hidden_size=16)
+    own = Encoder(tiny_config(), embeddings=shared)
     with pytest.raises(ValueError, match="that no config names"):
         prune_heads(own, HEADS)
     with pytest.raises(TypeError, match=r"or a task on one. Received: a Dense"):

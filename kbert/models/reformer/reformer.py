@@ -34,8 +34,7 @@ class Reformer(Encoder):
 
     Args:
         config: a `ReformerConfig`.
-        **options: of `Encoder`; what `make_block` makes has `attend` and `feed` of
-            `ReformerBlock`.
+        **options: of `Encoder`.
 
     Example:
         >>> import numpy as np
@@ -75,10 +74,8 @@ class Reformer(Encoder):
         self.pooler = make_pooler(config, name="pooler", **policy)
 
     def _make_block(self, group: int) -> keras.layers.Layer:
-        options: dict[str, Any] = {"name": f"layers_{group}", "dtype": self.dtype_policy}
-        if self.make_block is not None:
-            return self.make_block(self.config, **options)
-        return ReformerBlock(self.config, group, **options)
+        name = f"layers_{group}"
+        return ReformerBlock(self.config, group, name=name, dtype=self.dtype_policy)
 
     def build(self, input_shape: Shape | None = None) -> None:
         config = self.config

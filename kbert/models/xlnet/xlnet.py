@@ -45,7 +45,7 @@ class Xlnet(Encoder):
 
     Args:
         config: an `XlnetConfig`.
-        **options: of `Encoder`; a block of `make_block` has the call of `XlnetBlock`.
+        **options: of `Encoder`.
 
     Example:
         >>> import numpy as np
@@ -83,11 +83,7 @@ class Xlnet(Encoder):
         self.pooler = make_pooler(config, name="pooler", **policy)
 
     def _make_block(self, group: int) -> keras.layers.Layer:
-        config, policy = self.config, {"dtype": self.dtype_policy}
-        name = f"layers_{group}"
-        if self.make_block is not None:
-            return self.make_block(config, name=name, **policy)
-        return self._layer_block(name)
+        return self._layer_block(f"layers_{group}")
 
     def _layer_block(self, name: str, **options: Any) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
