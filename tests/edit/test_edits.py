@@ -144,6 +144,29 @@ def test_parts_of_the_version_before_are_edits():
         assert kbert.EncoderConfig.from_dict(fields) == tiny_config(edits=[{"kind": kind}])
 
 
+@pytest.mark.parametrize("kind", [*PLAIN, "convolution in groups"])
+def test_lora_lies_beside_every_family_and_is_taken_out_again(kind, tmp_path):
+    plain = kbert.Encoder(tiny_config(**PLAIN.get(kind, KINDS["convolution"])))
+    randomise(plain)
+    before = sequence(plain)
+    adapters.add(plain, "lora", rank=2)
+    assert_close(sequence(plain), before, 1e-6)  # its second matrix is zero
+    trained = plain.trainable_weights
+    assert trained
+    assert all("adapter_lora" in weight.path for weight in trained)
+    rng = np.random.default_rng(1)
+    for weight in trained:
+        weight.assign(rng.normal(size=weight.shape, scale=0.1))
+    after = sequence(plain)
+    assert np.abs(after - before).max() > 1e-3
+    plain.save_to_preset(tmp_path / "preset")
+    assert_close(sequence(kbert.Encoder.from_preset(tmp_path / "preset")), after, 1e-6)
+    with pytest.raises(ValueError, match="config says nothing of adapters"):
+        plain.save(tmp_path / "model.keras")
+    adapters.remove(plain, "lora")
+    assert_close(sequence(plain), before, 1e-6)
+
+
 @pytest.mark.tensorflow
 @pytest.mark.graphs
 @pytest.mark.parametrize("kind", ["disentangled", "bottleneck", "modern", "global tokens"])
@@ -172,6 +195,21 @@ def test_lora_is_trained_on_a_base_of_8_bits(kind, tokenizer, tmp_path):
         adapters.merge(task)
     adapters.remove(task, "lora")
     assert get_arrays(task.encoder, "encoder").keys() == base.keys()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.graphs
+@pytest.mark.parametrize("kind", ["disentangled", "bottleneck", "convolution", "relative bias"])
+def test_small_weights_of_every_family_become_zeros(kind, tokenizer):
+    texts, labels = reviews(32)
+    size = {"vocabulary_size": tokenizer.vocabulary_size}
+    task = kbert.tasks.TextClassifier(
+        make_encoder(kind, **size), tokenizer, ["no", "yes"], max_length=16
+    )
+    task.fit(texts, labels, callbacks=[pruning.MagnitudePruning(0.5, end_step=3)], **HOW)
+    shares = pruning.sparsity(task)
+    assert len(shares) >= len(products(task.encoder))
+    assert {round(share, 2) for share in shares.values()} == {0.5}
 
 
 @pytest.mark.tensorflow
