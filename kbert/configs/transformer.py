@@ -228,6 +228,25 @@ class TransformerConfig(Config):
         """Weights of a dense layer; of a part of `has_bias`, where it is one's."""
         return width_in * width_out + self.has_bias(part) * width_out
 
+    def kernels(
+        self, heads: int | None = None, intermediate_size: int | None = None
+    ) -> list[tuple[int, int]]:
+        """Shapes of the dense layers' kernels in a block.
+
+        Args:
+            heads: of the attention, where they are fewer than `num_heads`.
+            intermediate_size: likewise.
+        """
+        hidden, width = self.hidden_size, self.hidden_size // self.num_heads
+        inside = self.intermediate_size if intermediate_size is None else intermediate_size
+        queries, keys = width * (heads or self.num_heads), width * (heads or self.key_value_heads)
+        return [
+            (hidden, queries + 2 * keys),
+            (queries, hidden),
+            (hidden, inside * (1 + (self.feed_forward == "gated"))),
+            (inside, hidden),
+        ]
+
     def count_blocks(self) -> int:
         """Weights of all blocks, the norm behind the last one included."""
         width = self.hidden_size

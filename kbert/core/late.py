@@ -57,6 +57,12 @@ TABLE = {
         "decoder": "kbert.models.generators.decoder:Decoder",
         "seq2seq": "kbert.models.generators.seq2seq:Seq2Seq",
     },
+    # A model in numbers, by the kind of its config: `describe(config, name, tokenizer)`.
+    "description": {
+        "elmo": "kbert.models.elmo.description:describe_elmo",
+        "decoder": "kbert.models.generators.description:describe_generator",
+        "seq2seq": "kbert.models.generators.description:describe_generator",
+    },
     # The encoder of a folder whose model is another: `load(checkpoint, dtype, strict)`.
     "encoder of": {
         "elmo": "kbert.models.elmo.encoder:load_encoder",

@@ -2,17 +2,14 @@
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any, cast
 
 from kbert.catalog.families import Row, family_row, published_rows
 from kbert.configs.base import Config
-from kbert.configs.decoder import DecoderConfig
-from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
-from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.configs.transformer import GLOBAL
+from kbert.core import late
 from kbert.edit.base import edits_of
-from kbert.models.elmo.description import ElmoDescription, describe_elmo
-from kbert.models.generators.description import GeneratorDescription
 from kbert.models.memory import TrainingMemory, estimate_memory
 from kbert.models.parts import part_of
 
@@ -165,9 +162,7 @@ class Description:
         return "\n".join(f"{name:20}{value}" for name, value in lines.items())
 
 
-def describe(
-    name_or_config: str | EncoderConfig | ElmoConfig | DecoderConfig | Seq2SeqConfig,
-) -> Description | ElmoDescription | GeneratorDescription:
+def describe(name_or_config: str | Config) -> Any:
     """Counts a model's parameters by formula: exact, and nothing is allocated.
 
     Heads are not counted. Shared groups of layers count once. Of ELMo's language models the
@@ -177,7 +172,7 @@ def describe(
         name_or_config: a name `kbert.family` knows, or a config.
 
     Returns:
-        The description: an `ElmoDescription` for a language model of ELMo's, a
+        The `Description`: an `ElmoDescription` for a language model of ELMo's, a
         `GeneratorDescription` for a decoder or an encoder-decoder.
 
     Raises:
@@ -198,14 +193,13 @@ def describe(
     if isinstance(name_or_config, Config):
         rows = published_rows(name_or_config)
         name = " or ".join(rows) or None
-        row = next(iter(rows.values()), Row(name_or_config, tokenizer=None))
+        row = next(iter(rows.values()), Row(cast(Any, name_or_config), tokenizer=None))
     else:
         name, row = name_or_config, family_row(name_or_config)
-    config, tokenizer = row.config, row.tokenizer
-    if isinstance(config, ElmoConfig):
-        return describe_elmo(config, name, tokenizer)
-    if isinstance(config, DecoderConfig | Seq2SeqConfig):
-        return GeneratorDescription(name, config, config.count_parameters(), tokenizer)
+    config: Any = row.config
+    tokenizer = row.tokenizer
+    if config.kind in late.TABLE["description"]:
+        return late.load("description", config.kind)(config, name, tokenizer)
     pooler = config.count_pooler()
     held = config.count_embeddings() + config.count_blocks() + pooler
     held += part_of(config).count_parameters(config) + _count_edits(config)

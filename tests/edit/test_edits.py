@@ -82,6 +82,7 @@ def test_a_decoder_is_edited_and_writes_on(changes, edit, tmp_path):
     plain = kbert.Decoder(tiny_config("decoder", **changes))
     randomise(plain)
     edited = put_on(plain)
+    assert edited.count_params() == kbert.describe(edited.config).parameters
     with neutral():
         assert_close(sequence(edited), sequence(plain), 1e-6)
     whole = to_numpy(edited.logits(edited(IDS)["sequence"]))

@@ -1,9 +1,11 @@
 """A decoder or an encoder-decoder in numbers, by formula."""
 
 import dataclasses
+from typing import Any
 
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.edit.base import edits_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,3 +48,20 @@ class GeneratorDescription:
             "parameters": f"{self.parameters:,}",
         }
         return "\n".join(f"{name:20}{value}" for name, value in lines.items())
+
+
+def describe_generator(
+    config: Any, name: str | None = None, tokenizer: str | None = None
+) -> GeneratorDescription:
+    """Counts the parameters of a model that writes text; see `kbert.describe`.
+
+    Example:
+        >>> from kbert import family
+        >>> describe_generator(family("gpt2")).parameters
+        124439808
+    """
+    total = config.count_parameters()
+    if config.kind == DecoderConfig.kind:
+        kernels = config.kernels() * config.num_layers
+        total += sum(edit.count_parameters(kernels) for edit in edits_of(config))
+    return GeneratorDescription(name, config, total, tokenizer)

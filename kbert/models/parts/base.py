@@ -63,19 +63,7 @@ class Part(Options):
 
     def kernels(self, config: EncoderConfig, layer: int) -> list[tuple[int, int]]:
         """Shapes of the dense layers' kernels in the block of a layer."""
-        hidden, inside = config.hidden_size, self.intermediate_size(config, layer)
-        size, heads = self.head_size(config), self.num_heads(config, layer)
-        keys = (config.num_key_value_heads or heads) * size
-        return [
-            (hidden, heads * size + 2 * keys),
-            (heads * size, hidden),
-            (hidden, inside * (1 + (config.feed_forward == "gated"))),
-            (inside, hidden),
-        ]
-
-    def intermediate_size(self, config: EncoderConfig, layer: int) -> int:
-        """Width inside the feed-forward part of a layer."""
-        return config.intermediate_size
+        return config.kernels()
 
     def output_columns(self, config: EncoderConfig) -> int:
         """Columns of the masked-LM head's output layer beside those of the token table.

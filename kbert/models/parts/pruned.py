@@ -66,9 +66,12 @@ class Pruned(Part):
     def num_heads(self, config: EncoderConfig, layer: int) -> int:
         return self.heads[_block(config, layer)] if self.heads else config.num_heads
 
-    def intermediate_size(self, config: EncoderConfig, layer: int) -> int:
-        sizes = self.intermediate_sizes
-        return sizes[_block(config, layer)] if sizes else config.intermediate_size
+    def kernels(self, config: EncoderConfig, layer: int) -> list[tuple[int, int]]:
+        block = _block(config, layer)
+        left = (
+            numbers[block] if numbers else None for numbers in (self.heads, self.intermediate_sizes)
+        )
+        return config.kernels(*left)
 
     def make_attention(
         self, config: EncoderConfig, *, layer: int, **kwargs: Any
@@ -86,7 +89,7 @@ class Pruned(Part):
     ) -> keras.layers.Layer | None:
         if not self.intermediate_sizes:
             return None
-        size = self.intermediate_size(config, layer)
+        size = self.intermediate_sizes[_block(config, layer)]
         return feed_forward_of(config, intermediate_size=size, **kwargs)
 
 
