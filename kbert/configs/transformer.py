@@ -234,8 +234,8 @@ class TransformerConfig(Config):
         """Shapes of the dense layers' kernels in a block.
 
         Args:
-            heads: of the attention, where they are fewer than `num_heads`.
-            intermediate_size: likewise.
+            heads: how many the attention has, where they are fewer than `num_heads`.
+            intermediate_size: width inside, where it is less than the field of that name.
         """
         hidden, width = self.hidden_size, self.hidden_size // self.num_heads
         inside = self.intermediate_size if intermediate_size is None else intermediate_size

@@ -97,7 +97,7 @@ def check_edit(edits: Sequence[Mapping[str, Any]], kind: str, maker: str) -> Non
 
     Args:
         edits: as the model's config has them.
-        kind: of the edit.
+        kind: what configs call the edit.
         maker: the function that makes such models, for the message.
     """
     if kind not in [edit["kind"] for edit in edits]:

@@ -82,7 +82,7 @@ class Runner:
         Args:
             rows: R of them.
             batch_size: the most rows of a batch.
-            numbers: of the rows that are wanted; None = all.
+            numbers: which rows are wanted; None = all.
             cost: (R,), of a row in the memory that a batch takes; None = the same of each.
             most: the largest cost of a batch: rows, times the largest cost of one. None = any.
 

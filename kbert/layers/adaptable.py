@@ -111,7 +111,7 @@ class Adaptable(keras.layers.Layer):
 
         Args:
             edit: what this layer calls; its name is that of the attribute that holds it.
-            shape: of the weights that are edited.
+            shape: (I, O) of the kernel that is edited.
         """
         self._build_inside(edit, shape)
         with self._unlocked():

@@ -107,8 +107,8 @@ def with_sizes(config: EncoderConfig, heads: list[int], neurons: list[int], **ch
 
     Args:
         config: the config before.
-        heads: of each block.
-        neurons: likewise.
+        heads: attention heads of each block.
+        neurons: widths inside the feed-forward part of each block.
         **changes: other fields that change.
     """
     options: dict[str, Any] = {}
@@ -152,7 +152,7 @@ def with_edit(model: Any, kind: str, cut: Cut) -> Any:
 
     Args:
         model: an encoder or a decoder, or a task on one; it stays as it is.
-        kind: of the edit, which needs no options.
+        kind: what configs call the edit, which needs no options.
         cut: see `Cut`; adds the weights.
 
     Raises:

@@ -53,8 +53,8 @@ class Predictor:
 
         Args:
             table: the part.
-            batch_size: as in `predict`.
-            verbose: as in `predict`.
+            batch_size: examples that go through the model together.
+            verbose: 1 = a progress bar, 0 = none, "auto" = one where it takes long.
 
         Returns:
             The answers, and how many examples were cut, for `report_cut` of the whole.
@@ -80,8 +80,8 @@ class Predictor:
         Args:
             table: labelled examples.
             parts: the table, as `parts` gives it.
-            batch_size: as in `predict`.
-            verbose: as in `predict`.
+            batch_size: examples that go through the model together.
+            verbose: 1 = a progress bar, 0 = none, "auto" = one where it takes long.
         """
         if not len(table):
             raise ValueError("An evaluation needs examples. Received: a table without rows")
@@ -135,8 +135,8 @@ class Predictor:
 
         Args:
             rows: R of them.
-            batch_size: as in `outputs`.
-            numbers: of the rows that are wanted; None = all.
+            batch_size: the most rows of `task.row_length` tokens in a batch.
+            numbers: which rows are wanted; None = all.
 
         Yields:
             The numbers of B rows, and their features.
@@ -151,7 +151,7 @@ class Predictor:
 
         Args:
             rows: R of them.
-            batch_size: as in `outputs`.
+            batch_size: the most rows of `task.row_length` tokens in a batch.
 
         Yields:
             The numbers of B rows, and the arrays that the model reads.
