@@ -118,6 +118,20 @@ class Adaptable(keras.layers.Layer):
             setattr(self, edit.name, edit)
         self._edit_names = (*self._edit_names, edit.name)
 
+    def remove_edit(self, name: str) -> None:
+        """Takes an edit out of the slot, if it is there."""
+        self._take_out(name)
+        self._edit_names = tuple(x for x in self._edit_names if x != name)
+
+    def _take_out(self, attribute: str) -> None:
+        layer = getattr(self, attribute, None)
+        if layer is not None:
+            with self._unlocked():
+                delattr(self, attribute)
+                # By the tracker: it keeps ids, and where that of a layer which is gone is left,
+                # the next one at its address in memory is taken for tracked, and never trained.
+                self._tracker.untrack(layer)
+
     @property
     def edits(self) -> list[keras.layers.Layer]:
         """In the order in which they act."""
@@ -132,13 +146,7 @@ class Adaptable(keras.layers.Layer):
 
     def remove_adapter(self, name: str) -> None:
         """Takes an adapter out of the slot, if it is there."""
-        adapter = getattr(self, _attribute(name), None)
-        if adapter is not None:
-            with self._unlocked():
-                delattr(self, _attribute(name))
-                # By the tracker: it keeps ids, and where that of a layer which is gone is left,
-                # the next one at its address in memory is taken for tracked, and never trained.
-                self._tracker.untrack(adapter)
+        self._take_out(_attribute(name))
 
     @property
     def adapter(self) -> Any:

@@ -20,7 +20,6 @@ from keras import ops
 from kbert import inference
 from kbert.core.types import Tensor, Tensors
 from kbert.layers import Dense
-from kbert.layers.adaptable import Switch
 from kbert.pruning.rebuilding import plain_encoder, sizes_of
 from kbert.tasks import EncoderTask, FineTuningTask
 
@@ -110,29 +109,22 @@ def _encoder(task: Any) -> Any:
 
 
 class _Mask(keras.layers.Layer):
-    """In the slot of a dense layer: multiplies what that reads with a mask of the example.
-
-    Args:
-        dense: the layer.
-    """
+    """An edit of a dense layer: multiplies what that reads with a mask of the example."""
 
     mask: Any = None  # (B, U), of the batch that is read
-
-    def __init__(self, dense: Dense, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        # Inside a function: Keras would count the layer's weights here too.
-        self._kernel = lambda: dense.kernel
 
     def build(self, input_shape: Any) -> None:
         """It has no weights."""
 
-    def call(self, rows: Tensor, training: bool = False) -> Tensor:
-        """What the mask changes of the output: rows (n, U · D), those of one example in a row."""
+    def call(self, rows: Tensor, kernel: Tensor, training: bool = False) -> tuple[Tensor, Tensor]:
+        """Rows (n, U · D), those of one example in a row."""
+        if self.mask is None:
+            return rows, kernel
         batch, units = ops.shape(self.mask)
         # An example may be read in several sequences (choices, windows, blocks of a window).
         split = ops.reshape(rows, (batch, -1, self.mask.shape[1], rows.shape[-1] // units))
-        change = split * ops.cast(self.mask - 1.0, rows.dtype)[:, None, :, None]
-        return ops.matmul(ops.reshape(change, ops.shape(rows)), self._kernel())
+        masked = split * ops.cast(self.mask, rows.dtype)[:, None, :, None]
+        return ops.reshape(masked, ops.shape(rows)), kernel
 
 
 def _importance(
@@ -151,7 +143,7 @@ def _importance(
         )
     inference.check_batch_size(batch_size)
     batches = _batches(task, data, labels, batch_size)
-    with _masked(layers) as (switch, masks):
+    with _masked(layers) as masks:
 
         def weigh(features: Tensors) -> Tensors:
             return {name: weight for name, (_, weight) in _terms(task, features).items()}
@@ -167,7 +159,7 @@ def _importance(
                 tape.watch(ones)
                 # What the encoder gives is kept whole: no windows in groups, one example after
                 # the other.
-                with switch.using(_NAME), task.capture_outputs():
+                with task.capture_outputs():
                     losses = [total for total, _ in _terms(task, features).values()]
                     loss = ops.sum(ops.stack(losses) * factors)
             found = tape.gradient(loss, ones, unconnected_gradients="zero")
@@ -187,17 +179,16 @@ def _importance(
 
 
 @contextlib.contextmanager
-def _masked(layers: Sequence[Dense]) -> Iterator[tuple[Switch, list[_Mask]]]:
-    """Puts a mask into the slot of each layer, and takes it out again."""
-    switch = Switch()
-    masks = [_Mask(layer, name=_NAME, dtype=layer.dtype_policy) for layer in layers]
+def _masked(layers: Sequence[Dense]) -> Iterator[list[_Mask]]:
+    """Puts a mask before the product of each layer, and takes it out again."""
+    masks = [_Mask(name=_NAME, dtype=layer.dtype_policy) for layer in layers]
     try:
         for layer, mask in zip(layers, masks, strict=True):
-            layer.add_adapter(switch, _NAME, mask, (None, layer.kernel.shape[0]))
-        yield switch, masks
+            layer.add_edit(mask, layer.kernel.shape)
+        yield masks
     finally:
         for layer in layers:
-            layer.remove_adapter(_NAME)
+            layer.remove_edit(_NAME)
 
 
 def _terms(task: EncoderTask, features: Tensors) -> dict[str, tuple[Tensor, Tensor]]:

@@ -39,16 +39,7 @@ def encoder_of(model: Any) -> Any:
             "What is pruned or rounded is a kbert.Encoder or kbert.Decoder, or a task on one. "
             f"Received: a {type(encoder).__name__}"
         )
-    if encoder.adapters and encoder.adapters.added:
-        raise ValueError(
-            "Adapters were trained on the encoder as it is: merge them into it, or remove them, "
-            f"before it is pruned. Received: {', '.join(encoder.adapters.added)}"
-        )
-    if not getattr(encoder, "has_own_embeddings", True):
-        raise ValueError(
-            "A pruned encoder is made anew of its config, and this one has embeddings that no "
-            f"config names. Received: embeddings={encoder.embeddings!r}"
-        )
+    encoder.get_config()  # or raises: it is more than its config says
     return encoder
 
 
