@@ -28,7 +28,8 @@ def find_parts() -> dict[str, tuple[list[str], dict[str, str]]]:
     files = sorted(f"tests/{x.name}" for x in Path(ROOT, "tests").glob("test_*.py"))
     halves = [x for x in folders if x < "tests/p"], [x for x in folders if x > "tests/p"]
     jax = {"KERAS_BACKEND": "jax", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    few = ["-m", "not slow and not jax_slow", "tests/layers", "tests/models", "tests/heads"]
+    rooms = [f"tests/{room}" for room in ("layers", "edit", "models", "heads")]
+    few = ["-m", "not slow and not jax_slow", *rooms]
     return {
         "tensorflow-1": (halves[0], {}),
         "tensorflow-2": ([*halves[1], *files, "kbert"], {}),
