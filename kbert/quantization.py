@@ -5,7 +5,6 @@ task.fit(texts, labels)
 task.export("int8", format="onnx", precision="int8")
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,16 +17,16 @@ from kbert.pruning.rebuilding import with_edit, without_edit
 from kbert.serving.stored import to_8_bits
 
 _RANGE = "/fake_quantization/range"
-_TABLE = re.compile(r"(en|de)coder/embeddings/token")
+_TABLE = "encoder/embeddings/token"  # a decoder's makes logits too, and stays as it is
 
 
 def quantization_aware(model: Any) -> Any:
     """The same model, or task, with the edit "rounding" (`kbert.edit.Rounding`).
 
-    In training and in answers its dense layers and its token vectors are rounded to 8 bits, with
-    gradients as if they were not. Trained so, a model loses less in `export(precision="int8")`,
-    which leaves the rounding to the runtime. It is saved, loaded and resumed like any other, and
-    adapters may be trained on it.
+    In training and in answers its dense layers and an encoder's token vectors are rounded to 8
+    bits, with gradients as if they were not. Trained so, a model loses less in
+    `export(precision="int8")`, which leaves the rounding to the runtime. It is saved, loaded and
+    resumed like any other, and adapters may be trained on it.
 
     Args:
         model: a `kbert.Encoder` of any family, a `kbert.Decoder`, or a task on one; it stays as it
@@ -53,7 +52,7 @@ def quantization_aware(model: Any) -> Any:
 
 
 def rounded(model: Any) -> Any:
-    """The model without the edit, and with kernels and token vectors as 8 bits hold them.
+    """The model without the edit, and with what was rounded as 8 bits hold it.
 
     What runtimes store in 8 bits loses nothing then; inputs of the products are no longer rounded.
     Its formats are those of any model.
@@ -80,7 +79,7 @@ def _rounded(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays
     check_finite(arrays, "the model that is rounded")  # no whole number is NaN
     found: dict[str, np.ndarray] = {}
     for name in shapes:
-        x, is_table = arrays[name], _TABLE.fullmatch(name) is not None
+        x, is_table = arrays[name], name == _TABLE
         if is_table or name.removesuffix("/kernel") + _RANGE in arrays:
             codes, scale = to_8_bits(x, axis=-1 if is_table else 0)
             x = codes * scale

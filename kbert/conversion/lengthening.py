@@ -60,6 +60,11 @@ def lengthen(
             "A model with a part of its own gets no global tokens. "
             f"Received: part={config.part['name']!r}"
         )
+    if config.edits:
+        raise ValueError(
+            "A model is made longer before it is edited: its global tokens have kernels that no "
+            f"edit knows. Received: edits={list(map(dict, config.edits))}"
+        )
     changes = {"max_positions": length, "attention_pattern": (window,), "part": _PART}
     config = config.replace(**changes)
     longer = dict(arrays)

@@ -110,7 +110,9 @@ class FakeQuantizedRows(keras.layers.Layer):
 
 @register_edit
 class Rounding(Edit):
-    """What the dense layers of the blocks multiply, and the token vectors, are rounded to 8 bits.
+    """What the dense layers of the blocks multiply is rounded to 8 bits, and so are token vectors.
+
+    Those of encoders: a decoder's table gives its logits too, and stays as it is.
 
     Norms, softmax, activations and the products of queries, keys and values stay as they are, as in
     Q8BERT (https://arxiv.org/abs/1910.06188) and in the runtimes. Each dense layer has one number

@@ -9,8 +9,11 @@ from keras import ops
 
 import kbert
 from kbert import adapters, pruning, quantization
+from kbert.conversion.lengthening import lengthen
 from kbert.edit.base import products
 from kbert.edit.rounding import without_fake_quantization
+from kbert.models.generators.as_decoder import config_of_decoder
+from kbert.models.generators.warm_start import config_of_encoder
 from kbert.models.weights import get_arrays
 from tests.adapters.conftest import WORDS, reviews
 from tests.harness import KINDS, assert_close, randomise, tiny_config, tiny_inputs, to_numpy
@@ -97,6 +100,8 @@ def test_a_decoder_is_edited_and_writes_on(changes, edit, tmp_path):
     edited.save_to_preset(tmp_path / "preset")
     assert_close(sequence(kbert.Decoder.from_preset(tmp_path / "preset")), sequence(edited), 1e-6)
     assert take_off(edited).config == plain.config
+    tables = (to_numpy(x.token_embedding.value) for x in (take_off(edited), plain))
+    np.testing.assert_array_equal(*tables)  # it makes the logits too
 
 
 def test_two_edits_act_in_their_order():
@@ -140,6 +145,13 @@ def test_what_takes_no_edits_says_so():
         kbert.Encoder(tiny_config(**KINDS["convolution"], edits=[{"kind": "rounding"}]))
     with pytest.raises(ValueError, match=r"pruned before other edits.*'rounding'"):
         pruning.prune_heads(make_encoder("shared", edits=[{"kind": "rounding"}]), 0.5)
+    plain = tiny_config(num_segments=0, edits=[{"kind": "rounding"}])
+    with pytest.raises(ValueError, match=r"An encoder that writes has edits=\(\)"):
+        config_of_decoder(plain)
+    with pytest.raises(ValueError, match="every field that is not of its own.*rounding"):
+        config_of_encoder(plain, 2)
+    with pytest.raises(ValueError, match="made longer before it is edited"):
+        lengthen(plain, {}, window=4, max_positions=48)
     edited = make_encoder("disentangled", edits=[{"kind": "rounding"}])
     with pytest.raises(ValueError, match="edits"):
         edited.save_to_preset("nowhere", "huggingface")

@@ -19,7 +19,7 @@ _SAME = (
     *("norm", "block", "embedding_norm", "use_bias", "bias_exceptions", "head_activation"),
 )
 # Fields of an encoder's that say more than a decoder's config can.
-_ONLY = {"num_key_value_heads": None, "output": "transformed"}
+_ONLY = {"num_key_value_heads": None, "output": "transformed", "edits": ()}
 
 
 def config_of_decoder(config: EncoderConfig) -> DecoderConfig:
