@@ -148,7 +148,7 @@ def test_what_takes_no_edits_says_so():
     plain = tiny_config(num_segments=0, edits=[{"kind": "rounding"}])
     with pytest.raises(ValueError, match=r"An encoder that writes has edits=\(\)"):
         config_of_decoder(plain)
-    with pytest.raises(ValueError, match="every field that is not of its own.*rounding"):
+    with pytest.raises(ValueError, match=r"every field that is not of its own.*rounding"):
         config_of_encoder(plain, 2)
     with pytest.raises(ValueError, match="made longer before it is edited"):
         lengthen(plain, {}, window=4, max_positions=48)
