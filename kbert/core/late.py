@@ -140,6 +140,9 @@ def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
     Args:
         package: its `__name__`, called while it is imported.
 
+    Raises:
+        ImportError: its source is not there, as where a program is frozen without sources.
+
     Example:
         >>> import kbert.configs
         >>> kbert.configs.ElmoConfig.kind, kbert.configs.__all__[:2]
@@ -148,7 +151,11 @@ def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
     module = sys.modules[package]
     loader: Any = module.__spec__.loader if module.__spec__ else None
     places: dict[str, tuple[str, str]] = {}
-    for statement in ast.parse(loader.get_source(package)).body:
+    if (source := loader.get_source(package)) is None:
+        raise ImportError(
+            f"The public names of a package are read in its source. Received: {package} without it"
+        )
+    for statement in ast.parse(source).body:
         inner = statement.body if isinstance(statement, ast.If) else [statement]
         for line in inner:
             if isinstance(line, ast.ImportFrom) and line.module:

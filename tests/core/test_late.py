@@ -1,6 +1,7 @@
 """The table of late bindings: every entry is there, and nothing else in kbert imports by a name."""
 
 import ast
+import compileall
 import importlib
 import json
 import subprocess
@@ -70,6 +71,20 @@ def test_public_names_are_what_they_are_called(package):
             assert f"\nfrom {package}.{name} import {name} as {name}" in text  # at once
     with pytest.raises(AttributeError, match=f"'{package}' has no attribute 'nothing'"):
         found.nothing  # noqa: B018
+
+
+def test_a_package_without_its_source_says_so(tmp_path):
+    """As where only the compiled files of a package are shipped."""
+    package = tmp_path / "without_source"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from kbert.core import late\n__getattr__, __dir__, __all__ = late.public_names(__name__)\n"
+    )
+    compileall.compile_dir(package, legacy=True, quiet=1)
+    (package / "__init__.py").unlink()
+    code = f"import sys; sys.path.append({str(tmp_path)!r}); import without_source"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert "read in its source. Received: without_source without it" in done.stderr
 
 
 @pytest.mark.parametrize("name", late.TABLE["checkpoint format"])
