@@ -1,5 +1,10 @@
 """What every room stands on: options, registered names, types. Without TensorFlow and Keras."""
 
-from kbert.core.options import Options, option
+from typing import TYPE_CHECKING
 
-__all__ = ["Options", "option"]
+from kbert.core import late
+
+if TYPE_CHECKING:
+    from kbert.core.options import Options as Options, option as option
+else:
+    __getattr__, __dir__, __all__ = late.public_names(__name__)
