@@ -223,7 +223,9 @@ class EncoderConfig(TransformerConfig):
         part = fields.get("part")
         kind = _FORMER_PARTS.get(str(part.get("name"))) if isinstance(part, Mapping) else None
         if kind is not None:
-            fields = {**fields, "part": None, "edits": [{"kind": kind}]}
+            options = {name: value for name, value in part.items() if name != "name"}
+            edits = [*fields.get("edits", ()), {**options, "kind": kind}]
+            fields = {**fields, "part": None, "edits": edits}
         return super().from_dict(fields)
 
     def find_part(self) -> Any:

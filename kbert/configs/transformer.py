@@ -136,9 +136,10 @@ class TransformerConfig(Config):
         edits = self.edits
         listed = isinstance(edits, list | tuple) and all(isinstance(x, Mapping) for x in edits)
         kinds = [x.get("kind") for x in edits] if listed else [None]
-        if None in kinds or len(set(kinds)) < len(kinds):
+        named = all(isinstance(kind, str) for kind in kinds)
+        if not named or len(set(kinds)) < len(kinds):
             raise ValueError(
-                "`edits` must be a list of objects with a `kind`, each of another. "
+                "`edits` must be a list of objects with a `kind`, a name, each of another. "
                 f"Received: {edits!r}"
             )
         object.__setattr__(self, "edits", tuple(map(Frozen, edits)))

@@ -87,9 +87,19 @@ def edits_of(config: Any) -> list[Edit]:
 
 
 def products(model: Any) -> list[Any]:
-    """The layers of the blocks that multiply with a kernel, each once."""
+    """The layers of the blocks that multiply with a kernel, each once.
+
+    Raises:
+        ValueError: there are none, as in blocks of other layers than kbert's.
+    """
     layers = [layer for block in model.blocks for layer in block._flatten_layers()]
-    return [layer for layer in layers if hasattr(layer, "product")]
+    found = [layer for layer in layers if hasattr(layer, "product")]
+    if not found:
+        raise ValueError(
+            "An edit acts on the products of kbert.layers.Dense in a model's blocks. "
+            f"Received: blocks of {type(model.blocks[0]).__name__} without one"
+        )
+    return found
 
 
 def check_edit(edits: Sequence[Mapping[str, Any]], kind: str, maker: str) -> None:

@@ -148,6 +148,7 @@ class Description:
             **({"normalisation": ", ".join(norms)} if norms else {}),
             **({"attention": ", ".join(map(str, pattern))} if set(pattern) != {GLOBAL} else {}),
             **({"part": str(config.part["name"])} if config.part is not None else {}),
+            **({"edits": ", ".join(x["kind"] for x in config.edits)} if config.edits else {}),
             **({"embedding width": f"{config.embedding_width:,}"} if narrow else {}),
             "vocabulary": f"{config.vocabulary_size:,}"
             + (f", {self.tokenizer}" if self.tokenizer else ""),

@@ -14,6 +14,7 @@ from kbert.edit.base import products
 from kbert.edit.rounding import without_fake_quantization
 from kbert.models.generators.as_decoder import config_of_decoder
 from kbert.models.generators.warm_start import config_of_encoder
+from kbert.models.parts import Part, register_part
 from kbert.models.weights import get_arrays
 from tests.adapters.conftest import WORDS, reviews
 from tests.harness import KINDS, assert_close, randomise, tiny_config, tiny_inputs, to_numpy
@@ -34,6 +35,27 @@ EDITS = {
 IDS = np.random.default_rng(0).integers(0, 40, (3, 9))
 BOTH = [{"kind": "movement"}, {"kind": "rounding"}]
 HOW = {"epochs": 1, "batch_size": 8, "learning_rate": 3e-3, "verbose": 0, "seed": 1}
+
+
+class ForeignBlock(keras.layers.Layer):
+    """A user's, without a layer that an edit acts on."""
+
+    def build(self, input_shape):
+        """It has no weights."""
+
+    def call(self, x, bias=None, training=False):
+        return x
+
+
+@register_part
+class Foreign(Part):
+    name = "foreign"
+
+    def count_parameters(self, config):
+        return 0
+
+    def make_block(self, config, *, layer, **kwargs):
+        return ForeignBlock(**kwargs)
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +151,8 @@ def test_two_edits_act_in_their_order():
         ([{"kind": "painted"}], r"An edit is one of .*'painted'"),
         ([{"kind": "rounding", "bits": 4}], "bits"),
         ([{"kind": "rounding"}] * 2, r"`edits` must be .*each of another"),
+        ([{"kind": 3}], r"`edits` must be .* a name"),
+        ([{"kind": ["rounding"]}], r"`edits` must be .* a name"),
         (["rounding"], r"`edits` must be a list of objects"),
         ("rounding", r"`edits` must be a list of objects"),
     ],
@@ -138,9 +162,15 @@ def test_what_is_no_edit_is_refused(edits, message):
         kbert.Encoder(tiny_config(edits=edits))
 
 
+def test_a_description_names_them():
+    assert "edits               movement, rounding" in str(kbert.describe(tiny_config(edits=BOTH)))
+
+
 def test_what_takes_no_edits_says_so():
     with pytest.raises(ValueError, match="XlnetConfig has no use for `edits`"):
         quantization.quantization_aware(kbert.Encoder(tiny_config(**KINDS["xlnet"])))
+    with pytest.raises(ValueError, match=r"products of kbert.layers.Dense.*blocks of Foreign"):
+        kbert.Encoder(tiny_config(part={"name": "foreign"}, edits=[{"kind": "rounding"}]))
     with pytest.raises(ValueError, match="grouped feed-forward parts"):
         kbert.Encoder(tiny_config(**KINDS["convolution"], edits=[{"kind": "rounding"}]))
     with pytest.raises(ValueError, match=r"pruned before other edits.*'rounding'"):
@@ -161,6 +191,11 @@ def test_parts_of_the_version_before_are_edits():
     for name, kind in (("quantized", "rounding"), ("movement", "movement")):
         fields = {**tiny_config().to_dict(), "part": {"name": name}}
         assert kbert.EncoderConfig.from_dict(fields) == tiny_config(edits=[{"kind": kind}])
+    more = {**fields, "part": {"name": "quantized"}, "edits": [{"kind": "movement"}]}
+    assert kbert.EncoderConfig.from_dict(more).edits == tuple(BOTH)  # none is lost
+    strange = {**fields, "part": {"name": "quantized", "bits": 4}}
+    with pytest.raises((ValueError, TypeError), match="bits"):
+        kbert.Encoder(kbert.EncoderConfig.from_dict(strange))
 
 
 @pytest.mark.jax_slow
