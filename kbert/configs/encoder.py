@@ -221,7 +221,8 @@ class EncoderConfig(TransformerConfig):
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         part = fields.get("part")
-        kind = _FORMER_PARTS.get(str(part.get("name"))) if isinstance(part, Mapping) else None
+        part = part if isinstance(part, Mapping) else {}
+        kind = _FORMER_PARTS.get(str(part.get("name")))
         if kind is not None:
             options = {name: value for name, value in part.items() if name != "name"}
             edits = [*fields.get("edits", ()), {**options, "kind": kind}]
