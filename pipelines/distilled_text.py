@@ -17,7 +17,7 @@ from kbert.tasks import Pretraining
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.log import human
 from kbert.training.run.phases import Phase, parse_phases
-from kbert.training.run.settings import weights_checksum
+from kbert.training.run.record import weights_checksum
 
 from .distill_flags import (
     TASK_FLAGS,

@@ -17,7 +17,7 @@ from kbert.experiments.folder import checksum_of
 from kbert.io.paths import Path
 from kbert.tasks import FineTuningTask
 from kbert.training.run.history import History
-from kbert.training.run.settings import SAME, Resume
+from kbert.training.run.record import SAME, Resume
 
 
 class DistillationExperiment(Experiment):

@@ -21,7 +21,7 @@ from kbert.models.adapters.base import insert
 from kbert.quantization import quantization_aware
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.training.run.history import History
-from kbert.training.run.settings import SAME, Resume
+from kbert.training.run.record import SAME, Resume
 
 # Of the order in which rows are drawn for development data, which no setting changes.
 _SPLIT_SEED = 0

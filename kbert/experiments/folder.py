@@ -17,7 +17,7 @@ from kbert.hub import locate
 from kbert.io import atomic
 from kbert.io.paths import Path, remove_tree
 from kbert.training.run.checkpoints import Checkpoints
-from kbert.training.run.settings import (
+from kbert.training.run.record import (
     SAME,
     Resume,
     check_settings,
@@ -55,7 +55,7 @@ class RunFolder:
         Args:
             identity: what the results depend on, as JSON can hold it.
             resume: which settings may have changed, see
-                `kbert.training.run.settings.check_settings`; of a finished run none.
+                `kbert.training.run.record.check_settings`; of a finished run none.
 
         Raises:
             ValueError: the folder holds another run, or a series of runs.

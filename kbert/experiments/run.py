@@ -23,7 +23,7 @@ from kbert.experiments.settings import Settings
 from kbert.io import atomic
 from kbert.tasks import FineTuningTask
 from kbert.training.run.estimates import peak_memory
-from kbert.training.run.settings import SAME, Resume
+from kbert.training.run.record import SAME, Resume
 from kbert.training.run.signals import Interrupted, Terminated
 from kbert.training.strategies import Strategy, make_strategy
 

@@ -17,7 +17,7 @@ from kbert.experiments.run import run_settings
 from kbert.experiments.settings import Settings
 from kbert.io import atomic
 from kbert.io.paths import Path, move_tree, remove_tree
-from kbert.training.run.settings import SAME, Resume
+from kbert.training.run.record import SAME, Resume
 
 # BERT, appendix A.3: "the following range of possible values to work well across all tasks".
 LEARNING_RATES = (5e-5, 4e-5, 3e-5, 2e-5)

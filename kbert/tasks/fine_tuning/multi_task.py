@@ -27,7 +27,7 @@ from kbert.tasks.task import AFTER_FIT
 from kbert.training.run.history import History
 from kbert.training.run.phases import Epochs
 from kbert.training.run.run import train
-from kbert.training.run.settings import SAME, Resume
+from kbert.training.run.record import SAME, Resume
 from kbert.training.run.signals import raise_stopped
 from kbert.training.step.keras_arguments import (
     EVALUATE,

@@ -18,7 +18,7 @@ from kbert.io.paths import Path
 from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.curves import Curves
 from kbert.training.run.log import RunLog
-from kbert.training.run.settings import Resume, check_settings, write_settings
+from kbert.training.run.record import Resume, check_settings, write_settings
 
 
 class RunFiles:

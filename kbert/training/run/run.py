@@ -23,7 +23,7 @@ from kbert.training.run.history import History
 from kbert.training.run.log import ProgressLine
 from kbert.training.run.monitor import Evaluate, Monitor
 from kbert.training.run.phases import Epochs, Phase, Start, phases_of, tokens_until
-from kbert.training.run.settings import SAME, Resume
+from kbert.training.run.record import SAME, Resume
 from kbert.training.run.signals import stopping
 from kbert.training.step.keras_arguments import check_callbacks
 from kbert.training.step.mixin import TrainStep
