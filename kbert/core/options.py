@@ -133,11 +133,10 @@ class Options:
         return typing.get_args(hint) if is_union else (hint,)
 
     @classmethod
-    def with_default(cls, name: str, default: Any) -> Any:
-        """The field again, for a subclass or another class, with another default."""
-        return dataclasses.field(
-            default=default, metadata=cls.field_of(name).metadata, kw_only=True
-        )
+    def with_default(cls, name: str, default: Any, **details: Any) -> Any:
+        """The field again, for a subclass or another class, with another default or `Details`."""
+        metadata = {"details": dataclasses.replace(cls.details(name), **details)}
+        return dataclasses.field(default=default, metadata=metadata, kw_only=True)
 
     @classmethod
     def checked(cls, name: str, value: Any) -> Any:

@@ -31,7 +31,7 @@ _FORMER_KINDS = {
     "TokenClassifier": "tag",
     "Translator": "translate",
 }
-FORMER_SETTINGS = {"stride": "doc_stride"}
+FORMER_SETTINGS = {"stride": "doc_stride", "train_steps": "steps"}
 
 
 def register(sort: str, name: str, cls: type) -> None:

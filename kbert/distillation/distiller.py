@@ -21,9 +21,11 @@ from kbert.distillation.comparable import check_comparable
 from kbert.distillation.reading import Reading, read, without_gradient
 from kbert.distillation.terms import OwnLoss, Term, agreements
 from kbert.distillation.transfer import rate_scales
+from kbert.io import fingerprints
 from kbert.layers import Dense
 from kbert.models.keras_model import KerasEdits
-from kbert.tasks import EncoderTask, FineTuningTask
+from kbert.tasks import EncoderTask
+from kbert.training.run.record import SAME, Resume
 from kbert.training.step.mixin import TrainStep
 
 
@@ -149,7 +151,19 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
     @property
     def settings(self) -> dict[str, Any]:
         """The student's settings and the terms of the loss, for the record of a run."""
-        return {**self.student.settings, "distilled_by": [term.record for term in self.terms]}
+        return {
+            **self.student.settings,
+            "distilled_by": [term.record for term in self.terms],
+            "teacher": self.teacher.record,
+            "teacher_weights": fingerprints.crc32(
+                keras.ops.convert_to_numpy(x) for x in self.teacher.weights
+            ),
+        }
+
+    @property
+    def row_length(self) -> int:
+        """The most tokens of a row, that both models read."""
+        return min(task.row_length for task in (self.student, self.teacher))
 
     def compile(self, optimizer: Any = None, *positional: Any, **settings: Any) -> None:
         """As of `TrainStep`; where layers learn in turn, the optimizer must know their rates."""
@@ -202,27 +216,35 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         return losses, metrics
 
     def fit(  # type: ignore[override]  # a table and labels where Keras has x and y
-        self, data: Any, labels: Any = None, **options: Any
+        self,
+        data: Any,
+        labels: Any = None,
+        *,
+        model_dir: PathLike | None = None,
+        resume: Resume = SAME,
+        verbose: str | int = "auto",
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        **settings: Any,
     ) -> keras.callbacks.History:
         """Trains the student; the arguments are those of its own `fit`.
 
         Args:
-            data: a table for a task that is fine-tuned, a dataset of batches for `Pretraining`.
+            data: a table for a task that is fine-tuned; for `Pretraining` a dataset of batches.
             labels: of a table, where `data` holds none.
-            **options: such as `epochs`, `learning_rate`, `validation_data`, `model_dir`.
+            model_dir: where checkpoints and logs are written, to resume from.
+            resume: see the student's `fit`.
+            verbose: likewise.
+            callbacks: of Keras.
+            **settings: such as `epochs`, `learning_rate`, `validation_data`.
 
         Returns:
             Losses and values of each epoch.
         """
-        if isinstance(self.student, FineTuningTask):
-            self._verbose = options.get("verbose", "auto")
-            return self.student.fit(data, labels, trained=self, **options)
-        if labels is not None:
-            raise ValueError(
-                "Labels belong to a table; batches of pretraining have their own. Received: labels "
-                f"with {type(data).__name__}"
-            )
-        return self.student.fit(data, trained=self, **options)
+        self._verbose = verbose
+        objective = self.student.make_objective(data, labels, model=self, **settings)
+        return objective.fit(
+            model_dir=model_dir, resume=resume, verbose=verbose, callbacks=callbacks
+        )
 
     def batches(self, rows: Rows, **options: Any) -> tf.data.Dataset:
         """What `fit` trains on, see `FineTuningTask.batches`.

@@ -6,7 +6,7 @@ import inspect
 import os
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -16,7 +16,6 @@ from absl import logging
 from kbert import inference
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from kbert.core import late, registry
-from kbert.core.in_memory import has_columns
 from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike
@@ -37,6 +36,7 @@ from kbert.serving import (
     refuse_full,
 )
 from kbert.tasks.columns import Columns
+from kbert.tasks.dataset_objective import DatasetObjective
 from kbert.tasks.loading import (
     check_order,
     find_class,
@@ -50,14 +50,16 @@ from kbert.training.optimization.schedules import (
     WARMUP_STEPS,
     WarmupDecay,
     default_warmup,
-    settable,
 )
-from kbert.training.step.keras_arguments import EXPORT, FIT_DATASET, refuse_arguments
+from kbert.training.run.record import SAME, Resume
+from kbert.training.step.keras_arguments import EXPORT, refuse_arguments
 from kbert.training.step.mixin import TrainStep
+
+if TYPE_CHECKING:
+    from kbert.tasks.corpus_objective import CorpusObjective
 
 HELD_BY_HUGGING_FACE = ("dropout",)  # or named in a warning when it is written
 PRECISIONS = ("float32", "bfloat16", "int8")  # of SavedModels
-AFTER_FIT = "the weights that training ended with"
 _SAVED_AS = (
     "A task is saved with save_to_preset(folder) and loaded with from_preset(folder): its "
     "tokenizer goes with it, which a .keras file cannot hold. For checkpoints of the "
@@ -86,6 +88,8 @@ class Task(TrainStep, keras.Model):
 
     # What a preset, a program and a run's record call the task; declaring it registers the class.
     kind: str | None = None
+    # How a corpus becomes batches; None = the task is not trained on one.
+    corpus_objective: ClassVar["type[CorpusObjective] | None"] = None
     # What a progress line shows, of the values that are logged besides the loss.
     shown_metrics: tuple[str, ...] = ()
     # Settings that follow from the heads and from the config of another library's folder.
@@ -158,52 +162,77 @@ class Task(TrainStep, keras.Model):
         """Refuses: a `.keras` file has no place for the tokenizer."""
         raise NotImplementedError(_SAVED_AS)
 
-    def fit(  # type: ignore[override]  # its own arguments are by name
-        self,
-        dataset: tf.data.Dataset,
-        *,
-        epochs: int = 1,
-        steps_per_epoch: int | None = None,
-        trained: TrainStep | None = None,
-        **kwargs: Any,
-    ) -> keras.callbacks.History:
-        """Trains on batches; Keras' `fit`, which compiles first where `compile` was not called.
-
-        The default is `usual_optimizer`, new in every such call; with a callback that sets the
-        rate, such as Keras' `LearningRateScheduler`, it begins with a constant one.
+    def make_objective(
+        self, data: Any, labels: Any = None, *, model: TrainStep | None = None, **settings: Any
+    ) -> Any:
+        """What `fit` trains on, and how; its `fit` trains.
 
         Args:
-            dataset: of dicts, as `loss_terms` reads them.
-            epochs: how often `steps_per_epoch` steps are made.
-            steps_per_epoch: None = until the dataset ends.
-            trained: the model whose steps are taken, with the task in it, such as a
-                `kbert.distillation.Distiller`. None = the task.
-            **kwargs: what else Keras' `fit` takes: callbacks, validation_data, verbose, …
+            data: see `fit`, as for what follows.
+            labels: of the data.
+            model: what takes the steps, with the task in it, such as a
+                `kbert.distillation.Distiller`; None = the task.
+            **settings: what `fit` takes.
 
         Returns:
-            The losses and metrics of each epoch.
+            A `kbert.training.Objective` with a `fit`.
+        """
+        on_corpus = self.corpus_objective
+        if on_corpus is not None and labels is None and on_corpus.takes(data):
+            return on_corpus(self, data, model=model, **settings)
+        return DatasetObjective(self, data, labels, model=model, **settings)
+
+    def fit(  # type: ignore[override]  # its own arguments are by name
+        self,
+        data: Any,
+        labels: Any = None,
+        *,
+        model_dir: PathLike | None = None,
+        resume: Resume = SAME,
+        verbose: str | int = "auto",
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        **settings: Any,
+    ) -> keras.callbacks.History:
+        """Trains on a corpus, or on batches.
+
+        On a corpus for a number of `steps`, as a program does: in phases, with held-out text
+        evaluated on, checkpoints and a line of progress. Started again with the same `model_dir` it
+        resumes to the same numbers. Where `compile` was not called, the optimizer is that of the
+        settings.
+
+        On batches it is Keras' `fit`, which compiles with `usual_optimizer` where `compile` was not
+        called; with a callback that sets the rate, such as Keras' `LearningRateScheduler`, it
+        begins with a constant one. With a `model_dir` batches must hold their `position`.
+
+        Args:
+            data: a folder of `kbert.data.prepare_corpus`, `{folder: share}` for several, or a text
+                file, which is prepared first; or a `tf.data.Dataset` of dicts, as `loss_terms`
+                reads them.
+            labels: None: batches have their own.
+            model_dir: where checkpoints and logs are written, to resume from.
+            resume: "same" refuses a `model_dir` that was begun with other data or settings,
+                "changed" resumes with these, and names of settings let those alone change.
+            verbose: 0 for silence; "auto" for a line with speed and time left, of batches for
+                Keras' progress bar.
+            callbacks: of Keras.
+            **settings: on a corpus `steps`, and what else `corpus_objective.settings` has, such as
+                `batch_size`, `sequence_length`, `learning_rate`, `evaluate_every`. On batches
+                `epochs`, `steps_per_epoch`, `validation_data`, and what else Keras' `fit` takes.
+
+        Returns:
+            The losses and metrics of each epoch, or phase.
 
         Raises:
-            ValueError: the weights of the end give answers that are not finite.
+            FileNotFoundError: there is no such corpus.
+            TypeError: for an unknown argument.
+            ValueError: for data or settings that do not fit, or if the weights of the end give
+                answers that are not finite.
+            KeyboardInterrupt: after Ctrl-C, with a `model_dir` once a checkpoint is written (and
+                SystemExit after SIGTERM).
         """
-        if has_columns(dataset) and not isinstance(dataset, Mapping):
-            raise ValueError(
-                f"A {type(self).__name__} is trained on batches, a tf.data.Dataset of dicts, as "
-                "kbert.data makes them of text. "
-                f"Received: a {type(dataset).__module__.split('.')[0]} {type(dataset).__name__}"
-            )
-        refuse_arguments(kwargs, FIT_DATASET, "fit")
-        trained = self if trained is None else trained
-        if not trained.compiled_by_user:
-            with self.strategy_scope():
-                steps = _run_steps(dataset, epochs, steps_per_epoch)
-                optimizer = settable(self.usual_optimizer(steps), kwargs.get("callbacks"))
-                trained.compile_by_default(optimizer)
-            logging.info("compile() was not called: trained by %s", type(optimizer).__name__)
-        kwargs = {"epochs": epochs, "steps_per_epoch": steps_per_epoch, **kwargs}
-        history = TrainStep.fit(trained, dataset, shuffle=False, **kwargs)  # it comes in its order
-        self.check_answers(AFTER_FIT)
-        return history
+        return self.make_objective(data, labels, **settings).fit(
+            model_dir=model_dir, resume=resume, verbose=verbose, callbacks=callbacks
+        )
 
     def strategy_scope(self) -> contextlib.AbstractContextManager:
         """Where an optimizer is made and used: under the strategy that the task was made under."""
@@ -621,12 +650,3 @@ def _without_place(kind: type[Any], settings: Mapping[str, Any], format: str) ->
         for name, value in settings.items()
         if name not in held and (name not in usual or value != usual[name])
     }
-
-
-def _run_steps(dataset: Any, epochs: int, steps_per_epoch: int | None) -> int | None:
-    """Steps of a run; None where the dataset does not tell."""
-    steps = steps_per_epoch
-    if steps is None and isinstance(dataset, tf.data.Dataset):
-        size = dataset.cardinality().numpy()
-        steps = int(size) if size > 0 else None
-    return None if steps is None else steps * epochs

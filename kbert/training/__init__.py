@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     )
     from kbert.training.run.checkpoints import Checkpoints as Checkpoints
     from kbert.training.run.history import History as History
+    from kbert.training.run.objective import Objective as Objective
     from kbert.training.run.phases import (
         Epochs as Epochs,
         Phase as Phase,
         parse_phases as parse_phases,
     )
-    from kbert.training.run.run import train as train
+    from kbert.training.run.run import Run as Run
+    from kbert.training.run.settings import RunSettings as RunSettings
     from kbert.training.run.values import NonFiniteLoss as NonFiniteLoss
     from kbert.training.step.mixin import TrainStep as TrainStep
     from kbert.training.strategies import make_strategy as make_strategy

@@ -19,7 +19,8 @@ from kbert.training.strategies import make_strategy
 folder, steps, split = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 strategy = make_strategy("model_parallel", split) if split else make_strategy()
 import keras, kbert, numpy as np, tensorflow as tf
-from kbert.training import AdamW, WarmupDecay, train
+from kbert.training import AdamW, WarmupDecay
+from tests.training.run.of_functions import train
 from kbert.training.run.phases import parse_phases
 from tests.harness import tiny_config
 

@@ -70,7 +70,8 @@ import json, os, sys
 from kbert.training.strategies import make_strategy
 strategy = make_strategy("multi_worker")  # before anything else touches a device
 import keras, numpy as np
-from kbert.training import Checkpoints, train
+from kbert.training import Checkpoints
+from tests.training.run.of_functions import train
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.run.phases import parse_phases
 from kbert.training.optimization.schedules import WarmupDecay

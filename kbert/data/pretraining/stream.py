@@ -32,6 +32,7 @@ from kbert.data.pretraining.settings import Settings, StreamSettings
 from kbert.tokenizers.base import Tokenizer
 
 # What a dataset is made from: a folder of shards, several with their shares, or text.
+Corpus: TypeAlias = Manifest | Mixture
 Data: TypeAlias = PathLike | Sequence[PathLike] | Mapping[PathLike, float] | Manifest | Mixture
 
 _CHUNK_TOKENS = 1 << 17  # tokens assembled at once: 1,024 rows of 128, small enough for the cache
@@ -63,14 +64,7 @@ def open_stream(
         FileNotFoundError: no corpus there, or a shard is missing.
         ValueError: another tokenizer, too little text, or a `start` that is none of this corpus.
     """
-    corpus: Manifest | Mixture
-    if isinstance(data, Mapping):
-        corpus = Mixture.read(data)
-    elif isinstance(data, Manifest | Mixture):
-        corpus = data
-    else:
-        corpus = read_manifest(prepared_folder(data, tokenizer, cache_dir))
-    corpus.check_tokenizer(tokenizer)
+    corpus = open_corpus(data, tokenizer, cache_dir)
     settings.check_aligned(corpus.aligned, f"{corpus.folder}")
     documents = corpus.split(split).documents
     settings.check_documents(documents, f"The {split!r} split of {corpus.folder}")
@@ -80,6 +74,27 @@ def open_stream(
     else:
         reader = BlockReader.from_manifest(corpus, *order)
     return reader, checked_start(start, reader.windows)
+
+
+def open_corpus(
+    data: Data, tokenizer: Tokenizer | None = None, cache_dir: PathLike | None = None
+) -> Corpus:
+    """What is known of a corpus; see `open_stream`, also for what it raises.
+
+    Without a tokenizer the data is no text, and whose ids it holds is not checked.
+    """
+    corpus: Corpus
+    if isinstance(data, Mapping):
+        corpus = Mixture.read(data)
+    elif isinstance(data, Manifest | Mixture):
+        corpus = data
+    elif tokenizer is None:
+        corpus = read_manifest(cast(PathLike, data))
+    else:
+        corpus = read_manifest(prepared_folder(data, tokenizer, cache_dir))
+    if tokenizer is not None:
+        corpus.check_tokenizer(tokenizer)
+    return corpus
 
 
 def batches(

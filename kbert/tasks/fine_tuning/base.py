@@ -3,20 +3,16 @@
 Shapes: N examples, R rows that they are tokenised to, B rows of a batch.
 """
 
-import contextlib
 import dataclasses
 import functools
-import json
-import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import logging
 from keras import ops
 
 from kbert import inference
@@ -27,18 +23,11 @@ from kbert.data.tables.bucketing import BUCKET, bucketed_batches
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dropout
-from kbert.models.adapters import described, running_options
 from kbert.tasks.columns import Columns
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
+from kbert.tasks.fine_tuning.objective import TableObjective
 from kbert.tasks.fine_tuning.predictor import Predictor
-from kbert.tasks.fine_tuning.sample_weights import (
-    SAMPLE_WEIGHT,
-    check_column,
-    example_weights,
-    split_weights,
-    weigh_examples,
-)
 from kbert.tasks.fine_tuning.settings import FitSettings
 from kbert.tasks.fine_tuning.task_options import (
     DECODER_OPTIONS,
@@ -49,33 +38,19 @@ from kbert.tasks.fine_tuning.task_options import (
 )
 from kbert.tasks.fine_tuning.text_rows import WINDOWS_AT_ONCE, TextRows
 from kbert.tasks.losses import Prediction
-from kbert.tasks.task import AFTER_FIT
-from kbert.training.optimization import freezing
-from kbert.training.optimization.layer_rates import layer_scales
-from kbert.training.optimization.optimizers import AdamW
-from kbert.training.optimization.schedules import fine_tuning_schedule, settable
 from kbert.training.run.history import History
-from kbert.training.run.phases import Epochs
-from kbert.training.run.run import train
 from kbert.training.run.record import SAME, Resume
-from kbert.training.run.signals import raise_stopped
 from kbert.training.step.keras_arguments import (
     EVALUATE,
-    FIT,
     PREDICT,
-    check_callbacks,
-    refuse_arguments,
     refuse_others,
 )
-from kbert.training.step.mixin import TrainStep
-from kbert.training.strategies import current_strategy
 
 # By the names of columns, one example each.
 _SAMPLES: dict[str, list[Any]] = {
     **{name: ["a"] for name in ("text", "first", "second", "question", "context")},
     **{"words": [["a"]], "choices": [["a", "a"]]},
 }
-KEPT_CHECKPOINTS = 2  # the newest, and the one before in case that is damaged
 
 
 class FineTuningTask(EncoderTask):
@@ -388,6 +363,9 @@ class FineTuningTask(EncoderTask):
         ids = [self.tokenizer.encode(tf.constant(chunk, tf.string)) for chunk in chunks]
         return ids[0] if len(ids) == 1 else tf.concat(ids, 0)
 
+    def make_objective(self, data: Any, labels: Any = None, **settings: Any) -> TableObjective:
+        return TableObjective(self, data, labels, **settings)
+
     @takes(FitSettings)
     def fit(  # type: ignore[override]  # a table and labels where Keras has x and y
         self,
@@ -400,7 +378,6 @@ class FineTuningTask(EncoderTask):
         resume: Resume = SAME,
         verbose: str | int = "auto",
         callbacks: Sequence[keras.callbacks.Callback] = (),
-        trained: TrainStep | None = None,
         **settings: Any,
     ) -> History:
         """Trains on a table of labelled examples.
@@ -426,8 +403,6 @@ class FineTuningTask(EncoderTask):
             verbose: 1 for a progress bar, 2 for a line an epoch, 0 for silence; "auto" = 1 in a
                 terminal or a notebook, else 2.
             callbacks: of Keras.
-            trained: the model whose steps are taken, with the task in it, and which makes the
-                batches by its `batches`: a `kbert.distillation.Distiller`. None = the task.
             **settings: the fields of `FitSettings`:
 
                 {options}
@@ -445,122 +420,17 @@ class FineTuningTask(EncoderTask):
                 SystemExit after SIGTERM).
             RuntimeError: another process writes to `model_dir`.
         """
-        refuse_arguments(settings, FIT, "fit")
-        check_callbacks(self, callbacks, in_run=True)
-        settings, weights = split_weights(settings)
-        self.train_own_adapter()
-        if (adapter := running_options(self)) is not None and not self.compiled_by_user:
-            settings = {"learning_rate": adapter.learning_rate, **settings}
-        options = FitSettings.from_arguments(settings, "fit")
-        trained = self if trained is None else trained
-        is_compiled = trained.compiled_by_user
-        if is_compiled:
-            check_compiled(settings)
-        parts = trained.micro_batches if is_compiled else options.micro_batches
-        self._check_parts(options.batch_size, parts)
-        if options.checkpoint_every is not None and model_dir is None:
-            raise ValueError(
-                "Checkpoints need a `model_dir`. "
-                f"Received: checkpoint_every={options.checkpoint_every}, model_dir=None"
-            )
-        table = self.as_table(data, labels)
-        if weights is not None:
-            table = table.with_column(SAMPLE_WEIGHT, weights)
-        check_column(table, options.sample_weight, self.columns)
-        if validation_split:
-            table, validation_data = _split_end(table, validation_split, validation_data)
-        if not len(table):
-            raise ValueError("Training needs examples. Received: a table without rows")
-        rows = self.tokenize(table, labelled=True)
-        if not len(rows):
-            raise ValueError(f"Training needs words. Received: {len(table)} examples without any")
-        if options.class_weights is not None:
-            rows = self.weigh_classes(rows, options.class_weights)
-        if options.sample_weight is not None:
-            rows = weigh_examples(rows, example_weights(table, options.sample_weight))
-        self.report_cut(rows.cut, len(table))
-        evaluate, metric, held_out = None, options.metric, None
-        if validation_data is not None:
-            held_out = self.as_table(validation_data)
-            evaluate = self._evaluation(table, held_out, options.batch_size)
-            metric = self._known_metric(metric or self.main_metric(held_out), held_out)
-        steps = math.ceil(len(rows) / options.batch_size)
-        self._seed_dropout(options.seed)
-
-        with self._frozen(options.freeze), self.strategy_scope():
-            if not is_compiled:
-                self._compile_by_default(trained, options, options.epochs * steps, callbacks)
-            strategy = current_strategy()
-
-            def make_dataset(plan: Any, start: Any) -> tf.data.Dataset:
-                return trained.batches(
-                    rows,
-                    batch_size=options.batch_size,
-                    seed=options.seed,
-                    by_length=options.by_length,
-                    start=start,
-                    num_hosts=strategy.num_hosts,
-                    host_index=strategy.host_index,
-                )
-
-            how = _compiled_settings(trained) if is_compiled else _of_compile(options.identity())
-            history = train(
-                trained,
-                make_dataset,
-                model_dir,
-                Epochs(epochs=options.epochs, steps_per_epoch=steps),
-                strategy=strategy,
-                evaluate=evaluate,
-                metric=metric,
-                mode="min" if metric is not None and metric.endswith("loss") else "max",
-                patience=options.patience,
-                keep_best=options.keep_best,
-                evaluate_every=options.evaluate_every,
-                checkpoint_every=options.checkpoint_every,
-                keep_checkpoints=KEPT_CHECKPOINTS,
-                settings={
-                    "task": {**self.record, **trained.settings},
-                    "examples": len(table),
-                    "data_checksum": rows.checksum,
-                    "held_out_checksum": None if held_out is None else held_out.checksum,
-                    **({"adapters": found} if (found := described(self)) else {}),
-                    **_of_compile(options.identity(), False),
-                    **how,
-                },
-                resume=resume,
-                verbose=verbose,
-                callbacks=callbacks,
-            )
-        if history.interrupted:
-            raise_stopped(cast(int, history.stopped_by), history.step)
-        count = options.batch_size // (parts * self.num_replicas)  # what a step has in memory
-        self.check_trained(rows, count, AFTER_FIT)
-        return history
-
-    def _compile_by_default(
-        self,
-        trained: TrainStep,
-        options: FitSettings,
-        steps: int,
-        callbacks: Sequence[keras.callbacks.Callback],
-    ) -> None:
-        schedule = fine_tuning_schedule(options.learning_rate, steps, options.warmup_share)
-        decay = options.layer_decay
-        optimizer = AdamW(
-            schedule,
-            weight_decay=options.weight_decay,
-            bias_correction=True,
-            rate_scales={} if decay is None else layer_scales(self.encoder, decay),
+        return super().fit(
+            data,
+            labels,
+            validation_data=validation_data,
+            validation_split=validation_split,
+            model_dir=model_dir,
+            resume=resume,
+            verbose=verbose,
+            callbacks=callbacks,
+            **settings,
         )
-        # XLA on TensorFlow would compile again for every width of a batch.
-        jit_compile = False if keras.backend.backend() == "tensorflow" else "auto"
-        trained.compile_by_default(
-            settable(optimizer, callbacks),
-            micro_batches=options.micro_batches,
-            recompute=options.recompute,
-            jit_compile=jit_compile,
-        )
-        logging.info("compile() was not called: trained by AdamW at %g", options.learning_rate)
 
     @functools.cached_property
     def predictor(self) -> Predictor:
@@ -682,63 +552,6 @@ class FineTuningTask(EncoderTask):
             f" for a {type(self).__name__}"
         )
 
-    def _evaluation(
-        self, table: Table, held_out: Table, batch_size: int
-    ) -> Callable[[], dict[str, float]]:
-        """What `fit` calls between epochs; the data is checked and tokenised now."""
-        if not len(held_out):
-            raise ValueError("validation_data needs examples. Received: a table without rows")
-        self.check_held_out(table, held_out)
-        parts = list(self.predictor.parts(held_out, labelled=True))
-        self.report_cut(sum(rows.cut for _, rows in parts), len(held_out), "held-out ")
-        return lambda: self.predictor.measure(held_out, parts, batch_size, verbose=0)[0]
-
-    def _known_metric(self, metric: str, held_out: Table) -> str:
-        scores = self.score_names(held_out)
-        known = ["loss", *(scores or [])]
-        if scores is not None and metric not in known:
-            raise ValueError(
-                f"metric must be one of the values of an evaluation, {', '.join(known)}. "
-                f"Received: metric={metric!r}"
-            )
-        return metric
-
-    def _check_parts(self, batch_size: int, micro_batches: int) -> None:
-        replicas = self.num_replicas
-        if batch_size % (replicas * micro_batches):
-            raise ValueError(
-                "A batch must divide into equal parts for every device and micro-batch. Received: "
-                f"batch_size={batch_size}, {replicas} devices, micro_batches={micro_batches}"
-            )
-
-    def _seed_dropout(self, seed: int) -> None:
-        """Dropout as the seed says, whatever the process drew before."""
-        seeds = [v for v in self.non_trainable_variables if v.name == "seed_generator_state"]
-        for number, state in enumerate(seeds):
-            state.assign(np.random.SeedSequence([seed, number]).generate_state(2))
-
-    @contextlib.contextmanager
-    def _frozen(self, patterns: Sequence[str] | None) -> Iterator[None]:
-        names = freezing.freeze(self, patterns) if patterns else []
-        try:
-            yield
-        finally:
-            if names:
-                freezing.thaw(self, names)
-
-
-def _split_end(table: Table, share: float, validation_data: Any) -> tuple[Table, Table]:
-    """The table, and the last rows of it that are held out, as Keras' `validation_split` does."""
-    first = math.floor(len(table) * (1 - share)) if 0 < share < 1 else 0
-    if validation_data is not None or not 0 < first < len(table):
-        both = "" if validation_data is None else " and validation_data"
-        raise ValueError(
-            "validation_split is a share between 0 and 1, of which the data has a row on both "
-            "sides, and stands in the place of validation_data. Received: "
-            f"validation_split={share}{both}, {len(table)} rows"
-        )
-    return table[:first], table[first:]
-
 
 def _snake_case(name: str) -> str:
     """A class's name as a model's.
@@ -754,30 +567,3 @@ def _as_wide(weights: Any, values: Any) -> Tensor:
     missing = len(values.shape) - len(weights.shape)
     weights = ops.reshape(weights, (*ops.shape(weights), *[1] * missing))
     return ops.broadcast_to(weights, ops.shape(values))
-
-
-def _of_compile(settings: Mapping[str, Any], which: bool = True) -> dict[str, Any]:
-    """Those fields of `FitSettings` that are of what is compiled, or the others."""
-    return {k: v for k, v in settings.items() if FitSettings.details(k).compiled is which}
-
-
-def check_compiled(settings: Mapping[str, Any]) -> None:
-    """Refuses what would be passed over; says what is."""
-    unused = _of_compile(dict.fromkeys(FitSettings.names()))
-    if given := [f"{name}={settings[name]!r}" for name in unused if name in settings]:
-        raise ValueError(
-            "The task was compiled with an optimizer of its own, which these are no settings of: "
-            "give them to the optimizer or to compile(), or leave compile() out. "
-            f"Received: {', '.join(given)}"
-        )
-    logging.info("compile() was called: not used are %s", ", ".join(unused))
-
-
-def _compiled_settings(trained: TrainStep) -> dict[str, Any]:
-    """What the user compiled, as JSON can hold it."""
-    made = keras.optimizers.serialize(trained.optimizer)
-    return {
-        "optimizer": json.loads(json.dumps(made, default=str)),
-        "micro_batches": trained.micro_batches,
-        "clip_norm": trained.clip_norm,
-    }

@@ -6,7 +6,7 @@ Shapes: B rows of a batch, S steps of a run, K terms (losses and metrics) of a t
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Self, cast
+from typing import Any, NoReturn, Self
 
 import keras
 import numpy as np
@@ -20,24 +20,16 @@ from kbert.data.tables.rows import Rows
 from kbert.models.adapters import described
 from kbert.models.adapters.base import train_all
 from kbert.models.keras_model import KerasEdits
-from kbert.tasks.fine_tuning.base import KEPT_CHECKPOINTS, FineTuningTask, check_compiled
+from kbert.tasks.dataset_objective import AFTER_FIT
+from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.fine_tuning.objective import EpochsObjective
 from kbert.tasks.fine_tuning.sample_weights import check_column
-from kbert.tasks.fine_tuning.settings import FitSettings
-from kbert.tasks.task import AFTER_FIT
 from kbert.training.run.history import History
-from kbert.training.run.phases import Epochs
-from kbert.training.run.run import train
+from kbert.training.run.objective import Evaluate
+from kbert.training.run.phases import Epochs, Phase, Start
 from kbert.training.run.record import SAME, Resume
-from kbert.training.run.signals import raise_stopped
-from kbert.training.step.keras_arguments import (
-    EVALUATE,
-    FIT,
-    check_callbacks,
-    refuse_arguments,
-    refuse_others,
-)
+from kbert.training.step.keras_arguments import EVALUATE, refuse_others
 from kbert.training.step.mixin import TrainStep
-from kbert.training.strategies import current_strategy
 
 ANNEALED, PROPORTIONAL, SQUARE_ROOT, UNIFORM = "annealed", "proportional", "sqrt", "uniform"
 SAMPLING = (ANNEALED, PROPORTIONAL, SQUARE_ROOT, UNIFORM)
@@ -200,112 +192,17 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         Raises:
             ValueError: for data or settings that do not fit.
         """
-        if sampling not in SAMPLING:
-            raise ValueError(
-                f"`sampling` must be one of {', '.join(SAMPLING)}. Received: {sampling!r}"
-            )
-        refuse_arguments(settings, FIT, "fit")
-        check_callbacks(self, callbacks, in_run=True)
-        of_one = ("class_weights", "freeze", "sample_weight")
-        if refused := [name for name in of_one if settings.get(name) is not None]:
-            raise ValueError(
-                "Settings of single tasks have no meaning for several. "
-                f"Received: {', '.join(refused)}"
-            )
-        options = FitSettings.from_arguments(settings, "fit")
-        is_compiled = self.compiled_by_user
-        if is_compiled:
-            check_compiled(settings)
-        self._check_names(data)
-        if validation_data is not None:
-            self._check_names(validation_data, all_of_them=False)
-        tables = {name: self.tasks[name].as_table(data[name]) for name in self.tasks}
-        for name, task in self.tasks.items():
-            check_column(tables[name], None, task.columns)
-        rows = {name: self.tasks[name].tokenize(x, True) for name, x in tables.items()}
-        for name, found in rows.items():
-            if not len(found):
-                raise ValueError(f"Training needs examples. Received: {name} without any")
-        parts = self.micro_batches if is_compiled else options.micro_batches
-        for task in self.tasks.values():
-            task._check_parts(options.batch_size, parts)
-            task.check_compares_whole_batches(parts)
-        if steps_per_epoch is None:
-            steps_per_epoch = sum(math.ceil(len(x) / options.batch_size) for x in rows.values())
-        if not isinstance(steps_per_epoch, int) or steps_per_epoch < 1:
-            raise ValueError(
-                "`steps_per_epoch` must be a whole number, 1 or more, or None. "
-                f"Received: {steps_per_epoch!r}"
-            )
-        plan = task_plan(
-            [len(x) for x in rows.values()], options.epochs, steps_per_epoch, sampling, options.seed
+        objective = TasksObjective(
+            self,
+            data,
+            validation_data=validation_data,
+            sampling=sampling,
+            steps_per_epoch=steps_per_epoch,
+            **settings,
         )
-        drawn = plan.reshape(options.epochs, steps_per_epoch)
-        for number, name in enumerate(self.tasks):
-            if never := [str(1 + x) for x in np.flatnonzero((drawn != number).all(1))]:
-                logging.warning(
-                    "%s is not drawn in epoch %s, whose values of it are 0: there are few steps",
-                    name,
-                    ", ".join(never[:9]),
-                )
-        evaluate = None
-        if validation_data is not None:
-            evaluate = self._evaluation(validation_data, options.batch_size)
-        first = next(iter(self.tasks.values()))
-        first._seed_dropout(options.seed)
-        train_all(self.encoder, [x.adapter for x in self.tasks.values()], self.train_encoder)
-        with first.strategy_scope():
-            if not is_compiled:
-                first._compile_by_default(self, options, len(plan), callbacks)
-            strategy = current_strategy()
-
-            def make_dataset(phase: Any, start: Any) -> tf.data.Dataset:
-                return self.batches(
-                    rows,
-                    plan,
-                    steps_per_epoch,
-                    start=start,
-                    batch_size=options.batch_size,
-                    seed=options.seed,
-                    by_length=options.by_length,
-                    num_hosts=strategy.num_hosts,
-                    host_index=strategy.host_index,
-                )
-
-            metric = options.metric or ("mean" if evaluate else None)
-            history = train(
-                self,
-                make_dataset,
-                model_dir,
-                Epochs(epochs=options.epochs, steps_per_epoch=steps_per_epoch),
-                strategy=strategy,
-                evaluate=evaluate,
-                metric=metric,
-                mode="min" if metric is not None and metric.endswith("loss") else "max",
-                patience=options.patience,
-                keep_best=options.keep_best,
-                evaluate_every=options.evaluate_every,
-                checkpoint_every=options.checkpoint_every,
-                keep_checkpoints=KEPT_CHECKPOINTS,
-                settings={
-                    "tasks": [[name, record] for name, record in self.settings.items()],
-                    "sampling": sampling,
-                    "steps_per_epoch": steps_per_epoch,
-                    "train_encoder": self.train_encoder,
-                    "data_checksums": {name: x.checksum for name, x in rows.items()},
-                    **({"adapters": found} if (found := described(self)) else {}),
-                    **options.identity(),
-                },
-                resume=resume,
-                verbose=verbose,
-                callbacks=callbacks,
-            )
-        if history.interrupted:
-            raise_stopped(cast(int, history.stopped_by), history.step)
-        count = options.batch_size // (parts * first.num_replicas)
-        for name, task in self.tasks.items():
-            task.check_trained(rows[name], count, f"{name}, by {AFTER_FIT}")
-        return history
+        return objective.fit(
+            model_dir=model_dir, resume=resume, verbose=verbose, callbacks=callbacks
+        )
 
     def evaluate(  # type: ignore[override]
         self,
@@ -328,7 +225,7 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
             **others: none; arguments of Keras' `evaluate` are refused with the way that works.
         """
         refuse_others(others, EVALUATE, "evaluate")
-        self._check_names(data, all_of_them=False)
+        self.check_names(data, all_of_them=False)
         found: dict[str, float] = {}
         chosen, loss = [], 0.0
         for name, labelled in data.items():
@@ -390,16 +287,13 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         merged = tf.data.Dataset.zip((chosen, after)).map(with_position)
         return merged.prefetch(tf.data.AUTOTUNE).with_options(exact_options())
 
-    def _evaluation(
-        self, validation_data: Mapping[str, Any], batch_size: int
-    ) -> Callable[[], dict[str, float]]:
-        tables = {name: self.tasks[name].as_table(x) for name, x in validation_data.items()}
-        for name, table in tables.items():
-            if not len(table):
-                raise ValueError(f"An evaluation needs examples. Received: {name} without any")
-        return lambda: self.evaluate(tables, batch_size=batch_size, verbose=0)
+    def check_names(self, data: Mapping[str, Any], all_of_them: bool = True) -> None:
+        """Raises ValueError where data is not by the tasks' names.
 
-    def _check_names(self, data: Mapping[str, Any], all_of_them: bool = True) -> None:
+        Args:
+            data: name -> data.
+            all_of_them: whether each task must have some.
+        """
         if not isinstance(data, Mapping):
             raise ValueError(
                 f"Data are by the tasks' names, {', '.join(self.tasks)}. "
@@ -412,6 +306,105 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
                 f"Data are by the tasks' names, {', '.join(self.tasks)}. "
                 f"Received: {', '.join(data) or 'none'}"
             )
+
+
+class TasksObjective(EpochsObjective):
+    """Examples of several tasks; see `MultiTask.fit` for the arguments."""
+
+    def __init__(
+        self,
+        multi: MultiTask,
+        data: Mapping[str, Any],
+        *,
+        validation_data: Mapping[str, Any] | None,
+        sampling: str,
+        steps_per_epoch: int | None,
+        **settings: Any,
+    ) -> None:
+        if sampling not in SAMPLING:
+            raise ValueError(
+                f"`sampling` must be one of {', '.join(SAMPLING)}. Received: {sampling!r}"
+            )
+        of_one = ("class_weights", "freeze", "sample_weight")
+        if refused := [name for name in of_one if settings.get(name) is not None]:
+            raise ValueError(
+                "Settings of single tasks have no meaning for several. "
+                f"Received: {', '.join(refused)}"
+            )
+        multi.check_names(data)
+        super().__init__(next(iter(multi.tasks.values())), multi, settings)
+        self.multi, self.sampling, options = multi, sampling, self.options
+        self.rows = {}
+        for name, task in multi.tasks.items():
+            table = task.as_table(data[name])
+            check_column(table, None, task.columns)
+            self.rows[name] = task.tokenize(table, labelled=True)
+            if not len(self.rows[name]):
+                raise ValueError(f"Training needs examples. Received: {name} without any")
+            task.check_compares_whole_batches(self.micro_batches)
+        sizes = [len(rows) for rows in self.rows.values()]
+        if steps_per_epoch is None:
+            steps_per_epoch = sum(math.ceil(size / options.batch_size) for size in sizes)
+        if not isinstance(steps_per_epoch, int) or steps_per_epoch < 1:
+            raise ValueError(
+                "`steps_per_epoch` must be a whole number, 1 or more, or None. "
+                f"Received: {steps_per_epoch!r}"
+            )
+        self.steps_per_epoch = steps_per_epoch
+        self.drawn = task_plan(sizes, options.epochs, steps_per_epoch, sampling, options.seed)
+        self._warn_of_absent_tasks()
+        self.metric = options.metric
+        if validation_data is not None:
+            multi.check_names(validation_data, all_of_them=False)
+            self.evaluate = self._evaluation(validation_data)
+            self.metric = options.metric or "mean"
+        adapters = [task.adapter for task in multi.tasks.values()]
+        train_all(multi.encoder, adapters, multi.train_encoder)
+
+    def batches(self, stage: Phase | Epochs, start: Start, **hosts: int) -> tf.data.Dataset:
+        return self.multi.batches(
+            self.rows,
+            self.drawn,
+            self.steps_per_epoch,
+            start=start,
+            batch_size=self.options.batch_size,
+            seed=self.options.seed,
+            by_length=self.options.by_length,
+            **hosts,
+        )
+
+    def identity(self) -> Mapping[str, Any]:
+        return {
+            "tasks": [[name, record] for name, record in self.multi.settings.items()],
+            "sampling": self.sampling,
+            "steps_per_epoch": self.steps_per_epoch,
+            "train_encoder": self.multi.train_encoder,
+            "data_checksums": {name: rows.checksum for name, rows in self.rows.items()},
+            **({"adapters": found} if (found := described(self.multi)) else {}),
+            **self.options.identity(),
+        }
+
+    def check_trained(self, count: int) -> None:
+        for name, task in self.multi.tasks.items():
+            task.check_trained(self.rows[name], count, f"{name}, by {AFTER_FIT}")
+
+    def _evaluation(self, validation_data: Mapping[str, Any]) -> Evaluate:
+        tables = {name: self.multi.tasks[name].as_table(x) for name, x in validation_data.items()}
+        for name, table in tables.items():
+            if not len(table):
+                raise ValueError(f"An evaluation needs examples. Received: {name} without any")
+        size = self.options.batch_size
+        return lambda: self.multi.evaluate(tables, batch_size=size, verbose=0)
+
+    def _warn_of_absent_tasks(self) -> None:
+        drawn = self.drawn.reshape(self.options.epochs, self.steps_per_epoch)
+        for number, name in enumerate(self.multi.tasks):
+            if never := [str(1 + x) for x in np.flatnonzero((drawn != number).all(1))]:
+                logging.warning(
+                    "%s is not drawn in epoch %s, whose values of it are 0: there are few steps",
+                    name,
+                    ", ".join(never[:9]),
+                )
 
 
 def task_plan(

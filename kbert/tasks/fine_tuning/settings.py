@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
-from kbert.core.options import Options, option
+from kbert.core.options import option
+from kbert.training.run.settings import RunSettings
 
 
-class FitSettings(Options):
+class FitSettings(RunSettings):
     """What `FineTuningTask.fit` takes besides the data.
 
     Args:
@@ -78,14 +79,7 @@ class FitSettings(Options):
         "Default: the task's.",
         by_task=True,
     )
-    patience: int | None = option(
-        None,
-        help="Early stopping: evaluations without improvement before the run stops.",
-        at_least=1,
-    )
-    keep_best: bool = option(
-        True, help="Whether the task has its best weights at the end, or its last.", flag=False
-    )
+    patience: int | None = RunSettings.with_default("patience", None, flag=True)
     evaluate_every: int | None = option(
         None, help="Steps between evaluations. Default: once an epoch.", at_least=1
     )
@@ -95,6 +89,8 @@ class FitSettings(Options):
         at_least=1,
         changes_numbers=False,
     )
+    # The newest, and the one before in case that is damaged.
+    keep_checkpoints: int = RunSettings.with_default("keep_checkpoints", 2)
     by_length: bool = option(
         True,
         help="Batch texts of similar length together, which saves padding.",

@@ -20,6 +20,7 @@ from kbert.decoding.decode import check_method
 from kbert.io.progress import Progress
 from kbert.models.generators.decoder import Decoder
 from kbert.serving import Signature, text_tokens
+from kbert.tasks.corpora import CausalCorpus
 from kbert.tasks.generation.base import (
     SHORTEST,
     GenerationTask,
@@ -97,6 +98,7 @@ class CausalLM(GenerationTask):
     """
 
     kind = "causal_lm"
+    corpus_objective = CausalCorpus
     program = "kbert-generate"
     answer_options = GenerationOptions
     shown_metrics = ("perplexity",)

@@ -12,6 +12,7 @@ from keras import ops
 from kbert.configs.base import check_real
 from kbert.core.types import PathLike, Tensors, Terms
 from kbert.models.generators.as_decoder import as_decoder, config_of_decoder
+from kbert.tasks.corpora import HybridCorpus
 from kbert.tasks.generation.causal_lm import CausalLM
 from kbert.tasks.losses import accuracy, cross_entropy, z_loss
 from kbert.tasks.pretraining.pretraining import Pretraining
@@ -59,6 +60,7 @@ class MaskedAndCausal(Pretraining):
     """
 
     kind = "masked_and_causal"
+    corpus_objective = HybridCorpus
     held_elsewhere = ()
     shown_metrics = ("mlm_loss", "mlm_accuracy", "lm_loss", "lm_accuracy")
     shift: ClassVar[int] = 1

@@ -16,6 +16,7 @@ from kbert.core.types import DType, PathLike, Tensor, Tensors, Terms
 from kbert.layers import Dropout
 from kbert.models import Elmo
 from kbert.models.elmo.elmo import words_of
+from kbert.tasks.corpora import WordsCorpus
 from kbert.tasks.pretraining.row_memory import RemembersRows
 from kbert.tokenizers import WordTokenizer
 from kbert.training.step.base import DerivedMetrics
@@ -72,6 +73,7 @@ class BidirectionalLM(RemembersRows):
 
     shown_metrics = tuple(f"{direction}_perplexity" for direction in DIRECTIONS)
     kind = "bidirectional_lm"
+    corpus_objective = WordsCorpus
     has_head = False
     derived_metrics: ClassVar[DerivedMetrics] = {
         f"{direction}_perplexity": (f"{direction}_loss", ops.exp) for direction in DIRECTIONS

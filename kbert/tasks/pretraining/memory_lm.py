@@ -17,6 +17,7 @@ from kbert.configs.transformer_xl import TransformerXlConfig
 from kbert.core.types import Tensors, Terms
 from kbert.layers.adaptive import AdaptiveSoftmax
 from kbert.serving import Signature, text_tokens
+from kbert.tasks.corpora import RunsCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.input_form import TEXTS_ALONE
 from kbert.tasks.pretraining.row_memory import RemembersRows
@@ -58,6 +59,7 @@ class MemoryLM(RemembersRows, EncoderTask):
     """
 
     kind = "memory_lm"
+    corpus_objective = RunsCorpus
     own_form = TEXTS_ALONE
     shown_metrics = ("perplexity",)
     derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("lm_loss", ops.exp)}

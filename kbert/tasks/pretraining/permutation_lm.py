@@ -17,6 +17,7 @@ from kbert.core.types import Tensors, Terms
 from kbert.data.tables.table import Table
 from kbert.heads import TokenLogits
 from kbert.serving import Signature
+from kbert.tasks.corpora import PermutedCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.pretraining.fill_mask import FillMask, FillMaskOptions
@@ -66,6 +67,7 @@ class PermutationLM(RemembersRows, EncoderTask):
     """
 
     kind = "permutation_lm"
+    corpus_objective = PermutedCorpus
     program = "kbert-fill-mask"
     answer_options = FillMaskOptions
     knows_rows = ("order_ids",)

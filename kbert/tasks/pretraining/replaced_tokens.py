@@ -25,6 +25,7 @@ from kbert.layers import SharedEmbeddings
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature, text_tokens
+from kbert.tasks.corpora import MaskedCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import accuracy, binary_cross_entropy, cross_entropy, detection
 from kbert.tasks.pretraining.pretraining import Pretraining
@@ -147,6 +148,7 @@ class ReplacedTokenDetection(EncoderTask):
     """
 
     kind = "detect_replaced"
+    corpus_objective = MaskedCorpus
     shown_metrics = ("mlm_loss", "mlm_accuracy", "rtd_loss", "rtd_precision", "rtd_recall")
 
     def __init__(

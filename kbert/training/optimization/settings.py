@@ -21,45 +21,70 @@ class OptimizerSettings(Options):
         help="adamw is BERT's, lamb is ALBERT's, adagrad is ELMo's, stable_adamw is ModernBERT's; "
         "muon takes the matrices of layers as wholes.",
         choices=sorted(OPTIMIZERS),
+        compiled=True,
     )
-    learning_rate: float = option(1e-4, help="Peak learning rate, after warm-up.", at_least=0)
+    learning_rate: float = option(
+        1e-4, help="Peak learning rate, after warm-up.", at_least=0, compiled=True
+    )
     warmup_steps: int | None = option(
         None,
         help="Steps of the linear rise from 0. Default: 10,000 or the recipe's, but at most a "
         "tenth of the run.",
         at_least=0,
+        compiled=True,
     )
     decay: str = option(
         "linear",
         help="Decay after warm-up; to 0 unless constant or the Transformer's inverse_sqrt. "
         "wsd: the peak, then a fall over the last --decay_share of the run.",
         choices=DECAYS,
+        compiled=True,
     )
-    decay_power: float = option(1.0, help="Exponent of --decay=polynomial.")
+    decay_power: float = option(1.0, help="Exponent of --decay=polynomial.", compiled=True)
     decay_share: float = option(
         DECAY_SHARE,
         help="Share of the run at its end in which --decay=wsd falls.",
         above=0,
         at_most=1,
+        compiled=True,
     )
     decay_join: str = option(
         "switch",
         help="How warm-up and decay are joined. switch: BERT's, the decay counts from step 0; "
         "product: ELECTRA's, their product; after: RoBERTa's, the decay starts at the peak.",
         choices=JOINS,
+        compiled=True,
     )
-    beta_1: float = option(0.9, help="Decay of the mean of the gradients.", at_least=0, below=1)
+    beta_1: float = option(
+        0.9, help="Decay of the mean of the gradients.", at_least=0, below=1, compiled=True
+    )
     beta_2: float = option(
-        0.999, help="Decay of the mean of their squares; 0.98 is RoBERTa's.", at_least=0, below=1
+        0.999,
+        help="Decay of the mean of their squares; 0.98 is RoBERTa's.",
+        at_least=0,
+        below=1,
+        compiled=True,
     )
-    epsilon: float = option(1e-6, help="Added to the root of the second moment.", at_least=0)
-    bias_correction: bool = option(False, help="Bias correction of Adam's moments, as in RoBERTa.")
-    weight_decay: float = option(0.01, help="Not applied to biases and LayerNorm.", at_least=0)
+    epsilon: float = option(
+        1e-6, help="Added to the root of the second moment.", at_least=0, compiled=True
+    )
+    bias_correction: bool = option(
+        False, help="Bias correction of Adam's moments, as in RoBERTa.", compiled=True
+    )
+    weight_decay: float = option(
+        0.01, help="Not applied to biases and LayerNorm.", at_least=0, compiled=True
+    )
     initial_accumulator_value: float = option(
-        1.0, help="Initial value of Adagrad's accumulators.", at_least=0
+        1.0,
+        help="Initial value of Adagrad's accumulators.",
+        at_least=0,
+        compiled=True,
     )
     clip_norm: float = option(
-        1.0, help="Global norm that gradients are clipped to; 0: no clipping.", at_least=0
+        1.0,
+        help="Global norm that gradients are clipped to; 0: no clipping.",
+        at_least=0,
+        compiled=True,
     )
     ema: float | None = option(
         None,
@@ -67,10 +92,12 @@ class OptimizerSettings(Options):
         "final weights are. Default: none.",
         above=0,
         below=1,
+        compiled=True,
     )
     micro_batches: int = option(
         1,
         help="Gradient accumulation: parts into which a device splits its share of a batch; the "
         "same update in less memory.",
         at_least=1,
+        compiled=True,
     )

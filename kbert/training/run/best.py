@@ -16,9 +16,8 @@ from kbert.training.run.checkpoints import (
     read_variables,
     set_variables,
 )
+from kbert.training.run.settings import RunSettings
 from kbert.training.step.mixin import TrainStep
-
-MODES = ("max", "min")
 
 
 class BestWeights:
@@ -29,9 +28,8 @@ class BestWeights:
     number.
 
     Args:
-        metric: Name of the value that evaluations are compared by.
-        mode: `"max"` or `"min"`, which of two values is better.
-        keep: Whether weights are kept; else only the value and the count.
+        settings: Of the run; their `metric` is what evaluations are compared by, and without
+            `keep_best` only the value and the count are kept.
         folder: Where `unsaved` writes them, or `None`.
 
     Attributes:
@@ -42,22 +40,20 @@ class BestWeights:
         keeps_weights: Whether weights are kept.
 
     Example:
-        >>> best = BestWeights("f1", "max", keep=False)
+        >>> best = BestWeights(RunSettings(metric="f1", keep_best=False))
         >>> for step, f1, loss in [(10, 0.5, 0.9), (20, 0.7, 0.8), (30, 0.7, 0.6), (40, 0.6, 0.5)]:
         ...     best.update(None, step, {"loss": loss, "f1": f1})
         >>> best.step, best.value, best.waited
         (30, 0.7, 2)
     """
 
-    def __init__(self, metric: str, mode: str, *, keep: bool, folder: Path | None = None) -> None:
-        if mode not in MODES:
-            raise ValueError(f"`mode` must be one of {MODES}. Received: {mode!r}")
-        self.metric = metric
-        self.mode = mode
+    def __init__(self, settings: RunSettings, folder: Path | None = None) -> None:
+        self.metric = cast(str, settings.metric)
+        self._sign = -1 if settings.mode == "min" else 1
         self.step: int | None = None
         self.value = self.loss = math.nan
         self.waited = 0
-        self.keeps_weights = keep
+        self.keeps_weights = settings.keep_best
         self._arrays: dict[str, np.ndarray] | MaybeNone = None
         # What `Checkpoints.write` takes, of weights that are not in the folder yet.
         self._unsaved: tuple[dict[str, np.ndarray], int, dict[str, Any]] | None = None
@@ -134,7 +130,7 @@ class BestWeights:
 
     def _rank(self, value: float, loss: float) -> tuple[float, float]:
         """Rank of an evaluation: larger for better weights."""
-        numbers = (value if self.mode == "max" else -value, -loss)
+        numbers = (self._sign * value, -loss)
         value, loss = (-math.inf if math.isnan(x) else x for x in numbers)
         return value, loss
 

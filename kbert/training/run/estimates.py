@@ -6,14 +6,15 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import keras
 import tensorflow as tf
 
 from kbert.core.types import Logs
 from kbert.training.run.log import duration, human
-from kbert.training.run.phases import Phase, Start
+from kbert.training.run.objective import Objective
+from kbert.training.run.phases import Phase
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import Strategy, make_strategy
 
@@ -64,7 +65,7 @@ class Estimate:
 
 def estimate(
     task: TrainStep,
-    make_dataset: Callable[[Phase, Start], tf.data.Dataset],
+    objective: Objective,
     phases: Sequence[Phase],
     strategy: Strategy | None = None,
 ) -> Estimate:
@@ -73,10 +74,10 @@ def estimate(
     A run that does not fit into memory fails here as it would later.
 
     Args:
-        task: As for `kbert.training.run.run.train`.
-        make_dataset: As there.
-        phases: As there.
-        strategy: As there.
+        task: A compiled one, see `kbert.training.Run`.
+        objective: Its batches.
+        phases: The plan.
+        strategy: Devices; by default one.
 
     Returns:
         The estimate.
@@ -86,7 +87,7 @@ def estimate(
     with strategy.scope():
         for phase in phases:
             clock = _Clock()
-            dataset = strategy.distribute(make_dataset(phase, (0, 0, 0)))
+            dataset = strategy.distribute(objective.batches(phase, (0, 0, 0)))
             steps = WARM_STEPS + TIMED_STEPS
             task.fit(dataset, epochs=1, steps_per_epoch=steps, callbacks=[clock], verbose=0)
             seconds.append(clock.seconds_per_step)

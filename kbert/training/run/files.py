@@ -19,6 +19,7 @@ from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.curves import Curves
 from kbert.training.run.log import RunLog
 from kbert.training.run.record import Resume, check_settings, write_settings
+from kbert.training.run.settings import RunSettings
 
 
 class RunFiles:
@@ -26,26 +27,19 @@ class RunFiles:
 
     Args:
         folder: `model_dir`.
-        keep_checkpoints: How many of the newest are kept.
+        settings: Which of them are written.
         is_chief: Whether this process writes them.
-        tensorboard: Whether curves are written.
     """
 
-    def __init__(
-        self,
-        folder: PathLike,
-        *,
-        keep_checkpoints: int,
-        is_chief: bool,
-        tensorboard: bool,
-    ) -> None:
+    def __init__(self, folder: PathLike, settings: RunSettings, *, is_chief: bool) -> None:
         self.folder = Path(folder)
-        self.checkpoints = Checkpoints(self.folder / "checkpoints", keep_checkpoints)
+        self.checkpoints = Checkpoints(self.folder / "checkpoints", settings.keep_checkpoints)
         self.steps = RunLog(self.folder / "steps.jsonl")
         self.evaluations = RunLog(self.folder / "evaluations.jsonl")
         self.best = self.folder / "best"
         self.is_chief = is_chief
-        self.curves = Curves(self.folder / "tensorboard") if tensorboard and is_chief else None
+        draws = settings.tensorboard and is_chief
+        self.curves = Curves(self.folder / "tensorboard") if draws else None
 
     def open(
         self,

@@ -20,16 +20,19 @@ from kbert.training.run.checkpoints import Checkpoints, copy_state, read_variabl
 from kbert.training.run.files import RunFiles
 from kbert.training.run.history import CALLBACK, PATIENCE, History
 from kbert.training.run.log import ProgressLine
+from kbert.training.run.objective import Evaluate
 from kbert.training.run.phases import Epochs, Phase, phases_of, tokens_until
+from kbert.training.run.settings import RunSettings
 from kbert.training.run.values import StepValues
 from kbert.training.step.mixin import TrainStep
+from kbert.training.step.verbosity import keras_verbosity
 from kbert.training.strategies import Strategy
 
-Evaluate = Callable[[], dict[str, float]]
+LINE = "line"  # of `verbose`
 
 
 class Monitor(keras.callbacks.CallbackList):
-    """The callbacks of one run, which may take several calls of `fit`; `train` makes it.
+    """The callbacks of one run, which may take several calls of `fit`; `Run` makes it.
 
     At the end of a step or an epoch the run evaluates before the caller's callbacks are called, so
     that they see the values on held-out data, and saves after them: what they change is saved too,
@@ -37,72 +40,67 @@ class Monitor(keras.callbacks.CallbackList):
 
     Args:
         task: The compiled task.
-        plan: The stages of the run.
+        stages: The plan of the run, in order.
+        settings: When it evaluates, saves and ends.
         callbacks: The caller's.
-        history: Of the epochs so far.
-        files: Where the run is written, or `None`.
-        background: Writes checkpoints.
+        verbose: `"line"`, or Keras'.
         strategy: Devices.
         hosts: The processes of the run.
-        progress: Line to show, or `None` for silence.
-        keras_verbose: Of Keras' own progress bar.
-        evaluate_every: Steps between evaluations.
-        checkpoint_every: Steps between checkpoints.
-        checkpoint_minutes: Minutes between checkpoints.
-        best: The best weights, or `None` without a metric.
-        patience: Evaluations in a row without a better value that end the run.
+        files: Where the run is written, or `None`.
+        background: Writes checkpoints.
 
     Attributes:
         step: Updates made.
         stopped_by: Number of the signal that ended the run, once a checkpoint is written.
         ended_by: Why the run is at its end before its last step.
         weights_by: "a callback" where one chose the weights that the task has at the end.
+        best: The best weights, or `None` without a metric.
+        progress: The line that is shown, or `None`.
     """
 
     def __init__(
         self,
         task: TrainStep,
-        plan: Sequence[Phase | Epochs],
+        stages: Sequence[Phase | Epochs],
+        settings: RunSettings,
         *,
         callbacks: Sequence[keras.callbacks.Callback],
-        history: History,
-        files: RunFiles | None,
-        background: Background,
+        verbose: str | int,
         strategy: Strategy,
         hosts: Hosts,
-        progress: ProgressLine | None,
-        keras_verbose: int,
-        evaluate_every: int | None,
-        checkpoint_every: int | None,
-        checkpoint_minutes: float | None,
-        best: BestWeights | None,
-        patience: int | None,
+        files: RunFiles | None,
+        background: Background,
     ) -> None:
+        history = History()
+        keras_verbose = 0 if verbose == LINE else keras_verbosity(verbose)
         super().__init__(
             [*callbacks, history],
             add_progbar=keras_verbose != 0,
             model=task,
-            epochs=sum(stage.epochs for stage in plan),
-            steps=plan[0].steps_per_epoch,
-            updates=plan[-1].end,  # of the run; Keras has none of phases that differ in length
+            epochs=sum(stage.epochs for stage in stages),
+            steps=stages[0].steps_per_epoch,
+            updates=stages[-1].end,  # of the run; Keras has none of phases that differ in length
             verbose=keras_verbose,
         )
+        self.best: BestWeights | None = None
+        if settings.metric is not None:
+            folder = None if files is None else files.best
+            self.best = BestWeights(settings, folder)
+        self.progress: ProgressLine | None = None
+        if verbose == LINE and strategy.is_chief:
+            end = stages[-1].end
+            self.progress = ProgressLine(end, tokens_until(phases_of(stages), end))
         self.step = 0
         self.stopped_by: int | None = None
         self.ended_by: str | None = None
         self.weights_by: str | None = None
-        self._plan = plan
+        self._plan = stages
+        self._settings = settings
         self._epochs = history
         self._files = files
         self._background = background
         self._strategy = strategy
         self._hosts = hosts
-        self._progress = progress
-        self._evaluate_every = evaluate_every
-        self._checkpoint_every = checkpoint_every
-        self._checkpoint_seconds = checkpoint_minutes and 60 * checkpoint_minutes
-        self._best = best
-        self._patience = patience
         self._values = StepValues(files.steps if files and strategy.is_chief else None)
         self._evaluated: tuple[int, dict[str, float]] = (
             0,
@@ -128,9 +126,9 @@ class Monitor(keras.callbacks.CallbackList):
         self._sums = progress.get("sums")
         self._epochs.epoch = progress.get("epochs", [])
         self._epochs.history = progress.get("history", {})
-        if self._best is not None and progress.get("best") is not None:
-            self._best.load(progress["best"])
-            self._saved_best = self._best.step
+        if self.best is not None and progress.get("best") is not None:
+            self.best.load(progress["best"])
+            self._saved_best = self.best.step
 
     def stop(self, number: int) -> None:
         """Requests a checkpoint and the end of the run after this step, for signal `number`.
@@ -162,6 +160,23 @@ class Monitor(keras.callbacks.CallbackList):
         )
         if self.stopped_by is None and (restores or before != self._fingerprints()):
             self.weights_by = CALLBACK
+
+    def close(self, first_step: int, place: str) -> History:
+        """Notes how the run ended in its history.
+
+        Args:
+            first_step: updates before this call.
+            place: of the best step in the plan, in words.
+        """
+        history = self._epochs
+        history.step = self.step
+        history.stopped_by, history.ended_by = self.stopped_by, self.ended_by
+        history.weights_by = self.weights_by
+        if self._files is not None and self._strategy.is_chief:
+            history.steps = self._files.steps.read()
+            history.evaluations = self._files.evaluations.read()
+        history.close(self.best, trained=self.step > first_step, place=place)
+        return history
 
     def _fingerprints(self) -> dict[str, int]:
         """Checksums of the weights, where a callback might change them at the end of training."""
@@ -213,7 +228,7 @@ class Monitor(keras.callbacks.CallbackList):
         self._check_length()
         is_last = isinstance(self._stage, Epochs) or self.step == self._plan[-1].end
         values = {}
-        if is_last or self.model.stop_training or self._is_time(self._evaluate_every):
+        if is_last or self.model.stop_training or self._is_time(self._settings.evaluate_every):
             values = {f"val_{name}": value for name, value in self._evaluate().items()}
         self._fetch()
         self._last_logs = {**(logs or {}), **values}
@@ -243,7 +258,7 @@ class Monitor(keras.callbacks.CallbackList):
         self._values.add(self.step, logs)
         if self.step == self._epoch_start + self._stage.steps_per_epoch:
             return  # `on_epoch_end` does what is due
-        if self._is_time(self._evaluate_every):
+        if self._is_time(self._settings.evaluate_every):
             self._evaluate()
         elif self._values.is_due():
             self._fetch()
@@ -256,9 +271,9 @@ class Monitor(keras.callbacks.CallbackList):
         return every is not None and self.step % every == 0
 
     def _is_time_to_save(self) -> bool:
-        seconds = self._checkpoint_seconds
-        waited = seconds is not None and time.monotonic() - self._saved_at >= seconds
-        return waited or self._is_time(self._checkpoint_every)
+        minutes = self._settings.checkpoint_minutes
+        waited = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        return waited or self._is_time(self._settings.checkpoint_every)
 
     def _fetch(self) -> None:
         """Fetches, checks, logs and shows the values of the steps since the last time."""
@@ -268,17 +283,17 @@ class Monitor(keras.callbacks.CallbackList):
             return
         values = {name: value for name, value in seen[-1].items() if name != "step"}
         self._draw("train", values)
-        if self._progress is not None and isinstance(self._stage, Phase):  # epochs have none
+        if self.progress is not None and isinstance(self._stage, Phase):  # epochs have none
             if before is not None:
                 tokens = len(seen) * self._stage.tokens_per_step
-                self._progress.measure(tokens, self._values.fetched_at - before)
+                self.progress.measure(tokens, self._values.fetched_at - before)
             names = ("loss", *self.model.shown_metrics)
             shown = {name: values[name] for name in names if name in values}
             # What only evaluations measure.
             shown |= {name: x for name, x in self._evaluated[1].items() if name not in values}
             at_end = self.step == self._plan[-1].end
             done = tokens_until(phases_of(self._plan), self.step)
-            self._progress.show(self.step, done, shown, last=at_end)
+            self.progress.show(self.step, done, shown, last=at_end)
 
     def _last_good(self) -> str:
         if self._files is None:
@@ -305,9 +320,10 @@ class Monitor(keras.callbacks.CallbackList):
         self._draw("evaluation", values)
         shown = " · ".join(f"{name} {value:.4g}" for name, value in values.items())
         self._note(f"evaluation after step {self.step:,}: {shown}")
-        if self._best is not None and self._may_be_best:
-            self._best.update(self.model, self.step, values)
-            if self._patience is not None and self._best.waited >= self._patience:
+        if self.best is not None and self._may_be_best:
+            self.best.update(self.model, self.step, values)
+            patience = self._settings.patience
+            if patience is not None and self.best.waited >= patience:
                 self.ended_by = PATIENCE
         self._values.fetched_at = time.monotonic()  # it does not count as training
         return values
@@ -338,14 +354,14 @@ class Monitor(keras.callbacks.CallbackList):
             progress = {
                 "ended_by": self.ended_by,
                 **({} if self.weights_by is None else {"weights_by": self.weights_by}),
-                "best": self._best and self._best.state,
+                "best": self.best and self.best.state,
                 "epochs": self._epochs.epoch,
                 "history": self._epochs.history,
                 "sums": None if sums is None else sums.tolist(),
                 **({"bridge": True} if bridges else {}),
             }
             arrays = copy_state(self.model)
-            write_best = self._best.unsaved() if self._best else None
+            write_best = self.best.unsaved() if self.best else None
             self._background.start(
                 functools.partial(
                     self._write,
@@ -353,7 +369,7 @@ class Monitor(keras.callbacks.CallbackList):
                     *(write_best, self._saved_best),
                 )
             )
-            self._saved_best = None if self._best is None else self._best.step
+            self._saved_best = None if self.best is None else self.best.step
         self._saved_at = self._values.fetched_at = time.monotonic()
 
     def _write(
@@ -368,8 +384,8 @@ class Monitor(keras.callbacks.CallbackList):
         if write_best is not None:
             write_best()
         checkpoints.publish(arrays, step, progress)
-        if self._best is not None:
-            self._best.forget_before(saved_best)
+        if self.best is not None:
+            self.best.forget_before(saved_best)
 
     def _sync(self) -> None:
         if hasattr(self.model, "jax_state_sync"):
@@ -396,5 +412,5 @@ class Monitor(keras.callbacks.CallbackList):
             self._files.curves.write(self.step, group, values)
 
     def _note(self, text: str) -> None:
-        if self._progress is not None:
-            self._progress.note(text)
+        if self.progress is not None:
+            self.progress.note(text)

@@ -16,6 +16,7 @@ class Epochs:
         epochs: How many.
         steps_per_epoch: Updates of an epoch.
         first_step: Updates made before.
+        done: Updates made of it, when batches are asked for.
 
     Example:
         >>> Epochs(epochs=3, steps_per_epoch=10).end
@@ -25,6 +26,7 @@ class Epochs:
     epochs: int
     steps_per_epoch: int
     first_step: int = 0
+    done: int = 0
 
     def __post_init__(self) -> None:
         for name in ("epochs", "steps_per_epoch"):

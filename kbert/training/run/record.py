@@ -105,6 +105,8 @@ def differences(
     own = {_VERSION, _FORMAT, _CHANGES}
     same_version = all(before.get(name) == value for name, value in _head().items())
     before = {name: x for name, x in before.items() if name not in own}
+    if "flags" in before:  # of a pretraining, before 0.3.0
+        before["settings"] = before.pop("flags")
     for group in ("task", "settings"):
         if isinstance(before.get(group), dict):  # a task may be a name
             before[group] = registry.current(before[group])

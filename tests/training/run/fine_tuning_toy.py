@@ -9,8 +9,8 @@ import keras
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import fine_tuning_schedule
 from kbert.training.run.phases import Epochs
-from kbert.training.run.run import train
 from tests.training import toy_task
+from tests.training.run.of_functions import train
 
 ROWS, STEPS_PER_EPOCH, EPOCHS = 16, 6, 3
 
@@ -38,7 +38,7 @@ def main(folder, *, task=None, send=None, evaluate=None, **settings):
         data = toy_task.dataset(2, seed=9)
         return task.evaluate(data, verbose=0, return_dict=True)
 
-    defaults = {"metric": "loss", "mode": "min", "evaluate_every": 4, "verbose": 0}
+    defaults = {"metric": "loss", "evaluate_every": 4, "verbose": 0}
     return train(
         task,
         make_dataset,

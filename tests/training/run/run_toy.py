@@ -7,10 +7,10 @@ import keras
 
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay
-from kbert.training.run import run
 from kbert.training.run.phases import Phase, parse_phases
 from kbert.training.strategies import make_strategy
 from tests.training import toy_task
+from tests.training.run import of_functions
 
 PHASES = "6:0.5:16,12:0.5:8"
 
@@ -37,7 +37,7 @@ def main(folder, phases=PHASES, steps=30, strategy="one_device", send=None, **kw
             data = toy_task.with_signal(data, send[0], send[2], after=f"{folder}/checkpoints")
         return data
 
-    history = run.train(
+    history = of_functions.train(
         task,
         make_dataset,
         folder,

@@ -2,6 +2,7 @@ from kbert.training.optimization.optimizers import AdamW
 from kbert.training.run.estimates import estimate
 from kbert.training.run.phases import parse_phases
 from tests.training import toy_task
+from tests.training.run.of_functions import OfFunctions
 
 
 def test_estimate_counts_bytes_and_times_each_phase():
@@ -12,7 +13,7 @@ def test_estimate_counts_bytes_and_times_each_phase():
     def make_dataset(phase, start):
         return toy_task.dataset(8, rows=phase.batch_size, length=phase.sequence_length)
 
-    found = estimate(task, make_dataset, phases)
+    found = estimate(task, OfFunctions(make_dataset), phases)
     parameters = task.count_params() * 4
     assert found.gradients == parameters
     # Two moments of every parameter, and the optimizer's rate and count (int64 on TensorFlow).

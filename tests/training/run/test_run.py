@@ -15,14 +15,13 @@ import tensorflow as tf
 
 from kbert.io import atomic
 from kbert.training.optimization.optimizers import AdamW
-from kbert.training.run import run
 from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.phases import parse_phases
-from kbert.training.run.run import train
 from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 from tests.training import toy_task
-from tests.training.run import run_toy
+from tests.training.run import of_functions, run_toy
+from tests.training.run.of_functions import train
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -177,14 +176,14 @@ def test_only_the_chief_writes_and_reads_logs(tmp_path):
 
 def weights_after(monkeypatch, folder, steps):
     """The history of a toy run and its task's weights when `train` returns."""
-    tasks, inner = [], run.train
+    tasks, inner = [], of_functions.train
 
     def train(task, *args, **kwargs):
         tasks.append(task)
         return inner(task, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "train", train)
+        patch.setattr(of_functions, "train", train)
         history = run_toy.main(folder, steps=steps)
     return history, [w.numpy() for w in (*tasks[0].weights, *tasks[0].optimizer.variables)]
 
@@ -272,48 +271,48 @@ def test_batches_must_divide_over_micro_batches(tmp_path):
 
 @pytest.mark.usefixtures("eagerly")
 def test_settings_are_kept_and_changes_are_refused(tmp_path):
-    run_toy.main(tmp_path, steps=4, settings={"flags": {"rate": 0.1}, "seed": 1})
-    assert json.loads((tmp_path / "run.json").read_text())["flags"] == {"rate": 0.1}
-    other = {"flags": {"rate": 0.2}, "seed": 2}
+    run_toy.main(tmp_path, steps=4, record={"settings": {"rate": 0.1}, "seed": 1})
+    assert json.loads((tmp_path / "run.json").read_text())["settings"] == {"rate": 0.1}
+    other = {"settings": {"rate": 0.2}, "seed": 2}
     with pytest.raises(
-        ValueError, match=r"--allow_changes=rate,seed. Received: flags.rate was 0.1"
+        ValueError, match=r"--allow_changes=rate,seed. Received: settings.rate was 0.1"
     ):
-        run_toy.main(tmp_path, steps=4, settings=other)
+        run_toy.main(tmp_path, steps=4, record=other)
     with pytest.raises(ValueError, match=r"Received: seed was 1, is 2$"):
-        run_toy.main(tmp_path, steps=4, settings=other, resume=["flags.rate"])
-    with pytest.raises(ValueError, match=r"Received: flags.rate was 0.1, is 0.2$"):
-        run_toy.main(tmp_path, steps=4, settings=other, unchecked=["seed"])
-    run_toy.main(tmp_path, steps=4, settings=other, resume=["rate", "seed"])
+        run_toy.main(tmp_path, steps=4, record=other, resume=["settings.rate"])
+    with pytest.raises(ValueError, match=r"Received: settings.rate was 0.1, is 0.2$"):
+        run_toy.main(tmp_path, steps=4, record=other, unchecked=["seed"])
+    run_toy.main(tmp_path, steps=4, record=other, resume=["rate", "seed"])
     assert json.loads((tmp_path / "run.json").read_text())["seed"] == 2
 
 
 @pytest.mark.usefixtures("eagerly")
 def test_a_change_that_ends_a_run_before_its_checkpoint_is_refused(tmp_path):
-    run_toy.main(tmp_path, steps=6, settings={"train_steps": 6})
+    run_toy.main(tmp_path, steps=6, record={"train_steps": 6})
     before = (tmp_path / "run.json").read_bytes()
     with pytest.raises(ValueError, match=r"6 steps at least. Received: an end after step 4 of "):
-        run_toy.main(tmp_path, steps=4, settings={"train_steps": 4}, resume=["train_steps"])
+        run_toy.main(tmp_path, steps=4, record={"train_steps": 4}, resume=["train_steps"])
     assert (tmp_path / "run.json").read_bytes() == before
-    assert run_toy.main(tmp_path, steps=6, settings={"train_steps": 6}).step == 6
+    assert run_toy.main(tmp_path, steps=6, record={"train_steps": 6}).step == 6
 
 
 @pytest.mark.usefixtures("eagerly")
 def test_checkpoints_without_settings_are_told(tmp_path):
-    run_toy.main(tmp_path, steps=4, settings={"rate": 0.1})
+    run_toy.main(tmp_path, steps=4, record={"rate": 0.1})
     (tmp_path / "run.json").unlink()
     with pytest.warns(UserWarning, match="has checkpoints and no run.json.* step 4 is resumed"):
-        run_toy.main(tmp_path, steps=4, settings={"rate": 0.2})
+        run_toy.main(tmp_path, steps=4, record={"rate": 0.2})
     assert json.loads((tmp_path / "run.json").read_text())["rate"] == 0.2
 
 
 @pytest.mark.usefixtures("eagerly")
 def test_a_tokenizer_is_compared_where_the_file_says_which(tmp_path):
-    run_toy.main(tmp_path, steps=4, settings={"data": "a"})  # as before the setting was there
-    run_toy.main(tmp_path, steps=4, settings={"data": "a", "tokenizer": "x"})
+    run_toy.main(tmp_path, steps=4, record={"data": "a"})  # as before the setting was there
+    run_toy.main(tmp_path, steps=4, record={"data": "a", "tokenizer": "x"})
     changed = {"data": "b", "tokenizer": "x"}
-    run_toy.main(tmp_path, steps=4, settings=changed, resume=["data"])
+    run_toy.main(tmp_path, steps=4, record=changed, resume=["data"])
     with pytest.raises(ValueError, match=r"Received: tokenizer was 'x', is 'y'$"):
-        run_toy.main(tmp_path, steps=4, settings={"data": "c", "tokenizer": "y"}, resume=["data"])
+        run_toy.main(tmp_path, steps=4, record={"data": "c", "tokenizer": "y"}, resume=["data"])
 
 
 @pytest.mark.usefixtures("eagerly")

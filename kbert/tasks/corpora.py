@@ -1,0 +1,270 @@
+"""What tasks make of a corpus: masked rows, rows of text that goes on, words by their letters."""
+
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from kbert.core.options import option
+from kbert.core.types import PathLike
+from kbert.data.corpus.mixture import Mixture
+from kbert.data.masking.masking import MASKING_SCHEMES
+from kbert.data.pretraining.causal import causal_dataset
+from kbert.data.pretraining.dataset import pretraining_dataset
+from kbert.data.pretraining.language_model import language_model_dataset
+from kbert.data.pretraining.segments import SEGMENT_SCHEMES
+from kbert.data.pretraining.settings import MaskingSettings
+from kbert.data.pretraining.stream import Corpus, open_corpus
+from kbert.io import fingerprints
+from kbert.io.paths import Path, is_file
+from kbert.tasks.corpus_objective import CorpusObjective, CorpusSettings
+from kbert.tokenizers import load_tokenizer
+from kbert.tokenizers.base import Tokenizer
+from kbert.training.run.phases import Phase
+
+
+class MaskedSettings(CorpusSettings, MaskingSettings):
+    """What `fit` takes besides a corpus, for tasks that fill masks.
+
+    Args:
+        {options}
+    """
+
+
+class HybridSettings(MaskedSettings):
+    """What `fit` takes besides a corpus, for a task that fills masks and writes.
+
+    Args:
+        {options}
+    """
+
+    causal_share: float = option(
+        1 / 16, help="Share of the rows that are causal, evenly spread.", above=0, below=1
+    )
+
+
+class MaskedCorpus(CorpusObjective):
+    """Rows in which tokens are masked, of one run of text each."""
+
+    settings = MaskedSettings
+    options: MaskedSettings
+    masks = True
+
+    def usual(self) -> dict[str, Any]:
+        return {"segments": "single"}
+
+    def check(self) -> None:
+        final = self.options.final_masked_share
+        if final is not None and any(phase.masked_share is not None for phase in self.plan):
+            raise ValueError(
+                "The masked share changes from phase to phase or over the whole run: leave out "
+                "final_masked_share, or the shares of phases. Received: "
+                f"final_masked_share={final}, phases={self.options.phases}"
+            )
+        lexicons, masking = self._lexicons, self.options.masking
+        if len(lexicons) > 1 and (len(lexicons) != len(self.plan) or masking != "phrase"):
+            raise ValueError(
+                "Lexicons are one for the whole run, or with masking=phrase one for each of "
+                f"phases. Received: phrases={self.options.phrases}, "
+                f"phases={self.options.phases}, masking={masking}"
+            )
+        super().check()
+
+    @property
+    def max_length(self) -> int | None:
+        return self.model.row_length
+
+    @property
+    def why_no_evaluation(self) -> str | None:
+        documents = self.corpus.split("held_out").documents
+        segments = self.options.segments
+        needed = SEGMENT_SCHEMES[segments].documents
+        if documents >= needed:
+            return None
+        return f"{documents} held-out document(s), and segments={segments} needs {needed}"
+
+    def identity(self) -> dict[str, Any]:
+        checksums = [path and fingerprints.crc32_of_files(Path(path)) for path in self._lexicons]
+        phrases = checksums if len(checksums) > 1 else checksums[0]
+        return {**super().identity(), "phrases_checksum": phrases}
+
+    def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
+        is_training = split == "train"
+        options = self.options.arguments(of=MaskingSettings)
+        options |= self._shares(phase) if is_training else self._last_shares
+        options |= self._units(phase if is_training else self.plan[-1])
+        return pretraining_dataset(
+            self.corpus,
+            self.tokenizer,
+            split=split,
+            sequence_length=phase.sequence_length,
+            batch_size=phase.batch_size,
+            seed=self.options.seed,
+            **options,
+            **self.more(),
+            **stream,
+        )
+
+    def more(self) -> dict[str, Any]:
+        """Further arguments of `pretraining_dataset`."""
+        return {}
+
+    @property
+    def _lexicons(self) -> list[str | None]:
+        """Where the phrases of each phase are; a lone one is that of all of them."""
+        given = self.options.phrases
+        if isinstance(given, str) and "," in given and not is_file(given):
+            given = tuple(path.strip() for path in given.split(","))
+        if isinstance(given, tuple):
+            return [os.fspath(path) or None for path in given]
+        return [None if given is None else os.fspath(given)]
+
+    def _units(self, phase: Phase) -> dict[str, Any]:
+        """What is masked together in a phase: its lexicon's phrases, or words."""
+        lexicons = self._lexicons
+        if len(lexicons) == 1:
+            return {}
+        begins = [each.first_step for each in self.plan]
+        path = lexicons[begins.index(phase.first_step)]
+        return {"phrases": path, "masking": "whole_word" if path is None else "phrase"}
+
+    def _shares(self, phase: Phase) -> dict[str, Any]:
+        """What a phase's batches are masked by: the part of the run's way that lies in it."""
+        begin, end = self.options.masked_share, self.options.final_masked_share
+        if end is None:
+            return {"masked_share": begin if phase.masked_share is None else phase.masked_share}
+        steps = self.options.steps
+        first, last = (begin + (end - begin) * n / steps for n in (phase.first_step, phase.end))
+        return {
+            "masked_share": first,
+            "final_masked_share": last,
+            "share_steps": phase.steps,
+            "first_step": phase.done,
+        }
+
+    @property
+    def _last_shares(self) -> dict[str, Any]:
+        """The last share of the run: evaluations during it measure the same."""
+        last, final = self.plan[-1].masked_share, self.options.final_masked_share
+        share = next(x for x in (final, last, self.options.masked_share) if x is not None)
+        return {"masked_share": share, "final_masked_share": None}
+
+
+class SentencesCorpus(MaskedCorpus):
+    """Masked rows, in the segments that `Pretraining` predicts something of."""
+
+    def usual(self) -> dict[str, Any]:
+        task = self.task
+        segments = "pairs" if task.next_sentence else "halves" if task.sentence_order else "single"
+        masking = {} if task.span_boundary_head is None else {"masking": "span"}
+        return {"segments": segments, **masking}
+
+
+class HybridCorpus(MaskedCorpus):
+    """Masked rows, and causal ones among them."""
+
+    settings = HybridSettings
+    options: HybridSettings
+
+    def more(self) -> dict[str, Any]:
+        return {"causal_share": self.options.causal_share}
+
+
+class PermutedCorpus(MaskedCorpus):
+    """Rows whose tokens are read in any order, remembered where the task remembers."""
+
+    def usual(self) -> dict[str, Any]:
+        if self.task.batch_size is None:
+            return {"masking": "permutation", "segments": "single"}
+        remembered = {"segments": "runs", "batch_size": self.task.batch_size}
+        return {"masking": "permutation", **remembered}
+
+    def check(self) -> None:
+        if not MASKING_SCHEMES[self.options.masking].permutes:
+            raise ValueError(
+                "A PermutationLM reads permuted rows: leave masking out, or give permutation. "
+                f"Received: masking={self.options.masking}"
+            )
+        _check_rows(self)
+        super().check()
+
+
+class CausalCorpus(CorpusObjective):
+    """Rows of packed text, of which each next token is predicted."""
+
+    runs = False  # whether a row goes on in the next batch
+
+    def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
+        return causal_dataset(
+            self.corpus,
+            self.tokenizer,
+            split=split,
+            sequence_length=phase.sequence_length,
+            batch_size=phase.batch_size,
+            seed=self.options.seed,
+            runs=self.runs,
+            **stream,
+        )
+
+
+class RunsCorpus(CausalCorpus):
+    """Rows of text that goes on in the next batch, which the model remembers."""
+
+    runs = True
+
+    def usual(self) -> dict[str, Any]:
+        return {"batch_size": self.task.batch_size}
+
+    def check(self) -> None:
+        _check_rows(self)
+        super().check()
+
+    @property
+    def max_length(self) -> None:
+        return None
+
+
+class WordsCorpus(RunsCorpus):
+    """Words by their letters, with the next and the previous one of each.
+
+    The softmax knows the first words of the shards' vocabulary, or all of them.
+    """
+
+    def open(self, data: Any, cache_dir: PathLike | None) -> tuple[Corpus, Tokenizer]:
+        corpus = open_corpus(data)
+        folder = corpus.manifests[0].folder if isinstance(corpus, Mixture) else corpus.folder
+        tokenizer, words = load_tokenizer(folder), self.task.tokenizer.vocabulary
+        if tokenizer.kind != "words" or tokenizer.vocabulary[: len(words)] != words:
+            raise ValueError(
+                "The words of the softmax are the first of the corpus': prepare it with a "
+                "tokenizer of words, and give these to the model. Received: "
+                f"{len(words):,} words, and a {tokenizer.kind} tokenizer of "
+                f"{tokenizer.vocabulary_size:,} entries in {folder}"
+            )
+        return corpus, tokenizer
+
+    def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
+        config = self.task.model.config
+        return language_model_dataset(
+            self.corpus,
+            self.tokenizer,
+            split=split,
+            sequence_length=phase.sequence_length,
+            batch_size=phase.batch_size,
+            target_vocabulary=config.vocabulary_size,
+            max_characters=config.max_characters,
+            seed=self.options.seed,
+            **stream,
+        )
+
+
+def _check_rows(objective: CorpusObjective) -> None:
+    """Raises ValueError for phases of other rows than those that the task remembers."""
+    rows = objective.task.batch_size
+    for phase in objective.plan:
+        if rows is not None and phase.batch_size != rows:
+            raise ValueError(
+                "What a language model remembers belongs to the rows of a batch, so all "
+                f"phases must have its batch_size. Received: {phase.batch_size} rows in a "
+                f"phase, batch_size={rows}"
+            )

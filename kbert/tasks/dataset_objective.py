@@ -1,0 +1,150 @@
+"""Training on batches that the user has made: a `tf.data.Dataset`, in its own order."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from kbert.core.in_memory import has_columns
+from kbert.core.types import PathLike
+from kbert.training.optimization.schedules import settable
+from kbert.training.run.objective import Evaluate, Objective, batch_evaluation
+from kbert.training.run.phases import Epochs, Phase, Start
+from kbert.training.run.record import Resume
+from kbert.training.run.run import Run
+from kbert.training.run.settings import RunSettings
+from kbert.training.step.keras_arguments import FIT_DATASET, refuse_arguments
+from kbert.training.step.mixin import TrainStep
+from kbert.training.strategies import Strategy
+
+AFTER_FIT = "the weights that training ended with"
+
+
+class DatasetObjective(Objective):
+    """Batches in their order, by Keras' `fit`; with a folder, by a run that resumes.
+
+    Args:
+        task: a `Task`.
+        dataset: of dicts, as `loss_terms` reads them.
+        model: what takes the steps: the task, or a model with it in it; None = the task.
+        epochs: how often `steps_per_epoch` steps are made.
+        steps_per_epoch: None = until the dataset ends.
+        validation_data: such a dataset too.
+        **settings: of Keras' `fit`; with a folder the fields of `RunSettings`.
+
+    Raises:
+        TypeError: an argument of Keras that has no meaning for batches.
+        ValueError: it is no dataset of batches.
+    """
+
+    def __init__(
+        self,
+        task: Any,
+        dataset: Any,
+        labels: Any = None,
+        *,
+        model: TrainStep | None = None,
+        epochs: int = 1,
+        steps_per_epoch: int | None = None,
+        validation_data: Any = None,
+        **settings: Any,
+    ) -> None:
+        if has_columns(dataset) and not isinstance(dataset, Mapping):
+            raise ValueError(
+                f"A {type(task).__name__} is trained on batches, a tf.data.Dataset of dicts, as "
+                "kbert.data makes them of text. "
+                f"Received: a {type(dataset).__module__.split('.')[0]} {type(dataset).__name__}"
+            )
+        refuse_arguments(settings if labels is None else {"y": labels}, FIT_DATASET, "fit")
+        self.task, self.model = task, task if model is None else model
+        self.dataset, self.held_out = dataset, validation_data
+        self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
+        self.settings = settings
+
+    @property
+    def evaluates(self) -> bool:  # type: ignore[override]  # by the data
+        return self.held_out is not None
+
+    def batches(self, stage: Phase | Epochs, start: Start, **hosts: int) -> tf.data.Dataset:
+        return self.dataset.repeat().skip(stage.done)
+
+    def evaluation(
+        self, task: TrainStep, stage: Phase | Epochs, strategy: Strategy
+    ) -> Evaluate | None:
+        return None if self.held_out is None else batch_evaluation(task, self.held_out, strategy)
+
+    def identity(self) -> Mapping[str, Any]:
+        return {"task": {**self.task.record, **self.model.settings}}
+
+    def fit(
+        self,
+        *,
+        model_dir: PathLike | None,
+        resume: Resume,
+        verbose: str | int,
+        callbacks: Sequence[keras.callbacks.Callback],
+    ) -> keras.callbacks.History:
+        """Trains the model; for the arguments see `Task.fit`."""
+        steps = self._steps()
+        if not self.model.compiled_by_user:
+            with self.task.strategy_scope():
+                total = None if steps is None else steps * self.epochs
+                optimizer = settable(self.task.usual_optimizer(total), callbacks)
+                self.model.compile_by_default(optimizer)
+            logging.info("compile() was not called: trained by %s", type(optimizer).__name__)
+        if model_dir is None:
+            history = TrainStep.fit(
+                self.model,
+                self.dataset,
+                epochs=self.epochs,
+                steps_per_epoch=self.steps_per_epoch,
+                validation_data=self.held_out,
+                shuffle=False,  # it comes in its order
+                verbose=verbose,
+                callbacks=callbacks,
+                **self.settings,
+            )
+        else:
+            history = self._run(steps, model_dir, resume, verbose, callbacks)
+        self.task.check_answers(AFTER_FIT)
+        return history
+
+    def _run(
+        self,
+        steps: int | None,
+        model_dir: PathLike,
+        resume: Resume,
+        verbose: str | int,
+        callbacks: Sequence[keras.callbacks.Callback],
+    ) -> keras.callbacks.History:
+        spec = getattr(self.dataset, "element_spec", None)
+        if not isinstance(spec, Mapping) or "position" not in spec:
+            raise ValueError(
+                "A run resumes where its last batch says: with a `model_dir` batches hold their "
+                "`position`, (B, 3) integers, as those of kbert.data do. "
+                f"Received: {type(self.dataset).__name__} without"
+            )
+        if steps is None:
+            raise ValueError(
+                "The length of a run is known before it begins: give `steps_per_epoch`. "
+                "Received: a dataset without end, or whose end is not known"
+            )
+        return Run(
+            task=self.model,
+            objective=self,
+            plan=Epochs(epochs=self.epochs, steps_per_epoch=steps),
+            settings=RunSettings.from_arguments(self.settings, "fit"),
+            model_dir=model_dir,
+            resume=resume,
+            verbose=verbose,
+            callbacks=callbacks,
+        ).train()
+
+    def _steps(self) -> int | None:
+        """Steps of an epoch; None where the dataset does not tell."""
+        if self.steps_per_epoch is not None or not isinstance(self.dataset, tf.data.Dataset):
+            return self.steps_per_epoch
+        size = int(self.dataset.cardinality())
+        return size if size > 0 else None

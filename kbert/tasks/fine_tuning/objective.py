@@ -1,0 +1,286 @@
+"""What a fine-tuning trains on: examples in tables, in epochs."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from kbert.core.types import PathLike
+from kbert.data.tables.table import Table
+from kbert.models.adapters import described, running_options
+from kbert.tasks.dataset_objective import AFTER_FIT
+from kbert.tasks.fine_tuning.sample_weights import (
+    SAMPLE_WEIGHT,
+    check_column,
+    example_weights,
+    split_weights,
+    weigh_examples,
+)
+from kbert.tasks.fine_tuning.settings import FitSettings
+from kbert.training.optimization import freezing
+from kbert.training.optimization.layer_rates import layer_scales
+from kbert.training.optimization.optimizers import AdamW
+from kbert.training.optimization.schedules import fine_tuning_schedule, settable
+from kbert.training.run.compiled import check_compiled, settings_in_use
+from kbert.training.run.history import History
+from kbert.training.run.objective import Evaluate, Objective
+from kbert.training.run.phases import Epochs, Phase, Start
+from kbert.training.run.record import Resume
+from kbert.training.run.run import Run
+from kbert.training.run.signals import raise_stopped
+from kbert.training.step.keras_arguments import FIT, refuse_arguments
+from kbert.training.step.mixin import TrainStep
+from kbert.training.strategies import Strategy
+
+
+class EpochsObjective(Objective):
+    """Epochs over the rows of tables, with AdamW where the user has not compiled.
+
+    A subclass sets `steps_per_epoch`, and with held-out data `evaluate` and `metric`; it defines
+    `batches`, `identity` and `check_trained`.
+
+    Args:
+        task: whose encoder, dropout and devices are trained; of several tasks the first.
+        model: what takes the steps: the task, or a model with it in it.
+        settings: the fields of `FitSettings` that were given.
+
+    Attributes:
+        options: all of them.
+        evaluate: measures the model on held-out data.
+        metric: the value that selects the best weights.
+    """
+
+    evaluate: Evaluate | None = None
+    metric: str | None = None
+    steps_per_epoch: int
+
+    def __init__(self, task: Any, model: TrainStep, settings: Mapping[str, Any]) -> None:
+        refuse_arguments(settings, FIT, "fit")
+        self.task, self.model = task, model
+        self.options = FitSettings.from_arguments(settings, "fit")
+        self.is_compiled = model.compiled_by_user
+        self.micro_batches = self.options.micro_batches
+        if self.is_compiled:
+            check_compiled(FitSettings, settings)
+            self.micro_batches = model.micro_batches
+        rows, replicas = self.options.batch_size, task.num_replicas
+        if rows % (replicas * self.micro_batches):
+            raise ValueError(
+                "A batch must divide into equal parts for every device and micro-batch. Received: "
+                f"batch_size={rows}, {replicas} devices, micro_batches={self.micro_batches}"
+            )
+
+    @property
+    def evaluates(self) -> bool:  # type: ignore[override]  # by the data
+        return self.evaluate is not None
+
+    def evaluation(
+        self, task: TrainStep, stage: Phase | Epochs, strategy: Strategy
+    ) -> Evaluate | None:
+        return self.evaluate
+
+    def check_trained(self, count: int) -> None:
+        """Raises ValueError where the weights of the end give answers that are not finite.
+
+        Args:
+            count: rows to look at.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `check_trained`.")
+
+    def fit(
+        self,
+        *,
+        model_dir: PathLike | None,
+        resume: Resume,
+        verbose: str | int,
+        callbacks: Sequence[keras.callbacks.Callback],
+    ) -> History:
+        """Trains the model; for the arguments see `FineTuningTask.fit`."""
+        options = self.options
+        if options.checkpoint_every is not None and model_dir is None:
+            raise ValueError(
+                "Checkpoints need a `model_dir`. "
+                f"Received: checkpoint_every={options.checkpoint_every}, model_dir=None"
+            )
+        plan = Epochs(epochs=options.epochs, steps_per_epoch=self.steps_per_epoch)
+        self._seed_dropout()
+        with self._frozen(), self.task.strategy_scope():
+            if not self.is_compiled:
+                self._compile(plan.end, callbacks)
+            history = Run(
+                task=self.model,
+                objective=self,
+                plan=plan,
+                settings=options.replace(metric=self.metric),
+                model_dir=model_dir,
+                resume=resume,
+                verbose=verbose,
+                callbacks=callbacks,
+            ).train()
+        if history.interrupted:
+            raise_stopped(cast(int, history.stopped_by), history.step)
+        # As many rows as a step has in memory.
+        self.check_trained(options.batch_size // (self.micro_batches * self.task.num_replicas))
+        return history
+
+    def _compile(self, steps: int, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        options = self.options
+        schedule = fine_tuning_schedule(options.learning_rate, steps, options.warmup_share)
+        decay = options.layer_decay
+        optimizer = AdamW(
+            schedule,
+            weight_decay=options.weight_decay,
+            bias_correction=True,
+            rate_scales={} if decay is None else layer_scales(self.task.encoder, decay),
+        )
+        # XLA on TensorFlow would compile again for every width of a batch.
+        jit_compile = False if keras.backend.backend() == "tensorflow" else "auto"
+        self.model.compile_by_default(
+            settable(optimizer, callbacks),
+            micro_batches=options.micro_batches,
+            recompute=options.recompute,
+            jit_compile=jit_compile,
+        )
+        logging.info("compile() was not called: trained by AdamW at %g", options.learning_rate)
+
+    def _seed_dropout(self) -> None:
+        """Dropout as the seed says, whatever the process drew before."""
+        variables = self.task.non_trainable_variables
+        seeds = [v for v in variables if v.name == "seed_generator_state"]
+        for number, state in enumerate(seeds):
+            drawn = np.random.SeedSequence([self.options.seed, number])
+            state.assign(drawn.generate_state(2))
+
+    @contextlib.contextmanager
+    def _frozen(self) -> Iterator[None]:
+        patterns = self.options.freeze
+        names = freezing.freeze(self.task, patterns) if patterns else []
+        try:
+            yield
+        finally:
+            if names:
+                freezing.thaw(self.task, names)
+
+
+class TableObjective(EpochsObjective):
+    """Examples of one task.
+
+    Args:
+        task: a `FineTuningTask`.
+        data: see `FineTuningTask.fit`, as for all that follows.
+        labels: of the data.
+        validation_data: evaluated between epochs.
+        validation_split: share of the data that is evaluated instead.
+        model: what takes the steps, and makes the batches by its `batches`; None = the task.
+        **settings: the fields of `FitSettings`.
+
+    Raises:
+        TypeError: for an unknown argument.
+        ValueError: for data or settings that do not fit.
+    """
+
+    def __init__(
+        self,
+        task: Any,
+        data: Any,
+        labels: Any = None,
+        *,
+        validation_data: Any = None,
+        validation_split: float = 0.0,
+        model: Any = None,
+        **settings: Any,
+    ) -> None:
+        model = task if model is None else model
+        settings, weights = split_weights(settings)
+        task.train_own_adapter()
+        if (adapter := running_options(task)) is not None and not model.compiled_by_user:
+            settings = {"learning_rate": adapter.learning_rate, **settings}
+        super().__init__(task, model, settings)
+        options = self.options
+        table = task.as_table(data, labels)
+        if weights is not None:
+            table = table.with_column(SAMPLE_WEIGHT, weights)
+        check_column(table, options.sample_weight, task.columns)
+        if validation_split:
+            table, validation_data = _split_end(table, validation_split, validation_data)
+        if not len(table):
+            raise ValueError("Training needs examples. Received: a table without rows")
+        rows = task.tokenize(table, labelled=True)
+        if not len(rows):
+            raise ValueError(f"Training needs words. Received: {len(table)} examples without any")
+        if options.class_weights is not None:
+            rows = task.weigh_classes(rows, options.class_weights)
+        if options.sample_weight is not None:
+            rows = weigh_examples(rows, example_weights(table, options.sample_weight))
+        task.report_cut(rows.cut, len(table))
+        self.rows, self.num_examples = rows, len(table)
+        self.steps_per_epoch = math.ceil(len(rows) / options.batch_size)
+        self.held_out, self.metric = None, options.metric
+        if validation_data is not None:
+            self.held_out = task.as_table(validation_data)
+            self.evaluate = self._evaluation(table, self.held_out)
+            self.metric = self._known_metric(options.metric or task.main_metric(self.held_out))
+
+    def batches(
+        self, stage: Phase | Epochs, start: Start, *, num_hosts: int = 1, host_index: int = 0
+    ) -> tf.data.Dataset:
+        return self.model.batches(
+            self.rows,
+            batch_size=self.options.batch_size,
+            seed=self.options.seed,
+            by_length=self.options.by_length,
+            start=start,
+            num_hosts=num_hosts,
+            host_index=host_index,
+        )
+
+    def identity(self) -> Mapping[str, Any]:
+        return {
+            "task": {**self.task.record, **self.model.settings},
+            "examples": self.num_examples,
+            "data_checksum": self.rows.checksum,
+            "held_out_checksum": None if self.held_out is None else self.held_out.checksum,
+            **({"adapters": found} if (found := described(self.task)) else {}),
+            **settings_in_use(self.options, self.model, self.options.identity()),
+        }
+
+    def check_trained(self, count: int) -> None:
+        self.task.check_trained(self.rows, count, AFTER_FIT)
+
+    def _evaluation(self, table: Table, held_out: Table) -> Callable[[], dict[str, float]]:
+        """What is called between epochs; the data is checked and tokenised now."""
+        if not len(held_out):
+            raise ValueError("validation_data needs examples. Received: a table without rows")
+        self.task.check_held_out(table, held_out)
+        predictor, size = self.task.predictor, self.options.batch_size
+        parts = list(predictor.parts(held_out, labelled=True))
+        self.task.report_cut(sum(rows.cut for _, rows in parts), len(held_out), "held-out ")
+        return lambda: predictor.measure(held_out, parts, size, verbose=0)[0]
+
+    def _known_metric(self, metric: str) -> str:
+        scores = self.task.score_names(self.held_out)
+        known = ["loss", *(scores or [])]
+        if scores is not None and metric not in known:
+            raise ValueError(
+                f"metric must be one of the values of an evaluation, {', '.join(known)}. "
+                f"Received: metric={metric!r}"
+            )
+        return metric
+
+
+def _split_end(table: Table, share: float, validation_data: Any) -> tuple[Table, Table]:
+    """The table, and the last rows of it that are held out, as Keras' `validation_split` does."""
+    first = math.floor(len(table) * (1 - share)) if 0 < share < 1 else 0
+    if validation_data is not None or not 0 < first < len(table):
+        both = "" if validation_data is None else " and validation_data"
+        raise ValueError(
+            "validation_split is a share between 0 and 1, of which the data has a row on both "
+            "sides, and stands in the place of validation_data. Received: "
+            f"validation_split={share}{both}, {len(table)} rows"
+        )
+    return table[:first], table[first:]
