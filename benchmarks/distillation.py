@@ -16,7 +16,6 @@ distillation learns from. Stopped or killed, the same command goes on where it w
 """
 
 import argparse
-import functools
 import json
 import os
 import statistics
@@ -45,7 +44,7 @@ from kbert.distillation import (
     Stage,
     compare,
 )
-from kbert.training import AdamW, Phase, WarmupDecay, train
+from kbert.training import AdamW, WarmupDecay
 
 LAYERS = 3
 MAX_LENGTH = 256
@@ -166,16 +165,14 @@ def _learn_text(name: str | None, options: argparse.Namespace, folder: Path) -> 
         trained = Distiller(small, big, ON_TEXT[name]) if ON_TEXT[name] else small
         rate = WarmupDecay(TEXT_RATE, options.steps, options.steps // 10)
         trained.compile(AdamW(rate, bias_correction=True), jit_compile=False)
-        phase = Phase(sequence_length=LENGTH, batch_size=BATCH, first_step=0, steps=options.steps)
-        batches = functools.partial(
-            kbert.data.pretraining_dataset,
+        trained.fit(
             shards,
-            tokenizer,
+            steps=options.steps,
             sequence_length=LENGTH,
             batch_size=BATCH,
             segments="full_sentences",
+            model_dir=folder / "run",
         )
-        train(trained, lambda _, start: batches(start=start), folder / "run", [phase])
     seconds = time.perf_counter() - begun
     small.save_to_preset(folder / "preset")
     done.write_text(json.dumps(seconds))

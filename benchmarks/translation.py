@@ -24,7 +24,7 @@ from benchmarks import _experiments as experiments
 from benchmarks._data import add_data
 from kbert.decoding import Beam, Greedy
 from kbert.metrics import bleu
-from kbert.training import AdamW, Phase, WarmupDecay, average_checkpoints, train
+from kbert.training import AdamW, WarmupDecay
 from kbert.training.run.estimates import peak_memory
 
 VOCABULARY = 8_000
@@ -60,20 +60,8 @@ def learn(data: Path, epochs: float, seed: int, folder: Path) -> dict[str, Any]:
     task = kbert.tasks.Translator(kbert.Seq2Seq(config), tokenizer, label_smoothing=0.1)
     settings = {"max_tokens": TOKENS, "num_shapes": SHAPES, "max_length": SIZES["max_positions"]}
 
-    def batches(phase, start):
-        return kbert.data.translation_dataset(
-            source["train"], tokenizer, start=start, seed=seed, **settings
-        )
-
     one = kbert.data.translation_dataset(source["train"], tokenizer, epochs=1, **settings)
     steps = round(epochs * int(one.cardinality()))
-    phase = Phase(
-        sequence_length=SIZES["max_positions"],
-        batch_size=None,
-        first_step=0,
-        steps=steps,
-        batch_tokens=TOKENS,
-    )
     rate = WarmupDecay(RATE, steps, min(WARMUP, steps // 5), "inverse_sqrt")
     adam = AdamW(rate, weight_decay=0.0, beta_2=0.98, epsilon=1e-9, bias_correction=True)
     task.compile(adam, clip_norm=None, jit_compile=True)
@@ -83,22 +71,20 @@ def learn(data: Path, epochs: float, seed: int, folder: Path) -> dict[str, Any]:
         return bleu(task.predict(texts, method=method, verbose=0), references).score
 
     began = time.perf_counter()
-    run = train(
-        task,
-        batches,
-        folder,
-        [phase],
-        make_evaluation_dataset=lambda _: kbert.data.translation_dataset(
-            source["val"], tokenizer, epochs=1, shuffle=False, **settings
-        ),
+    run = task.fit(
+        source["train"],
+        validation_data=source["val"],
+        steps=steps,
+        seed=seed,
         evaluate_every=steps // EVALUATIONS,
         checkpoint_every=steps // (4 * AVERAGED),
         keep_checkpoints=AVERAGED,
-        extra_scores=lambda: {"bleu": translate("val", Greedy())},
-        settings={**SIZES, "rate": RATE, "warmup": WARMUP, "tokens": TOKENS, "steps": steps},
+        average_checkpoints=AVERAGED,
+        beam_width=1,  # its BLEU during training
+        model_dir=folder,
+        **settings,
     )
     seconds = time.perf_counter() - began
-    average_checkpoints(task, folder / "checkpoints", AVERAGED)
     test = kbert.data.translation_dataset(
         source["test_2016_flickr"], tokenizer, epochs=1, shuffle=False, **settings
     )

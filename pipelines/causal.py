@@ -1,9 +1,7 @@
 """`kbert-pretrain` for GPT and Transformer-XL: the next token of packed text."""
 
-from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
 from absl import flags
 
 import kbert
@@ -12,7 +10,6 @@ from kbert.data.pretraining.settings import MaskingSettings
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 from kbert.tokenizers.base import Tokenizer
-from kbert.training.run.phases import Phase
 
 from .flags import (
     HybridOptions,
@@ -21,37 +18,17 @@ from .flags import (
     VocabularyOptions,
     parse_settings,
 )
-from .shards import MASKED, ShardsObjective
+from .shards import MASKED, OnShards
 from .translation_flags import TranslationOptions
 
 
-class Causal(ShardsObjective):
+class Causal(OnShards):
     """The objective causal_lm."""
 
     UNREAD = (*MASKED, VocabularyOptions, NegativesOptions, TranslationOptions)
 
     def make_task(self) -> kbert.tasks.CausalLM:
-        """The task that the flags describe, not compiled."""
         return kbert.tasks.CausalLM(make_decoder(self.options, self.tokenizer), self.tokenizer)
-
-    def model(self, task: kbert.tasks.CausalLM) -> dict:
-        """What the task trains, by its name in run.json."""
-        return {"decoder": task.decoder.config.to_dict()}
-
-    def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
-        """The dataset of a phase."""
-        return kbert.data.causal_dataset(
-            self.manifest,
-            self.tokenizer,
-            sequence_length=phase.sequence_length,
-            batch_size=phase.batch_size,
-            seed=self.options.seed,
-            **settings,
-        )
-
-    def check_phases(self, phases: Sequence[Phase], task: kbert.tasks.CausalLM) -> None:
-        """Refuses what would fail days later, when a phase begins."""
-        self.check_positions(phases, task.decoder.config.max_positions)
 
 
 class RememberedText(Causal):
@@ -79,20 +56,6 @@ class RememberedText(Causal):
         fields = {**config.to_dict(), "vocabulary_size": self.tokenizer.vocabulary_size, **changes}
         encoder = kbert.Encoder(TransformerXlConfig.from_dict(fields), dtype=options.precision)
         return kbert.tasks.MemoryLM(encoder, self.tokenizer, **sizes)
-
-    def model(self, task: kbert.tasks.MemoryLM) -> dict:
-        """What the task trains, by its name in run.json."""
-        return {"encoder": task.encoder.config.to_dict()}
-
-    def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
-        """The dataset of a phase."""
-        return super().batches(phase, runs=True, **settings)
-
-    def check_phases(self, phases: Sequence[Phase], task: kbert.tasks.MemoryLM) -> None:
-        """Refuses what would fail days later, when a phase begins."""
-        self.check_rows(phases, task.batch_size)
-        for phase in phases:
-            self.batches(phase)  # raises for what it does not accept
 
 
 def check_vocabulary(preset: str, tokenizer: Tokenizer) -> None:

@@ -17,7 +17,7 @@ prepared with the teacher's vocabulary:
 
   kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary=TEACHER --output_dir=shards
   kbert-distill --recipe=distilbert --data_dir=shards --teacher=TEACHER --model_dir=run \
-    --batch_size=32 --train_steps=50000 --preset_dir=student
+    --batch_size=32 --steps=50000 --preset_dir=student
 
 The flags are those of kbert-pretrain: phases, optimizer, strategies, precision, --evaluate_every,
 --tensorboard, --dry_run. A recipe changes the defaults of the other flags, and a given flag
@@ -57,6 +57,7 @@ from kbert.distillation.published import table
 from kbert.experiments import Result, Series
 from kbert.io import atomic
 from kbert.io.paths import Path
+from kbert.tasks.steps_objective import StepsSettings
 from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import Strategy, make_strategy
 
@@ -77,7 +78,7 @@ from .flags import define_dry_run_flag
 from .outputs import keep_what_is_read
 from .task_flags import data, define_task_flag, define_task_module_flag, define_task_settings
 from .task_run import make_runs
-from .training_run import check_averaging, train_objective
+from .training_run import train_objective
 
 
 def define_flags() -> None:
@@ -127,12 +128,12 @@ def _on_text(options: flags.FlagValues) -> None:
     strategy = None
     found = chosen_recipe(options)
     begun = found.first is None or student_preset(options) is not None
-    if not begun and options.train_steps is not None:
+    if not begun and options.steps is not None:
         strategy = make_strategy(options.strategy, options.model_devices)
         if not _train_first(options, found, strategy):
             return
     apply_general(options)
-    check_averaging(options)
+    option_flags.read(StepsSettings, options)  # what contradicts itself is refused at once
     strategy = strategy or make_strategy(options.strategy, options.model_devices)
     objective = DistilledText.from_flags(options, strategy)
     train_objective(objective, options, strategy, objective.describe())
@@ -141,19 +142,19 @@ def _on_text(options: flags.FlagValues) -> None:
 def _train_first(options: flags.FlagValues, found: DistillationRecipe, strategy: Strategy) -> bool:
     """Trains by the recipe before the chosen one, in a folder of the run, for its share of steps.
 
-    What it writes is --student then, and --train_steps are those that are left; nothing of this is
+    What it writes is --student then, and --steps are those that are left; nothing of this is
     so where it is a preview.
     """
     folder = Path(options.model_dir) / cast(str, found.first)
-    steps = round(found.first_share * options.train_steps)
-    if not 0 < steps < options.train_steps:
+    steps = round(found.first_share * options.steps)
+    if not 0 < steps < options.steps:
         raise ValueError(
             f"--recipe={found.name} takes {found.first_share:.0%} of the steps for "
-            f"{found.first}, and needs more of them. Received: --train_steps={options.train_steps}"
+            f"{found.first}, and needs more of them. Received: --steps={options.steps}"
         )
-    left = options.train_steps - steps
+    left = options.steps - steps
     values = {
-        **{"recipe": found.first, "model_dir": str(folder), "train_steps": steps},
+        **{"recipe": found.first, "model_dir": str(folder), "steps": steps},
         **{"preset_dir": str(folder / "preset"), "export_dir": None, "average_checkpoints": 1},
         # Of the terms of the chosen recipe.
         **{"term_weights": [], "temperature": None, "positions": None},
@@ -171,7 +172,7 @@ def _train_first(options: flags.FlagValues, found: DistillationRecipe, strategy:
         print(f"then {left:,} steps of {found.name}, from the student of these {steps:,}")
         return False
     made = {"student": str(folder / "preset"), "num_layers": None, "init": None, "set": []}
-    for name, value in {**made, "train_steps": left}.items():
+    for name, value in {**made, "steps": left}.items():
         options[name].value = value
     return True
 

@@ -8,7 +8,6 @@ from typing import Any
 from absl import flags
 
 from kbert.core.options import Options, option
-from kbert.data.pretraining.settings import MaskingSettings
 from kbert.distillation import (
     RECIPES,
     AttentionMaps,
@@ -27,9 +26,9 @@ from kbert.distillation import (
     recipe,
 )
 from kbert.io.paths import is_dir
-from kbert.training.optimization.settings import OptimizerSettings
+from kbert.tasks.corpora import MaskedSettings
 
-from .flags import ResumeOptions, RowsOptions, RunOptions, parse_settings
+from .flags import CorpusOptions, ResumeOptions, RunOptions, parse_settings
 from .masked_text import encoder_config
 from .option_flags import flag_names
 from .task_flags import DataOptions, SeriesOptions, task_settings
@@ -58,20 +57,17 @@ class DistillationOptions(Options):
         None,
         help="Loss terms and settings, see below.",
         choices=list(RECIPES),
-        changes_numbers=False,  # run.json holds its loss terms
     )
     teacher: str | None = option(
         None,
         help="The teacher, a folder or a name on the hub: on text a pretrained model, on a task a "
         "model that kbert-finetune wrote.",
-        changes_numbers=False,  # as its weights do
     )
     student: str | None = option(
         None,
         help="A size from kbert.family, a JSON file with a config, or the folder of a pretrained "
         "model to start from. Default: on text the recipe's, on a task half of the teacher's "
         "layers.",
-        changes_numbers=False,  # as its config does
     )
     num_layers: int | None = option(None, help="Layers of the student.", at_least=1)
     init: str | None = option(
@@ -127,7 +123,7 @@ class OnTaskOptions(Options):
 
 # What is read on text, and on a task; a flag of both, such as --batch_size, is read by both.
 TEXT = (
-    *(RowsOptions, MaskingSettings, OptimizerSettings, RunOptions, OnTextOptions),
+    *(CorpusOptions, MaskedSettings, RunOptions, OnTextOptions),
     ResumeOptions,
 )
 TASK = (*task_settings(), DataOptions, SeriesOptions, OnTaskOptions, ResumeOptions)

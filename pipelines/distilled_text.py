@@ -1,13 +1,13 @@
 """`kbert-distill` on text: a student learns from a pretrained teacher, on shards."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
 import kbert
 from kbert.checkpoints import read_checkpoint
+from kbert.data.pretraining.stream import Corpus
 from kbert.distillation import RECIPES, DistillationRecipe, Distiller
 from kbert.distillation.student import EMBEDDINGS
 from kbert.distillation.transfer import progressive
@@ -16,11 +16,9 @@ from kbert.io.paths import Path
 from kbert.tasks import Pretraining
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.log import human
-from kbert.training.run.phases import Phase, parse_phases
-from kbert.training.run.record import weights_checksum
+from kbert.training.run.phases import parse_phases
 
 from .distill_flags import (
-    TASK_FLAGS,
     chosen_recipe,
     describe_terms,
     student_arguments,
@@ -28,7 +26,7 @@ from .distill_flags import (
 )
 from .flags import default_checkpoints, differences, set_default_warmup
 from .masked_text import MaskedText
-from .shards import Corpus, read_corpus
+from .shards import read_corpus
 
 # No other head than that of masked words; where a recipe is of pairs, theirs too.
 _HEADS = {"next_sentence": False, "sentence_order": False, "span_boundary": False}
@@ -41,17 +39,16 @@ class DistilledText(MaskedText):
     Args:
         options: the parsed flags, the recipe's values among them (`apply_general`).
         tokenizer: the shards'.
-        manifest: theirs.
+        corpus: theirs.
 
     Raises:
         ValueError: the recipe is for tasks.
     """
 
     UNREAD = ()
-    unread = TASK_FLAGS
 
-    def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: Corpus) -> None:
-        super().__init__(options, tokenizer, manifest)
+    def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, corpus: Corpus) -> None:
+        super().__init__(options, tokenizer, corpus)
         self.recipe = chosen_recipe(options)
         pairs = self.recipe.general["segments"] == options.segments == _PAIRS
         self._heads = {**_HEADS, "next_sentence": pairs}
@@ -85,7 +82,7 @@ class DistilledText(MaskedText):
         ]
         terms = self.recipe.terms
         if self.recipe.progressive:
-            terms = progressive(terms, student, options.train_steps)
+            terms = progressive(terms, student, options.steps)
         return Distiller(student, teacher, terms)
 
     def _load_teacher(self) -> Pretraining:
@@ -134,23 +131,9 @@ class DistilledText(MaskedText):
             }.get(init, from_teacher)
         return kbert.distillation.student(teacher, **made)
 
-    def model(self, task: Distiller) -> dict:
-        """Both models and the terms of the loss, by their names in run.json."""
-        return {
-            "encoder": task.encoder.config.to_dict(),
-            "teacher": task.teacher.encoder.config.to_dict(),
-            "teacher_checksum": weights_checksum(locate(self.options.teacher)),
-            "distilled_by": task.settings["distilled_by"],
-        }
-
-    def check_phases(self, phases: Sequence[Phase], task: Distiller) -> None:
-        """Refuses what would fail days later, when a phase begins."""
-        both = (task.encoder, task.teacher.encoder)
-        self.check_positions(phases, min(model.config.max_positions for model in both))
-
     def summary(self) -> str:
         """The text, the teacher and the student."""
-        steps = steps_of_epoch(self.manifest, self.options)
+        steps = steps_of_epoch(self.corpus, self.options)
         return "\n".join([f"{super().summary()}; about {steps:,} steps an epoch", *self._lines])
 
     def saved_kind(self, task: Distiller) -> str | None:
@@ -181,7 +164,7 @@ def apply_general(options: flags.FlagValues) -> None:
     """Makes the recipe's values on text the defaults of the other flags; given ones override them.
 
     Raises:
-        ValueError: the recipe is for the data of a task, or there is no --train_steps.
+        ValueError: the recipe is for the data of a task, or there is no --steps.
     """
     chosen = chosen_recipe(options)
     if not chosen.general:
@@ -197,21 +180,21 @@ def apply_general(options: flags.FlagValues) -> None:
     for name, value in _general(chosen, options).items():
         options.set_default(name, value)
     manifest = read_corpus(options)
-    if options.train_steps is None:
+    if options.steps is None:
         raise ValueError(
-            "--train_steps must be given; the shards have about "
+            "--steps must be given; the shards have about "
             f"{steps_of_epoch(manifest, options):,} steps an epoch. Received: none"
         )
-    set_default_warmup(options, round(chosen.general["warmup_share"] * options.train_steps))
+    set_default_warmup(options, round(chosen.general["warmup_share"] * options.steps))
     default_checkpoints(options)
 
 
-def steps_of_epoch(manifest: Corpus, options: flags.FlagValues) -> int:
+def steps_of_epoch(corpus: Corpus, options: flags.FlagValues) -> int:
     """About how many batches hold the text once: those of the last phase."""
     text = options.phases or f"{options.sequence_length}:1"
     last = parse_phases(text, 10**6, options.batch_size)[-1]
     # [CLS] and [SEP] surround the text of a row.
-    rows = manifest.split("train").tokens / (last.sequence_length - 2)
+    rows = corpus.split("train").tokens / (last.sequence_length - 2)
     return math.ceil(rows / last.batch_size)
 
 

@@ -9,23 +9,22 @@ from absl import flags
 from kbert.catalog.recipe import OBJECTIVES, Recipe
 from kbert.catalog.recipes import RECIPES, recipe
 from kbert.core.options import Options, option
-from kbert.data.pretraining.settings import Settings
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 from kbert.models.memory import PRECISIONS
+from kbert.tasks.corpora import HybridSettings
 from kbert.tasks.pretraining.replaced_tokens import EMBEDDING_SHARING
 from kbert.training.optimization.schedules import WARMUP_STEPS, default_warmup
 from kbert.training.strategies import STRATEGIES
 
 
-class RowsOptions(Options):
-    """Which text, in rows and batches of which size."""
+class CorpusOptions(Options):
+    """Which text."""
 
     data_dir: str | None = option(
         None,
         help="Folder that kbert-prepare-corpus wrote; or several with their shares of what is read,"
         " as in a:0.7,b:0.3, or without, as in a,b: then by their size, see --mixture_temperature.",
-        changes_numbers=False,
     )
     mixture_temperature: float = option(
         1.0,
@@ -33,15 +32,6 @@ class RowsOptions(Options):
         "proportion to. 1: each text equally often; 0: each folder. mBERT has 0.7, XLM-R 0.3.",
         at_least=0.0,
         at_most=1.0,
-        changes_numbers=False,
-    )
-    batch_size: int = Settings.with_default("batch_size", 256)
-    sequence_length: int = Settings.with_default("sequence_length", 128)
-    phases: str | None = option(
-        None,
-        help="Sequence lengths in turn with their shares of the steps, as "
-        "length:share[:batch_size[:masked_share]],… For example 128:0.9:256,512:0.1:64, or "
-        "128:0.9:256:0.3,512:0.1::0.15. Replaces --sequence_length.",
     )
 
 
@@ -51,7 +41,6 @@ class ModelOptions(Options):
     model: str = option(
         "bert-small",
         help="A size from kbert.family, or a JSON file with a model's config.",
-        changes_numbers=False,  # as the config does, which is in run.json too
     )
     set: tuple[str, ...] = option(
         (),
@@ -80,7 +69,6 @@ class ObjectiveOptions(Options):
         help="How a published model was trained: changes the defaults of the other flags. A given "
         "flag overrides it. Its batch size and steps are meant for a cluster.",
         choices=list(RECIPES),
-        changes_numbers=False,  # its values are those of the other flags
     )
 
 
@@ -105,12 +93,7 @@ class ReplacedTokensOptions(Options):
 class HybridOptions(Options):
     """Of GPT-BERT's objective."""
 
-    causal_share: float = option(
-        1 / 16,
-        help="For --objective=masked_and_causal: share of the rows that are causal.",
-        above=0,
-        below=1,
-    )
+    causal_share: float = HybridSettings.with_default("causal_share", 1 / 16)
     z_loss: float = option(
         0.0,
         help="For --objective=masked_and_causal: weight of the z-loss, such as 1e-4.",
@@ -154,27 +137,14 @@ class NegativesOptions(Options):
 
 
 class RunOptions(Options):
-    """Where and how a run computes and what it writes."""
+    """Where a run computes and what it writes."""
 
-    model_dir: str | None = option(
-        None,
-        help="Folder of the run; the same folder resumes it.",
-        changes_numbers=False,
-    )
-    train_steps: int | None = option(None, help="Optimizer updates of the whole run.", at_least=1)
-    seed: int = option(0, help="Seed of weights, dropout, order and masks.", at_least=0)
+    model_dir: str | None = option(None, help="Folder of the run; the same folder resumes it.")
     precision: str = option(
         "float32",
         help="Precision of the computation; weights are float32. mixed_float16, with loss scaling, "
         "for GPUs before Ampere (T4, V100), which have no bfloat16.",
         choices=list(PRECISIONS),
-    )
-    xla: bool | None = option(None, help="Compile with XLA. Default: on a GPU.")
-    recompute: bool = option(
-        False,
-        help="Compute each layer again in the backward pass, keeping only its input: less memory, "
-        "a third more computation, the same numbers.",
-        changes_numbers=False,
     )
     strategy: str = option(
         "one_device",
@@ -182,42 +152,12 @@ class RunOptions(Options):
         "on each (docs/cluster.md). tpu: set KERAS_BACKEND=jax. model_parallel: JAX, every layer "
         "split over --model_devices.",
         choices=STRATEGIES,
-        changes_numbers=False,
     )
     model_devices: int | None = option(
         None,
         help="Devices that hold a model together, with --strategy=model_parallel; the others share "
         "the batch.",
         at_least=1,
-        changes_numbers=False,
-    )
-    evaluate_every: int | None = option(
-        None,
-        help="Steps between evaluations; the end is always evaluated.",
-        at_least=1,
-        changes_numbers=False,
-    )
-    evaluation_steps: int | None = option(
-        None, help="Batches per evaluation. Default: all.", at_least=1, changes_numbers=False
-    )
-    checkpoint_every: int = option(
-        1000, help="Steps between checkpoints.", at_least=1, changes_numbers=False
-    )
-    checkpoint_minutes: float | None = option(
-        None, help="Minutes between checkpoints.", at_least=0, changes_numbers=False
-    )
-    keep_checkpoints: int = option(
-        3, help="Number of newest checkpoints to keep.", at_least=1, changes_numbers=False
-    )
-    average_checkpoints: int = option(
-        1,
-        help="The final weights are the mean of this many last checkpoints; as many are kept, and "
-        "--checkpoint_every is 1000 or less, so that they are from the last quarter.",
-        at_least=1,
-        changes_numbers=False,
-    )
-    tensorboard: bool = option(
-        False, help="Write curves to model_dir/tensorboard.", changes_numbers=False
     )
 
 
@@ -227,9 +167,8 @@ class ResumeOptions(Options):
     allow_changes: tuple[str, ...] = option(
         (),
         help="Names of settings that may differ from those the run was started with, such as "
-        "learning_rate,train_steps. Other changes, and other data, are refused. With train_steps "
+        "learning_rate,steps. Other changes, and other data, are refused. With steps "
         "the warm-up stays as it was, unless --warmup_steps is given.",
-        changes_numbers=False,
     )
 
 
@@ -264,9 +203,9 @@ def apply_recipe(options: flags.FlagValues) -> Recipe | None:
         for name, value in values.items():
             if value is not None:  # a setting that its objective or its optimizer does not have
                 options.set_default(name, value)
-    if options.train_steps is None:
-        raise ValueError("--train_steps must be given, or --recipe. Received: neither")
-    set_default_warmup(options, default_warmup(options.train_steps, most))
+    if options.steps is None:
+        raise ValueError("--steps must be given, or --recipe. Received: neither")
+    set_default_warmup(options, default_warmup(options.steps, most))
     default_checkpoints(options)
     return chosen
 
@@ -280,7 +219,7 @@ def set_default_warmup(options: flags.FlagValues, usual: int) -> None:
     """
     least = 1 if options.decay == "inverse_sqrt" else 0  # it is relative to the warm-up
     steps = max(least, usual)
-    if options.model_dir and "train_steps" in options.allow_changes:
+    if options.model_dir and "steps" in options.allow_changes:
         path = Path(options.model_dir) / "run.json"
         before = read_json(path) if path.is_file() else {}
         steps = before.get("flags", {}).get("warmup_steps", steps)
@@ -291,7 +230,7 @@ def default_checkpoints(options: flags.FlagValues) -> None:
     """Defaults of checkpoints, so that there are as many as --average_checkpoints needs."""
     averaged = options.average_checkpoints
     if averaged > 1:  # those of the last quarter of the run, unless it is a long one
-        every = -(-options.train_steps // (4 * averaged))
+        every = -(-options.steps // (4 * averaged))
         options.set_default("checkpoint_every", min(every, options.checkpoint_every))
         options.set_default("keep_checkpoints", max(averaged, options.keep_checkpoints))
 

@@ -1,31 +1,27 @@
 """`kbert-pretrain` for ELMo: a language model in both directions."""
 
-from collections.abc import Sequence
-from typing import Any
-
-import tensorflow as tf
 from absl import flags
 
 import kbert
 from kbert.checkpoints import read_checkpoint
+from kbert.data.pretraining.stream import Corpus
 from kbert.hub import locate
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 from kbert.tokenizers.base import Tokenizer
-from kbert.training.run.phases import Phase
 
 from .flags import parse_settings
-from .shards import MASKED, Corpus, ShardsObjective
+from .shards import MASKED, OnShards
 from .translation_flags import TranslationOptions
 
 
-class LanguageModel(ShardsObjective):
+class LanguageModel(OnShards):
     """The objective language_model.
 
     Args:
         options: the parsed flags.
         tokenizer: the shards'.
-        manifest: theirs.
+        corpus: theirs.
 
     Raises:
         ValueError: if a flag is given that this objective does not read, or the shards do not
@@ -34,8 +30,8 @@ class LanguageModel(ShardsObjective):
 
     UNREAD = (*MASKED, TranslationOptions)
 
-    def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, manifest: Corpus) -> None:
-        super().__init__(options, tokenizer, manifest)
+    def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, corpus: Corpus) -> None:
+        super().__init__(options, tokenizer, corpus)
         if tokenizer.kind != "words":
             raise ValueError(
                 "A language model reads whole words: prepare the corpus with --tokenizer=words. "
@@ -63,29 +59,6 @@ class LanguageModel(ShardsObjective):
             negatives=options.negatives,
             seed=options.seed,
         )
-
-    def model(self, task: kbert.tasks.BidirectionalLM) -> dict:
-        """What the task trains, by its name in run.json."""
-        return {"elmo": task.elmo.config.to_dict()}
-
-    def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
-        """The dataset of a phase."""
-        return kbert.data.language_model_dataset(
-            self.manifest,
-            self.tokenizer,
-            sequence_length=phase.sequence_length,
-            batch_size=phase.batch_size,
-            target_vocabulary=self.config.vocabulary_size,
-            max_characters=self.config.max_characters,
-            seed=self.options.seed,
-            **settings,
-        )
-
-    def check_phases(self, phases: Sequence[Phase], task: kbert.tasks.BidirectionalLM) -> None:
-        """Refuses what would fail days later, when a phase begins."""
-        self.check_rows(phases, task.batch_size)
-        for phase in phases:
-            self.batches(phase)  # raises for what it does not accept
 
 
 def read_config(options: flags.FlagValues, tokenizer: Tokenizer) -> kbert.ElmoConfig:

@@ -8,6 +8,7 @@ from typing import Any
 
 from absl import flags
 
+from kbert.core import registry
 from kbert.core.options import Options
 
 
@@ -23,6 +24,13 @@ def define(options: type[Options], **defaults: Any) -> None:
     for name in flag_names(options):
         if name not in flags.FLAGS:
             _define(options, name, defaults)
+
+
+def define_former() -> None:
+    """Defines flags by the names that versions before had for those that are defined."""
+    for former, name in registry.FORMER_SETTINGS.items():
+        if name in flags.FLAGS and former not in flags.FLAGS:
+            flags.DEFINE_alias(former, name)
 
 
 def flag_names(*options: type[Options]) -> list[str]:

@@ -29,8 +29,9 @@ import kbert
 from kbert.core.types import PathLike
 from kbert.io import atomic
 from kbert.io.paths import Path, local_only
-from kbert.training import AdamW, Phase, train
-from kbert.training.run.phases import Start, parse_phases
+from kbert.training import AdamW, Phase
+from kbert.training.run.phases import parse_phases
+from kbert.training.run.signals import Interrupted, Terminated
 from kbert.visualization import AttentionPage, ReportPage, learning_curve, read_attention
 
 from . import command
@@ -51,7 +52,7 @@ SETTINGS = (
     "learning_rate",
     "held_out_share",
     "minutes",
-    "train_steps",
+    "steps",
 )
 
 WARM_UP = 0.1  # of the run
@@ -83,7 +84,7 @@ def define_flags() -> None:
     flags.DEFINE_float("learning_rate", 2e-3, "The highest learning rate, reached after warm-up.")
     flags.DEFINE_float("held_out_share", 0.02, "Share of the documents kept for the evaluation.")
     flags.DEFINE_float("minutes", 3.0, "Time to train, by the clock; what the machine makes of it.")
-    flags.DEFINE_integer("train_steps", None, "Steps to train; takes the place of --minutes.")
+    flags.DEFINE_integer("steps", None, "Steps to train; takes the place of --minutes.")
 
 
 class Stages:
@@ -173,15 +174,14 @@ def make_task(model: str, tokenizer: kbert.WordPieceTokenizer) -> kbert.tasks.Pr
     return task
 
 
-def plan(length: int, rows: int, steps: int) -> list[Phase]:
+def plan(length: int, rows: int) -> str:
     """Short rows first, as many tokens a batch in each phase.
 
     In a short run most of the time goes by before attention looks at neighbours at all. Among few
     tokens it finds them sooner (benchmarks/speedrun.py).
     """
     shares = {4: 0.3, 2: 0.3, 1: 0.4}
-    phases = [f"{length // n}:{share}:{rows * n}" for n, share in shares.items()]
-    return parse_phases(",".join(phases), steps, rows)
+    return ",".join(f"{length // n}:{share}:{rows * n}" for n, share in shares.items())
 
 
 def steps_that_fit(minutes: float, task: kbert.tasks.Pretraining, rows: tf.data.Dataset) -> int:
@@ -324,13 +324,11 @@ def quickstart(options: flags.FlagValues) -> None:
         print(f"{learn.documents:,} documents of {learn.tokens:,} tokens to learn from,")
         print(f"{held_out.documents:,} documents of {held_out.tokens:,} tokens held out")
 
-    def rows(length: int, size: int, start: Start | None = None) -> tf.data.Dataset:
-        return kbert.data.pretraining_dataset(
-            folder / "shards", tokenizer, sequence_length=length, batch_size=size, start=start
-        )
-
+    rows = kbert.data.pretraining_dataset(
+        corpus, tokenizer, sequence_length=length, batch_size=size
+    )
     test = kbert.data.pretraining_dataset(
-        folder / "shards",
+        corpus,
         tokenizer,
         sequence_length=length,
         batch_size=size,
@@ -340,30 +338,31 @@ def quickstart(options: flags.FlagValues) -> None:
     )
 
     with stages("pretraining"):
-        kbert.data.show_examples(rows(length, size), tokenizer, 2)
-        steps = planned_steps(folder / "run" / "run.json", options, tokenizer, rows(length, size))
-        phases = plan(length, size, steps)
+        kbert.data.show_examples(rows, tokenizer, 2)
+        steps = planned_steps(folder / "run" / "run.json", options, tokenizer, rows)
+        phases = parse_phases(plan(length, size), steps, size)
         task = make_task(options.model, tokenizer)
-        seconds = None if options.train_steps else options.minutes * 60
+        seconds = None if options.steps else options.minutes * 60
         untrained = task.predict(list(EXAMPLES), top_k=5)
         print(f"{options.model}: {task.count_params():,} parameters, {steps:,} steps", flush=True)
-        history = train(
-            task,
-            lambda phase, start: rows(phase.sequence_length, phase.batch_size, start),
-            folder / "run",
-            phases,
-            checkpoint_every=500,
-            settings={"train_steps": steps, **task.encoder.config.to_dict()},
-            callbacks=[ByTheClock(options.learning_rate, phases, seconds)],
-        )
-        if history.interrupted:
+        try:
+            history = task.fit(
+                corpus,
+                steps=steps,
+                phases=plan(length, size),
+                batch_size=size,
+                checkpoint_every=500,
+                model_dir=folder / "run",
+                callbacks=[ByTheClock(options.learning_rate, phases, seconds)],
+            )
+        except (Interrupted, Terminated):
             print("stopped; the same command resumes from here")
             return
 
     with stages("evaluation on held-out text"):
         before = baseline(test)
-        measured = task.evaluate(test, return_dict=True, verbose=0)
-        print(f"masked tokens found: {measured['mlm_accuracy']:.1%}")
+        measured = {name: values[-1] for name, values in history.history.items()}
+        print(f"masked tokens found: {measured['val_mlm_accuracy']:.1%}")
         print(f"always the most frequent token: {before:.1%}")
 
     with stages("fill the masks"):
@@ -379,11 +378,11 @@ def quickstart(options: flags.FlagValues) -> None:
     numbers = {
         "loss of the first step": (history.steps[0]["loss"], 2),
         "loss of the last step": (history.steps[-1]["loss"], 2),
-        "held-out masked-token accuracy": (measured["mlm_accuracy"], 3),
+        "held-out masked-token accuracy": (measured["val_mlm_accuracy"], 3),
         "  most frequent token instead": (before, 3),
-        "  times better": (measured["mlm_accuracy"] / before, 1),
-        "held-out next-sentence accuracy": (measured["nsp_accuracy"], 3),
-        "  the more frequent answer instead": (measured["nsp_majority"], 3),
+        "  times better": (measured["val_mlm_accuracy"] / before, 1),
+        "held-out next-sentence accuracy": (measured["val_nsp_accuracy"], 3),
+        "  the more frequent answer instead": (measured["val_nsp_majority"], 3),
         "largest memory of this process (GB)": (peak, 2),
     }
     times = {**stages.seconds, "all": sum(stages.seconds.values())}
@@ -430,10 +429,10 @@ def planned_steps(
     rows: tf.data.Dataset,
 ) -> int:
     """The steps requested, those of an earlier start, or those that fit into the minutes."""
-    if options.train_steps:
-        return options.train_steps
+    if options.steps:
+        return options.steps
     if settings.exists():
-        return json.loads(settings.read_text())["train_steps"]
+        return json.loads(settings.read_text())["settings"]["steps"]
     trial = make_task(options.model, tokenizer)
     return steps_that_fit(options.minutes, trial, rows)
 

@@ -151,9 +151,7 @@ def define_task_settings() -> None:
     """A flag for each setting of a run and of any kind of tasks."""
     for settings in task_settings():
         option_flags.define(settings)
-    for former, name in registry.FORMER_SETTINGS.items():
-        if former not in flags.FLAGS:
-            flags.DEFINE_alias(former, name)
+    option_flags.define_former()
 
 
 def settings(options: flags.FlagValues) -> dict[str, Any]:

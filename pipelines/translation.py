@@ -1,24 +1,20 @@
 """`kbert-pretrain` for the Transformer: translations of sentences, from pairs of them."""
 
-from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-import tensorflow as tf
 from absl import flags
 
 import kbert
 from kbert import tokenizers
 from kbert.checkpoints import read_checkpoint
-from kbert.data.translation.pairs import EncodedPairs, encode_pairs
-from kbert.decoding import Beam, Greedy
 from kbert.hub import locate
 from kbert.io.paths import Path
-from kbert.metrics import bleu
+from kbert.tasks.steps_objective import StepsSettings
 from kbert.text import read_pairs
 from kbert.tokenizers.base import Tokenizer
-from kbert.training.run.phases import Phase
 from kbert.training.strategies import Strategy
 
+from . import option_flags
 from .causal import read_config, with_changes
 from .flags import NegativesOptions, parse_settings, refuse_flags
 from .option_flags import flag_names
@@ -36,11 +32,9 @@ class Translation:
         tokenizer: of both languages.
         pairs: training data.
         dev: development data, or None.
-        row_multiple: the number of rows of every batch is a multiple of it.
     """
 
     unread = (*flag_names(*MASKED, NegativesOptions), "data_dir", "batch_size", "phases")
-    needed_to_evaluate = "held-out pairs: give --dev_source and --dev_target, or --dev_pairs"
 
     def __init__(
         self,
@@ -48,14 +42,11 @@ class Translation:
         tokenizer: Tokenizer,
         pairs: Any,
         dev: Any | None,
-        row_multiple: int = 1,
     ) -> None:
         self.options = options
         self.tokenizer = tokenizer
         self.pairs = pairs
         self.dev = dev
-        self.row_multiple = row_multiple
-        self._encoded: dict[str, EncodedPairs] = {}
 
     @classmethod
     def from_flags(cls, options: flags.FlagValues, strategy: Strategy) -> Self:
@@ -74,23 +65,7 @@ class Translation:
             )
         writes = strategy.is_chief and not options.dry_run
         tokenizer = run_tokenizer(options, pairs, writes)
-        devices = strategy.num_replicas // strategy.num_hosts  # the dataset counts the hosts
-        return cls(options, tokenizer, pairs, dev, devices * options.micro_batches)
-
-    def phases(self) -> list[Phase]:
-        """The run, in one piece."""
-        options = self.options
-        config = model_config(options, self.tokenizer)
-        given = options["sequence_length"].present
-        return [
-            Phase(
-                sequence_length=options.sequence_length if given else config.max_positions,
-                batch_size=None,
-                first_step=0,
-                steps=options.train_steps,
-                batch_tokens=options.batch_tokens,
-            )
-        ]
+        return cls(options, tokenizer, pairs, dev)
 
     def summary(self) -> str:
         """The training data, in a line."""
@@ -112,20 +87,20 @@ class Translation:
         smoothing = options.label_smoothing
         return kbert.tasks.Translator(seq2seq, self.tokenizer, label_smoothing=smoothing)
 
-    def model(self, task: kbert.tasks.Translator) -> dict:
-        """What the task trains, by its name in run.json."""
-        return {"seq2seq": task.seq2seq.config.to_dict()}
+    def make_objective(self, task: kbert.tasks.Translator, **notes: Any) -> Any:
+        """What the task is trained on.
 
-    def data(self) -> dict:
-        """The tokenizer and the pairs, whatever the paths of their files."""
-        pairs = self.pairs.identity()
-        if "files" in pairs:
-            del pairs["name"]
-            moved = ("name", "mtime_ns")
-            pairs["files"] = [
-                {k: x for k, x in file.items() if k not in moved} for file in pairs["files"]
-            ]
-        return {"tokenizer": self.tokenizer.checksum, "pairs": pairs}
+        Args:
+            task: what `make_task` gave.
+            **notes: what run.json says besides.
+        """
+        options = self.options
+        settings = option_flags.read(StepsSettings, options).arguments()
+        settings |= {name: options[name].value for name in ("beam_width", "length_penalty")}
+        settings["max_tokens"] = options.batch_tokens
+        if options["sequence_length"].present:
+            settings["max_length"] = options.sequence_length
+        return task.make_objective(self.pairs, validation_data=self.dev, notes=notes, **settings)
 
     def saved_kind(self, task: kbert.tasks.Translator) -> str | None:
         """The kind of task that `save` writes."""
@@ -134,75 +109,6 @@ class Translation:
     def save(self, task: kbert.tasks.Translator, folder: str) -> None:
         """Writes what was trained, to continue from."""
         task.save_to_preset(folder)
-
-    def batches(self, phase: Phase, **settings: Any) -> tf.data.Dataset:
-        """The dataset of the run."""
-        return self._batches("pairs", phase, seed=self.options.seed, **settings)
-
-    def held_out(self, phase: Phase, **hosts: int) -> tf.data.Dataset:
-        """The dev pairs, once."""
-        return self._batches("dev", phase, epochs=1, shuffle=False, **hosts)
-
-    def _batches(self, name: str, phase: Phase, **settings: Any) -> tf.data.Dataset:
-        length = phase.sequence_length
-        if name not in self._encoded:
-            pairs = getattr(self, name)
-            self._encoded[name] = encode_pairs(pairs, self.tokenizer, max_length=length)
-        return kbert.data.translation_dataset(
-            self._encoded[name],
-            self.tokenizer,
-            max_tokens=phase.batch_tokens,
-            max_length=length,
-            row_multiple=self.row_multiple,
-            **settings,
-        )
-
-    def check_phases(self, phases: Sequence[Phase], task: kbert.tasks.Translator) -> None:
-        """Refuses what would fail later."""
-        longest = task.seq2seq.config.max_positions
-        (phase,) = phases
-        if phase.sequence_length > longest:
-            raise ValueError(
-                "No sentence may be longer than the model's max_positions. Received: "
-                f"--sequence_length={phase.sequence_length}, max_positions={longest}"
-            )
-        if phase.batch_tokens < phase.sequence_length * self.row_multiple:
-            raise ValueError(
-                "--batch_tokens must hold a row of --sequence_length tokens (the model's "
-                "max_positions where it is not given) for each device and micro-batch. Received: "
-                f"--batch_tokens={phase.batch_tokens}, {self.row_multiple} x "
-                f"{phase.sequence_length} tokens"
-            )
-        self.batches(phase)  # raises for what it does not accept
-
-    def why_no_evaluation(self) -> str | None:
-        """Why there is no evaluation, or None."""
-        return "no dev pairs" if self.dev is None else None
-
-    def extra_scores(self, task: kbert.tasks.Translator) -> Callable[[], dict[str, float]] | None:
-        """BLEU of the dev pairs."""
-        if self.dev is None:
-            return None
-        pairs = list(self.dev)
-        if not pairs:
-            raise ValueError(f"BLEU needs dev pairs. Received: none in {self.dev.name}")
-        sources, targets = zip(*pairs, strict=True)
-        try:
-            task.source_ids(
-                sources
-            )  # BLEU needs all pairs, and the first evaluation may be hours away
-        except ValueError as error:
-            raise ValueError(f"{self.dev.name}: {error}") from error
-        options = self.options
-        method = Beam(width=options.beam_width, length_penalty=options.length_penalty)
-        if options.beam_width == 1:
-            method = Greedy()
-
-        def scores() -> dict[str, float]:
-            translations = task.predict(sources, method=method, verbose=0)
-            return {"bleu": bleu(translations, targets).score}
-
-        return scores
 
 
 def open_pairs(options: flags.FlagValues, names: tuple[str, str, str]) -> Any | None:

@@ -11,7 +11,6 @@ def _dev(what: str) -> str | None:
     return option(
         None,
         help=f"As --{what}, for the pairs that BLEU is measured on.",
-        changes_numbers=False,
     )
 
 
@@ -19,17 +18,12 @@ class TranslationOptions(Options):
     """What is translated, by which tokens, and how a translation is searched for."""
 
     # run.json holds checksums of the content of these files.
-    source: str | None = option(
-        None, help="File with one sentence per line, plain or .gz.", changes_numbers=False
-    )
-    target: str | None = option(
-        None, help="File with their translations, line by line.", changes_numbers=False
-    )
+    source: str | None = option(None, help="File with one sentence per line, plain or .gz.")
+    target: str | None = option(None, help="File with their translations, line by line.")
     pairs: str | None = option(
         None,
         help="Instead of these: files of tab-separated source and target, or of JSON lines, plain "
         "or .gz, or a TensorFlow dataset as tfds:NAME[/CONFIG][:SPLIT].",
-        changes_numbers=False,
     )
     dev_source: str | None = _dev("source")
     dev_target: str | None = _dev("target")
@@ -45,9 +39,7 @@ class TranslationOptions(Options):
         "--vocabulary_size entries, and kept in model_dir/tokenizer.",
         choices=KINDS,
     )
-    tokenizer_dir: str | None = option(
-        None, help="Folder of an existing tokenizer.", changes_numbers=False
-    )
+    tokenizer_dir: str | None = option(None, help="Folder of an existing tokenizer.")
     lowercase: bool = option(
         False, help="Lower-case and strip accents, in translations too; not for bpe."
     )

@@ -28,7 +28,7 @@ SMALL = (
     "--sequence_length=32",
     "--batch_size=16",
     "--held_out_share=0.3",
-    "--train_steps=40",
+    "--steps=40",
 )
 IGNORED = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info", "bench-*")
 

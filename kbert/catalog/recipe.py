@@ -69,7 +69,7 @@ class Recipe:
         decay: what follows it.
         decay_join: how the two meet, see `kbert.training.WarmupDecay`.
         decay_share: share of the run in which "wsd" falls; else None.
-        train_steps: updates of the run.
+        steps: updates of the run.
         batch_size: rows of a batch; None where it is counted in tokens.
         phases: lengths in turn with their shares of the steps, as length:share; None as well.
         batch_tokens: tokens of each side of a batch of sentence pairs; else None.
@@ -111,7 +111,7 @@ class Recipe:
     decay: str = "linear"
     decay_join: str = "switch"
     decay_share: float | None = None
-    train_steps: int
+    steps: int
     batch_size: int | None
     phases: str | None
     batch_tokens: int | None = None

@@ -215,6 +215,10 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
                     metrics[name] = (total, count)
         return losses, metrics
 
+    def make_objective(self, data: Any, labels: Any = None, **settings: Any) -> Any:
+        """What `fit` trains on: that of the student, whose steps the distiller takes."""
+        return self.student.make_objective(data, labels, model=self, **settings)
+
     def fit(  # type: ignore[override]  # a table and labels where Keras has x and y
         self,
         data: Any,
@@ -229,7 +233,7 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         """Trains the student; the arguments are those of its own `fit`.
 
         Args:
-            data: a table for a task that is fine-tuned; for `Pretraining` a dataset of batches.
+            data: a table for a task that is fine-tuned; for `Pretraining` a corpus or batches.
             labels: of a table, where `data` holds none.
             model_dir: where checkpoints and logs are written, to resume from.
             resume: see the student's `fit`.
@@ -241,8 +245,7 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
             Losses and values of each epoch.
         """
         self._verbose = verbose
-        objective = self.student.make_objective(data, labels, model=self, **settings)
-        return objective.fit(
+        return self.make_objective(data, labels, **settings).fit(
             model_dir=model_dir, resume=resume, verbose=verbose, callbacks=callbacks
         )
 

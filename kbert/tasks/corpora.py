@@ -1,6 +1,7 @@
 """What tasks make of a corpus: masked rows, rows of text that goes on, words by their letters."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -47,7 +48,6 @@ class MaskedCorpus(CorpusObjective):
     """Rows in which tokens are masked, of one run of text each."""
 
     settings = MaskedSettings
-    options: MaskedSettings
     masks = True
 
     def usual(self) -> dict[str, Any]:
@@ -75,18 +75,13 @@ class MaskedCorpus(CorpusObjective):
         return self.model.row_length
 
     @property
-    def why_no_evaluation(self) -> str | None:
-        documents = self.corpus.split("held_out").documents
-        segments = self.options.segments
-        needed = SEGMENT_SCHEMES[segments].documents
-        if documents >= needed:
-            return None
-        return f"{documents} held-out document(s), and segments={segments} needs {needed}"
+    def needed_documents(self) -> int:
+        return SEGMENT_SCHEMES[self.options.segments].documents
 
-    def identity(self) -> dict[str, Any]:
+    def data(self) -> Mapping[str, Any]:
         checksums = [path and fingerprints.crc32_of_files(Path(path)) for path in self._lexicons]
         phrases = checksums if len(checksums) > 1 else checksums[0]
-        return {**super().identity(), "phrases_checksum": phrases}
+        return {**super().data(), "phrases_checksum": phrases}
 
     def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
         is_training = split == "train"
@@ -164,7 +159,6 @@ class HybridCorpus(MaskedCorpus):
     """Masked rows, and causal ones among them."""
 
     settings = HybridSettings
-    options: HybridSettings
 
     def more(self) -> dict[str, Any]:
         return {"causal_share": self.options.causal_share}

@@ -20,7 +20,7 @@ def test_every_value_is_one_that_kbert_knows(name):
     assert found.decay in DECAYS
     assert found.decay_join in JOINS
     if found.phases is not None:
-        phases = parse_phases(found.phases, found.train_steps, found.batch_size)
+        phases = parse_phases(found.phases, found.steps, found.batch_size)
         longest = max(phase.sequence_length for phase in phases)
         # ELMo's LSTMs have no positions.
         assert longest <= getattr(kbert.family(found.model), "max_positions", longest)
@@ -40,7 +40,7 @@ def test_every_value_is_one_that_kbert_knows(name):
 
 def test_published_values():
     bert, roberta, albert = recipe("bert"), recipe("roberta"), recipe("albert")
-    assert (bert.learning_rate, bert.warmup_steps, bert.train_steps) == (1e-4, 10_000, 1_000_000)
+    assert (bert.learning_rate, bert.warmup_steps, bert.steps) == (1e-4, 10_000, 1_000_000)
     assert (bert.optimizer, bert.bias_correction, bert.epsilon) == ("adamw", False, 1e-6)
     assert recipe("bert-wwm").masking == "whole_word"
     assert (roberta.beta_2, roberta.clip_norm, roberta.bias_correction) == (0.98, 0.0, True)
@@ -48,7 +48,7 @@ def test_published_values():
     assert (albert.optimizer, albert.batch_size, albert.warmup_steps) == ("lamb", 4096, 3_125)
     assert (albert.masking, albert.sentence_objective) == ("ngram", "sentence_order")
     span, electra = recipe("spanbert"), recipe("electra")
-    assert (span.epsilon, span.train_steps, span.phases) == (1e-8, 2_400_000, "512:1")
+    assert (span.epsilon, span.steps, span.phases) == (1e-8, 2_400_000, "512:1")
     assert (electra.masking, electra.replacement) == ("independent", (0.85, 0.0))
     assert (electra.decay_join, electra.generator_share) == ("product", 0.25)
     base, large = recipe("electra-base"), recipe("electra-large")
@@ -57,16 +57,16 @@ def test_published_values():
     assert (elmo.optimizer, elmo.learning_rate, elmo.decay) == ("adagrad", 0.2, "constant")
     assert (elmo.initial_accumulator_value, elmo.clip_norm) == (1.0, 10.0)
     assert (elmo.batch_size, elmo.phases, elmo.negatives) == (3 * 128, "20:1", 8192)
-    assert elmo.train_steps == 10 * (768_648_884 // (3 * 128 * 20))
+    assert elmo.steps == 10 * (768_648_884 // (3 * 128 * 20))
     gpt, base, big = recipe("gpt"), recipe("transformer"), recipe("transformer-big")
     assert (gpt.learning_rate, gpt.warmup_steps, gpt.decay) == (2.5e-4, 2_000, "cosine")
     assert (gpt.batch_size, gpt.phases, gpt.weight_decay, gpt.clip_norm) == (64, "512:1", 0.01, 1.0)
-    assert gpt.train_steps == 100 * 984_846_357 // (64 * 512)
-    assert (base.batch_tokens, base.warmup_steps, base.train_steps) == (25_000, 4_000, 100_000)
+    assert gpt.steps == 100 * 984_846_357 // (64 * 512)
+    assert (base.batch_tokens, base.warmup_steps, base.steps) == (25_000, 4_000, 100_000)
     assert (base.beta_2, base.epsilon, base.weight_decay, base.clip_norm) == (0.98, 1e-9, 0.0, 0.0)
     assert (base.decay, base.label_smoothing) == ("inverse_sqrt", 0.1)
     assert (base.average_checkpoints, big.average_checkpoints) == (5, 20)
-    assert (big.train_steps, big.batch_tokens) == (300_000, 25_000)
+    assert (big.steps, big.batch_tokens) == (300_000, 25_000)
     for found in (base, big):  # section 5.3
         width = kbert.family(found.model).hidden_size
         assert found.learning_rate == pytest.approx(width**-0.5 * 4_000**-0.5)
@@ -82,7 +82,7 @@ def test_an_unknown_name_lists_the_close_ones():
 def test_it_prints_all_it_holds():
     lines = recipe("electra-base").describe().splitlines()
     assert "generator_share       0.3333" in lines
-    assert "train_steps           766,000" in lines
+    assert "steps           766,000" in lines
     assert "beta_1                0.9" in lines
     assert not any(line.startswith("sentence_objective") for line in lines)
     assert "sentence_objective    next_sentence" in recipe("bert").describe().splitlines()

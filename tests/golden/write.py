@@ -681,7 +681,7 @@ def write_pretrain():
         program = distill if name == "distilled" else pretrain
         folder = f"pretrain/{name}"
         arguments = [
-            *own, f"--model_dir={folder}", "--train_steps=10", "--checkpoint_every=4",
+            *own, f"--model_dir={folder}", "--steps=10", "--checkpoint_every=4",
             "--keep_checkpoints=1", "--evaluate_every=3", "--evaluation_steps=1",
         ]  # fmt: skip
         written.append(stopped_run(program, folder, arguments))

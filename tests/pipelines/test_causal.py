@@ -49,7 +49,7 @@ def test_a_resumed_run_is_one_run(data_dir, tiny, tmp_path, call, capsys):
 
     whole, killed, preset = (tmp_path / name for name in ("whole", "killed", "preset"))
     with copied_at(2, whole, killed):
-        call(pretrain, *arguments(data_dir, tiny, whole, "--train_steps=6"))
+        call(pretrain, *arguments(data_dir, tiny, whole, "--steps=6"))
     out = capsys.readouterr().out
     assert "recipe gpt: " in out
     assert "decay=constant (cosine)" in out
@@ -57,7 +57,7 @@ def test_a_resumed_run_is_one_run(data_dir, tiny, tmp_path, call, capsys):
     assert " · perplexity " in out
     assert "evaluation after step 6: lm_accuracy " in out
 
-    finals = ("--train_steps=6", f"--preset_dir={preset}", f"--export_dir={tmp_path / 'export'}")
+    finals = ("--steps=6", f"--preset_dir={preset}", f"--export_dir={tmp_path / 'export'}")
     call(pretrain, *arguments(data_dir, tiny, killed, *finals))
     assert (killed / "steps.jsonl").read_bytes() == (whole / "steps.jsonl").read_bytes()
     last = "checkpoints/step-00000006.safetensors"
@@ -73,7 +73,7 @@ def test_a_resumed_run_is_one_run(data_dir, tiny, tmp_path, call, capsys):
 
     more = tmp_path / "more"
     flags = (f"--init_preset={preset}", "--set=dropout=0", f"--preset_dir={more}")
-    flags += ("--train_steps=1", "--learning_rate=1e-9", "--weight_decay=0")
+    flags += ("--steps=1", "--learning_rate=1e-9", "--weight_decay=0")
     call(pretrain, *arguments(data_dir, tiny, tmp_path / "on", *flags))
     again = kbert.Decoder.from_preset(more)
     assert again.config.dropout == 0
@@ -101,15 +101,15 @@ def test_a_memory_is_killed_and_resumed(data_dir, tmp_path, call, capsys):
 
     whole, killed, preset = (tmp_path / name for name in ("whole", "killed", "preset"))
     with copied_at(2, whole, killed):
-        call(pretrain, *remembering(data_dir, whole, "--train_steps=6"))
+        call(pretrain, *remembering(data_dir, whole, "--steps=6"))
     assert " · perplexity " in capsys.readouterr().out
-    call(pretrain, *remembering(data_dir, killed, "--train_steps=6", f"--preset_dir={preset}"))
+    call(pretrain, *remembering(data_dir, killed, "--steps=6", f"--preset_dir={preset}"))
     assert (killed / "steps.jsonl").read_bytes() == (whole / "steps.jsonl").read_bytes()
     last = "checkpoints/step-00000006.safetensors"
     assert (killed / last).read_bytes() == (whole / last).read_bytes()
     (score,) = kbert.tasks.MemoryLM.from_preset(preset).predict(["the quick fox"])
     assert score["perplexity"] > 1
-    more = ("--train_steps=1", f"--init_preset={preset}", "--memory_length=3")
+    more = ("--steps=1", f"--init_preset={preset}", "--memory_length=3")
     call(pretrain, *remembering(data_dir, tmp_path / "more", *more, "--set=dropout=0"))
 
 
@@ -138,7 +138,7 @@ def test_a_memory_s_flags(parse, data_dir, tiny, tiny_vocabulary):
 def test_dry_run_shows_tokens_memory_and_time(data_dir, tiny, tmp_path, call, capsys):
     from pipelines import pretrain
 
-    call(pretrain, *arguments(data_dir, tiny, tmp_path / "run", "--dry_run", "--train_steps=90"))
+    call(pretrain, *arguments(data_dir, tiny, tmp_path / "run", "--dry_run", "--steps=90"))
     out = capsys.readouterr().out
     assert "each predicted from all before it" in out
     assert "batch_tokens" not in out
@@ -197,7 +197,7 @@ def test_a_model_keeps_its_own_vocabulary(objective, tmp_path, tiny_vocabulary):
 
 
 def test_the_recipe_is_gpts(parse):
-    options = parse("--recipe=gpt", "--train_steps=100000")
+    options = parse("--recipe=gpt", "--steps=100000")
     apply_recipe(options)
     assert (options.objective, options.model, options.phases) == (
         "causal_lm",

@@ -28,7 +28,7 @@ SIZES = {
     "max_positions": 32,
     "initializer_range": 0.15,
 }
-TEXT = ("--train_steps=4", "--batch_size=4", "--sequence_length=16", "--checkpoint_every=2")
+TEXT = ("--steps=4", "--batch_size=4", "--sequence_length=16", "--checkpoint_every=2")
 # What the published student has is too wide for a test, and has more heads than the teacher.
 NARROW = ("--set=hidden_size=8", "--set=num_heads=2", "--set=intermediate_size=12")
 
@@ -184,7 +184,7 @@ def wide_teacher(tmp_path_factory, tokenizer):
     return make_teacher(kbert.tasks.Pretraining, folder, tokenizer, **more)
 
 
-MOBILE = ("--train_steps=12", "--checkpoint_every=2", "--set=intermediate_size=24")
+MOBILE = ("--steps=12", "--checkpoint_every=2", "--set=intermediate_size=24")
 MOBILE += ('--set=part={"name": "bottleneck", "width": 8}',)
 
 
@@ -322,7 +322,7 @@ def test_augmented_data_takes_the_place_of_train(
         ("tinybert-general", ("--layers=3", *NARROW), "counted from 1 to 2. Received: 3 in the"),
         ("tinybert-general", ("--layers=a",), "--layers takes uniform, last, or.*--layers=a"),
         ("tinybert-general", (), "student and teacher must agree in num_heads. Received: 12 and 2"),
-        ("mobilebert", ("--train_steps=1",), "32% of the steps for mobilebert-transfer, and needs"),
+        ("mobilebert", ("--steps=1",), "32% of the steps for mobilebert-transfer, and needs"),
         ("mobilebert", (), "an update each: 2 or more. Received: 1 steps"),
         ("minilm", ("--term_weights=relations=0",), "leaves no term of the loss"),
         ("minilm", ("--export_dir=e",), "teaches no head, .*--export_dir=e"),
@@ -404,7 +404,7 @@ def test_help_teaches_and_a_kill_costs_nothing(data_dir, teacher, tmp_path):
         own = ("--recipe=distilbert", f"--teacher={teacher}", f"--data_dir={data_dir}", *TEXT)
         return start_program("distill", *own, f"--model_dir={folder}", *more, before=before)
 
-    longer = ("--train_steps=60", "--checkpoint_every=1")
+    longer = ("--steps=60", "--checkpoint_every=1")
     ends_well(start(tmp_path / "whole", *longer))
     broken = start(tmp_path / "broken", *longer, before=signalled())
     ends_before(broken, tmp_path / "broken", last_step=60)

@@ -66,7 +66,7 @@ def test_a_resumed_run_is_one_run(data_dir, tiny, tmp_path, call, capsys):
 
     whole, killed, preset = (tmp_path / name for name in ("whole", "killed", "preset"))
     with copied_at(2, whole, killed):
-        call(pretrain, *arguments(data_dir, tiny, whole, "--train_steps=6"))
+        call(pretrain, *arguments(data_dir, tiny, whole, "--steps=6"))
     out = capsys.readouterr().out
     assert "recipe elmo: " in out
     assert "optimizer" not in out
@@ -75,7 +75,7 @@ def test_a_resumed_run_is_one_run(data_dir, tiny, tmp_path, call, capsys):
     assert "evaluation after step 6: backward_loss " in out
     assert " · loss " in out
 
-    finals = ("--train_steps=6", f"--preset_dir={preset}")
+    finals = ("--steps=6", f"--preset_dir={preset}")
     call(pretrain, *arguments(data_dir, tiny, killed, *finals))
     assert (killed / "steps.jsonl").read_bytes() == (whole / "steps.jsonl").read_bytes()
     last = "checkpoints/step-00000006.safetensors"
@@ -88,7 +88,7 @@ def test_a_resumed_run_is_one_run(data_dir, tiny, tmp_path, call, capsys):
     assert kbert.load_tokenizer(preset).vocabulary == WORDS[:9]
 
     # On from there, with more words: at rate 0 the old ones keep their rows.
-    more, last = tmp_path / "more", ("--train_steps=1", "--learning_rate=1e-9")
+    more, last = tmp_path / "more", ("--steps=1", "--learning_rate=1e-9")
     flags = (f"--init_preset={preset}", f"--preset_dir={more}", "--vocabulary_size=11", *last)
     call(pretrain, *arguments(data_dir, tiny, tmp_path / "on", *flags))
     longer = kbert.Elmo.from_preset(more)
@@ -117,7 +117,7 @@ def test_killed_and_started_again_to_a_preset_and_an_export(data_dir, tiny, tmp_
     """kill -9 at any moment, and another optimizer."""
 
     def start(folder, *flags, before=""):
-        own = ("--train_steps=12", "--optimizer=adamw", "--learning_rate=1e-3", *flags)
+        own = ("--steps=12", "--optimizer=adamw", "--learning_rate=1e-3", *flags)
         own = arguments(data_dir, tiny, folder, "--evaluate_every=6", *own)
         return start_program("pretrain", *own, before=before)
 

@@ -57,7 +57,7 @@ def test_every_phase_is_checked_before_the_first_step(parse, tmp_path, tiny_voca
 
 def asked(parse, tokenizer, *arguments):
     """(begin, end, batches over which, batches before) of each phase, and of the evaluation."""
-    objective = MaskedText(parse("--train_steps=100", *arguments), tokenizer, None)
+    objective = MaskedText(parse("--steps=100", *arguments), tokenizer, None)
     names = ("masked_share", "final_masked_share", "share_steps", "first_step")
     with mock.patch.object(kbert.data, "pretraining_dataset") as made:
         phases = objective.phases()
@@ -86,7 +86,7 @@ def test_each_phase_has_its_part_of_the_way_of_the_masked_share(parse, tokenizer
 def test_each_phase_has_its_lexicon(parse, tiny_vocabulary, tokenizer, tmp_path):
     """ERNIE's stages: words, then phrases, then entities; held-out text as in the last."""
     words, names = (str(tmp_path / name) for name in ("words.txt", "names.txt"))
-    stages = ("--masking=phrase", "--phases=16:0.5,16:0.25,16:0.25", "--train_steps=100")
+    stages = ("--masking=phrase", "--phases=16:0.5,16:0.25,16:0.25", "--steps=100")
 
     def units(*arguments):
         objective = MaskedText(parse(*arguments), tokenizer, None)

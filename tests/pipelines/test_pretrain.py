@@ -41,7 +41,7 @@ def data_dir(tmp_path_factory, tiny_vocabulary):
 
 def arguments(data_dir, model_dir, *flags) -> list[str]:
     return [
-        *(f"--data_dir={data_dir}", f"--model_dir={model_dir}", "--train_steps=12"),
+        *(f"--data_dir={data_dir}", f"--model_dir={model_dir}", "--steps=12"),
         *("--batch_size=8", "--phases=16:0.5,24:0.5", "--warmup_steps=2", "--learning_rate=1e-3"),
         *(f"--set={item}" for item in TINY),
         *flags,
@@ -84,11 +84,11 @@ def test_a_terminated_run_resumes_and_a_finished_one_takes_no_other_settings(
     assert "loss" not in out
     assert kbert.Encoder.from_preset(preset).config.hidden_size == 16
 
-    other = (one_phase, "--train_steps=13", "--weight_decay=0.5")
-    refused = r"--allow_changes=.*Received: .*flags.train_steps was 12, is 13; "
+    other = (one_phase, "--steps=13", "--weight_decay=0.5")
+    refused = r"--allow_changes=.*Received: .*flags.steps was 12, is 13; "
     with pytest.raises(SystemExit, match=f"^kbert-pretrain: .* holds another run.*{refused}"):
         call(program, *arguments(data_dir, folder, *other))
-    allowed = "--allow_changes=train_steps,weight_decay"
+    allowed = "--allow_changes=steps,weight_decay"
     call(program, *arguments(data_dir, folder, *other, allowed, "--recompute"))
     assert "step 13/13 · loss" in capsys.readouterr().out
 
@@ -103,7 +103,7 @@ def test_a_mixture_of_folders_is_trained_on_and_is_part_of_the_run(
     with pytest.raises(SystemExit, match=r"prepared with one tokenizer"):
         call(program, *arguments(f"{data_dir},{more}", tmp_path / "run", "--phases=16:1"))
     more = shutil.copytree(data_dir, tmp_path / "copy")
-    flags = (tmp_path / "run", "--phases=16:1", "--train_steps=4")
+    flags = (tmp_path / "run", "--phases=16:1", "--steps=4")
     call(program, *arguments(f"{data_dir}:0.7,{more}:0.3", *flags))
     out = capsys.readouterr().out
     assert f"70.0% {data_dir}: train: " in out

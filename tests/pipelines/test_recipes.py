@@ -25,36 +25,36 @@ def test_a_recipe_sets_what_is_not_given(parse):
     assert options.model == "roberta-base"
     assert options.segments == "full_sentences"
     assert (options.beta_2, options.bias_correction, options.decay_join) == (0.98, True, "after")
-    assert (options.train_steps, options.warmup_steps) == (125_000, 10_000)
+    assert (options.steps, options.warmup_steps) == (125_000, 10_000)
     assert (options.phases, options.clip_norm) == ("512:1", 0.0)
     assert (options.batch_size, options.learning_rate) == (32, 1e-4)  # as given
     assert departures(options, chosen) == ["learning_rate=0.0001 (0.0005)", "batch_size=32 (2048)"]
 
 
 def test_a_shorter_run_warms_up_for_a_tenth(parse):
-    options = parse("--recipe=albert", "--train_steps=1000")
+    options = parse("--recipe=albert", "--steps=1000")
     apply_recipe(options)
     assert options.warmup_steps == 100
-    options = parse("--train_steps=1000000")
+    options = parse("--steps=1000000")
     assert apply_recipe(options) is None
     assert options.warmup_steps == 10_000
-    options = parse("--train_steps=100", "--warmup_steps=7")
+    options = parse("--steps=100", "--warmup_steps=7")
     apply_recipe(options)
     assert options.warmup_steps == 7
 
 
 def test_a_run_that_is_made_longer_keeps_its_warm_up(parse, tmp_path):
-    (tmp_path / "run.json").write_text('{"flags": {"warmup_steps": 100, "train_steps": 1000}}')
+    (tmp_path / "run.json").write_text('{"flags": {"warmup_steps": 100, "steps": 1000}}')
 
     def warmup(*arguments):
-        options = parse(f"--model_dir={tmp_path}", "--train_steps=2000", *arguments)
+        options = parse(f"--model_dir={tmp_path}", "--steps=2000", *arguments)
         apply_recipe(options)
         return options.warmup_steps
 
     assert warmup() == 200
-    assert warmup("--allow_changes=seed,train_steps") == 100
-    assert warmup("--allow_changes=train_steps", "--warmup_steps=7") == 7
-    assert warmup("--allow_changes=train_steps", f"--model_dir={tmp_path / 'new'}") == 200
+    assert warmup("--allow_changes=seed,steps") == 100
+    assert warmup("--allow_changes=steps", "--warmup_steps=7") == 7
+    assert warmup("--allow_changes=steps", f"--model_dir={tmp_path / 'new'}") == 200
 
 
 def test_a_length_takes_the_place_of_phases(parse):
@@ -69,7 +69,7 @@ def test_elmo_reads_words_and_masks_nothing(parse):
     chosen = apply_recipe(options)
     assert (options.optimizer, options.initial_accumulator_value) == ("adagrad", 1.0)
     assert (options.decay, options.warmup_steps, options.clip_norm) == ("constant", 0, 10.0)
-    assert (options.phases, options.negatives, options.train_steps) == ("20:1", 8192, 1_000_840)
+    assert (options.phases, options.negatives, options.steps) == ("20:1", 8192, 1_000_840)
     # What the recipe has nothing to say about keeps its default, whatever else is chosen then.
     assert (options.beta_1, options.generator_share) == (0.9, 0.25)
     assert departures(options, chosen) == [
@@ -79,11 +79,11 @@ def test_elmo_reads_words_and_masks_nothing(parse):
 
 
 def test_a_recipe_sets_values_of_the_model(parse):
-    options = parse("--recipe=kbert-fast", "--train_steps=500")
+    options = parse("--recipe=kbert-fast", "--steps=500")
     chosen = apply_recipe(options)
     assert options.set == ["dropout=0", "attention_dropout=0", "positions=rotary"]
     assert options.warmup_steps == 50
-    assert departures(options, chosen) == ["warmup_steps=50 (1000)", "train_steps=500 (10000)"]
+    assert departures(options, chosen) == ["warmup_steps=50 (1000)", "steps=500 (10000)"]
     options = parse("--recipe=kbert-fast", "--set=dropout=0.1")
     chosen = apply_recipe(options)
     assert departures(options, chosen) == [
@@ -98,7 +98,7 @@ def test_a_recipe_can_be_left_for_another_optimizer(parse):
 
 
 def test_steps_come_from_somewhere(parse):
-    with pytest.raises(ValueError, match="--train_steps must be given, or --recipe"):
+    with pytest.raises(ValueError, match="--steps must be given, or --recipe"):
         apply_recipe(parse())
 
 
@@ -203,7 +203,7 @@ def test_xlm_r_reads_a_folder_for_each_language(data_dir, tmp_path, call, tiny_v
     from pipelines import pretrain as program
 
     other = write_corpus(tmp_path, tiny_vocabulary)
-    flags = ("--recipe=xlm-r", "--phases=16:1", "--train_steps=2")
+    flags = ("--recipe=xlm-r", "--phases=16:1", "--steps=2")
     call(program, *arguments(f"{data_dir},{other}", tmp_path / "run", *flags))
     resolved = json.loads((tmp_path / "run" / "run.json").read_text())["flags"]
     assert resolved["mixture_temperature"] == 0.3
@@ -227,7 +227,7 @@ def test_xlm_reads_translations_beside_other_text(data_dir, tmp_path, call, tiny
         *(f"--vocabulary={tmp_path / 'vocab.txt'}", f"--output_dir={tmp_path / 'pairs'}"),
     )
     folders = f"{data_dir},{tmp_path / 'pairs'}"
-    flags = ("--recipe=xlm", "--phases=16:1", "--train_steps=2", "--pack")
+    flags = ("--recipe=xlm", "--phases=16:1", "--steps=2", "--pack")
     call(program, *arguments(folders, tmp_path / "run", *flags))
     resolved = json.loads((tmp_path / "run" / "run.json").read_text())["flags"]
     assert (resolved["segments"], resolved["mixture_temperature"]) == ("aligned", 0.7)
@@ -255,7 +255,7 @@ def test_every_recipe_with_masks_trains_on_packed_rows(data_dir, tmp_path, call,
     from pipelines import pretrain
 
     run = tmp_path / "run"
-    flags = (f"--recipe={recipe}", "--pack", "--phases=48:1", "--train_steps=3", "--batch_size=4")
+    flags = (f"--recipe={recipe}", "--pack", "--phases=48:1", "--steps=3", "--batch_size=4")
     if recipe == "xlnet":  # which packs rows that remember none
         flags += ("--segments=consecutive", "--memory_length=0", "--set=embedding_size=null")
     else:
@@ -325,7 +325,7 @@ def test_ernie_is_killed_between_stages_and_resumes(chinese, tmp_path, call):
 def test_ernie_learns_more_than_the_most_frequent_character(chinese, tmp_path, call):
     from pipelines import pretrain as program
 
-    changes = ("--train_steps=400", "--learning_rate=3e-3", "--set=hidden_size=32")
+    changes = ("--steps=400", "--learning_rate=3e-3", "--set=hidden_size=32")
     call(program, *ernie(chinese, tmp_path / "run", *changes, "--batch_size=16"))
     lines = (tmp_path / "run" / "steps.jsonl").read_text().splitlines()[-20:]
     text = "".join((chinese / "text.txt").read_text().split())

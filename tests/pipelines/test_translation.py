@@ -68,7 +68,7 @@ def test_a_resumed_run_is_one_run(texts, tiny, tmp_path, call, capsys):
     whole, killed, preset = (tmp_path / name for name in ("whole", "killed", "preset"))
     often = ("--evaluate_every=3", "--checkpoint_every=1")
     with copied_at(2, whole, killed):
-        call(pretrain, *arguments(texts, tiny, whole, *often, "--train_steps=6"))
+        call(pretrain, *arguments(texts, tiny, whole, *often, "--steps=6"))
     out = capsys.readouterr().out
     assert "recipe transformer: " in out
     assert "batch_tokens=96 (25000)" in out
@@ -79,7 +79,7 @@ def test_a_resumed_run_is_one_run(texts, tiny, tmp_path, call, capsys):
     assert "the mean of the checkpoints of steps 5, 6\nevaluation of it: accuracy " in out
 
     tokenizer = (killed / "tokenizer" / "vocab.json").read_bytes()
-    finals = (f"--preset_dir={preset}", f"--export_dir={tmp_path / 'export'}", "--train_steps=6")
+    finals = (f"--preset_dir={preset}", f"--export_dir={tmp_path / 'export'}", "--steps=6")
     call(pretrain, *arguments(texts, tiny, killed, *often, *finals))
     for name in ("steps.jsonl", "evaluations.jsonl", "average.json"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
@@ -100,7 +100,7 @@ def test_a_resumed_run_is_one_run(texts, tiny, tmp_path, call, capsys):
     # On from there with its own vocabulary: at a rate near 0 the weights stay.
     more = tmp_path / "more"
     flags = [f"--pairs={texts}/train.tsv", "--recipe=transformer", f"--init_preset={preset}"]
-    flags += ["--batch_tokens=96", "--train_steps=1", "--warmup_steps=1", "--learning_rate=1e-9"]
+    flags += ["--batch_tokens=96", "--steps=1", "--warmup_steps=1", "--learning_rate=1e-9"]
     flags += ["--average_checkpoints=1", "--set=dropout=0.3", f"--preset_dir={more}"]
     call(pretrain, *flags, f"--model_dir={tmp_path / 'on'}")
     assert "no evaluation: no dev pairs" in capsys.readouterr().out
@@ -115,7 +115,7 @@ def test_a_resumed_run_is_one_run(texts, tiny, tmp_path, call, capsys):
 def test_two_devices_train_as_one(texts, tiny, tmp_path, call, mirrored, monkeypatch):
     from pipelines import pretrain
 
-    flags = ("--train_steps=4", "--checkpoint_every=1", "--set=dropout=0")
+    flags = ("--steps=4", "--checkpoint_every=1", "--set=dropout=0")
     flags += ("--set=attention_dropout=0",)
     two = Strategy(name="mirrored", num_replicas=2, num_hosts=1, host_index=0, engine=mirrored)
     monkeypatch.setattr(pretrain, "make_strategy", lambda *_: two)
@@ -143,7 +143,7 @@ def even_rows(init):
 def test_dry_run_shows_pairs_memory_and_time(texts, tiny, tmp_path, call, capsys):
     from pipelines import pretrain
 
-    flags = ("--train_steps=40", "--dry_run")
+    flags = ("--steps=40", "--dry_run")
     call(pretrain, *arguments(texts, tiny, tmp_path / "run", *flags))
     out = capsys.readouterr().out
     assert "label_smoothing       0.1" in out
@@ -163,7 +163,7 @@ def test_killed_and_started_again(texts, tiny, tmp_path):
     def start(folder, *flags, before=""):
         own = (f"--pairs={texts}/train.tsv", f"--dev_pairs={texts}/dev.tsv", f"--model={tiny}")
         own += ("--recipe=transformer", "--vocabulary_size=60", "--tokenizer=wordpiece")
-        own += ("--batch_tokens=96", "--train_steps=12", "--evaluate_every=6", "--micro_batches=2")
+        own += ("--batch_tokens=96", "--steps=12", "--evaluate_every=6", "--micro_batches=2")
         own += ("--checkpoint_every=2", "--average_checkpoints=3", "--beam_width=2", *flags)
         return start_program("pretrain", f"--model_dir={folder}", *own, before=before)
 
@@ -251,7 +251,7 @@ def test_columns_are_numbers_or_names(parse, texts):
     ],
 )
 def test_models_that_do_not_fit(parse, texts, tiny, flags, message):
-    options = parse("--objective=translation", f"--model={tiny}", "--train_steps=9", *flags)
+    options = parse("--objective=translation", f"--model={tiny}", "--steps=9", *flags)
     pairs = kbert.text.read_pairs(texts / "train.tsv")
     tokenizer = kbert.tokenizers.train_tokenizer(pairs.documents(), 300, kind="bpe")
     objective = Translation(options, tokenizer, pairs, None)
@@ -282,7 +282,7 @@ def test_a_translator_of_one_network_is_not_taken_for_two(tmp_path):
 )
 def test_dev_pairs_that_fail_do_so_at_once(parse, texts, tiny, tmp_path, dev, message):
     (tmp_path / "dev.tsv").write_text(dev)
-    options = parse("--objective=translation", f"--model={tiny}", "--train_steps=9")
+    options = parse("--objective=translation", f"--model={tiny}", "--steps=9")
     pairs, held_out = (
         kbert.text.read_pairs(f) for f in (texts / "train.tsv", tmp_path / "dev.tsv")
     )
@@ -293,11 +293,11 @@ def test_dev_pairs_that_fail_do_so_at_once(parse, texts, tiny, tmp_path, dev, me
 
 
 def test_checkpoints_are_made_for_the_mean(parse):
-    options = parse("--recipe=transformer", "--train_steps=4000")
+    options = parse("--recipe=transformer", "--steps=4000")
     apply_recipe(options)
     assert (options.checkpoint_every, options.keep_checkpoints) == (200, 5)
     assert (options.decay, options.warmup_steps, options.tokenizer) == ("inverse_sqrt", 400, "bpe")
-    options = parse("--recipe=transformer", "--train_steps=8")
+    options = parse("--recipe=transformer", "--steps=8")
     apply_recipe(options)
     assert (options.checkpoint_every, options.warmup_steps) == (1, 1)
     options = parse("--recipe=transformer-big")
@@ -309,6 +309,6 @@ def test_checkpoints_are_made_for_the_mean(parse):
 def test_a_mean_of_more_checkpoints_than_there_will_be(call, tmp_path):
     from pipelines import pretrain
 
-    flags = ("--recipe=transformer", "--train_steps=10", "--checkpoint_every=4")
+    flags = ("--recipe=transformer", "--steps=10", "--checkpoint_every=4")
     with pytest.raises(SystemExit, match=r"--average_checkpoints=5 needs as many.*and 3 of them"):
         call(pretrain, *flags, f"--model_dir={tmp_path}")

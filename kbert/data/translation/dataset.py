@@ -31,6 +31,8 @@ from kbert.data.translation.shapes import BatchPlan, plan_batches
 from kbert.text.pairs import split_pairs
 from kbert.tokenizers.base import Tokenizer
 
+NUM_SHAPES = 24
+
 
 def translation_dataset(
     pairs: Iterable[tuple[str, str]] | EncodedPairs,
@@ -44,7 +46,7 @@ def translation_dataset(
     start: ArrayLike | None = None,
     epochs: int | None = None,
     shuffle: bool = True,
-    num_shapes: int = 24,
+    num_shapes: int = NUM_SHAPES,
     row_multiple: int = 1,
     num_hosts: int = 1,
     host_index: int = 0,

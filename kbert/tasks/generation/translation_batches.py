@@ -50,17 +50,22 @@ def pair_batches(
             f"No text may be longer than the {task.model.max_length} tokens that the model reads, "
             f"its end among them. Received: max_length={max_length}"
         )
-    pairs = data if targets is None else _zipped(data, targets)
-    if has_columns(pairs):
-        pairs = list(pair_rows(pairs))
     return translation_dataset(
-        pairs,
+        pairs_of(data, targets),
         task.tokenizer,
         max_tokens=max_tokens,
         max_length=max_length,
         row_multiple=row_multiple,
         **options,
     )
+
+
+def pairs_of(data: Any, targets: Sequence[str] | None = None) -> Any:
+    """Pairs of strings, of whatever holds them: columns, or sources with their targets."""
+    if targets is None and isinstance(data, tuple) and len(data) == 2:
+        data, targets = data
+    pairs = data if targets is None else _zipped(data, targets)
+    return list(pair_rows(pairs)) if has_columns(pairs) else pairs
 
 
 def held_out_batches(task: Any, data: Any, max_tokens: int) -> Any:

@@ -37,7 +37,13 @@ from kbert.tasks.generation.base import (
     tokenize,
     written,
 )
-from kbert.tasks.generation.translation_batches import held_out_batches, holds_pairs, pair_batches
+from kbert.tasks.generation.pairs_objective import PairsObjective
+from kbert.tasks.generation.translation_batches import (
+    held_out_batches,
+    holds_pairs,
+    pair_batches,
+    pairs_of,
+)
 from kbert.tasks.loading import load_encoder
 from kbert.tasks.losses import accuracy, smoothed_cross_entropy
 from kbert.tokenizers.base import Tokenizer
@@ -155,57 +161,67 @@ class Translator(GenerationTask):
         schedule = WarmupDecay(LEARNING_RATE, total, warmup, decay="inverse_sqrt")
         return AdamW(schedule, weight_decay=0.0, beta_2=0.98, epsilon=1e-9, bias_correction=True)
 
-    def fit(  # type: ignore[override]  # pairs where Keras has x and y
+    def make_objective(
         self,
         data: Any,
         targets: Sequence[str] | None = None,
         *,
         validation_data: Any = None,
-        epochs: int = 1,
-        steps_per_epoch: int | None = None,
-        max_tokens: int = MAX_TOKENS,
-        max_length: int | None = None,
-        seed: int = 0,
-        **kwargs: Any,
+        **settings: Any,
+    ) -> Any:
+        if not holds_pairs(data, targets):
+            if validation_data is not None:
+                settings["validation_data"] = held_out_batches(self, validation_data, MAX_TOKENS)
+            return super().make_objective(data, targets, **settings)
+        if "steps" in settings:
+            held_out = None if validation_data is None else pairs_of(validation_data)
+            pairs = pairs_of(data, targets)
+            return PairsObjective(self, pairs, validation_data=held_out, **settings)
+        names = ("max_tokens", "max_length", "seed")
+        how = {name: settings.pop(name) for name in names if name in settings}
+        how = {"max_tokens": MAX_TOKENS, **how}
+        epochs = settings.get("epochs", 1)
+        batches = pair_batches(self, data, targets, epochs=epochs, **how)
+        if settings.get("steps_per_epoch") is None:
+            settings["steps_per_epoch"] = int(batches.cardinality()) // epochs
+        if validation_data is not None:
+            most = how["max_tokens"]
+            settings["validation_data"] = held_out_batches(self, validation_data, most)
+        return super().make_objective(batches, **settings)
+
+    def fit(  # type: ignore[override]  # pairs where Keras has x and y
+        self,
+        data: Any,
+        targets: Sequence[str] | None = None,
+        **settings: Any,
     ) -> keras.callbacks.History:
-        """Trains on batches, or on pairs of strings; compiles first where `compile` was not called.
+        """Trains on pairs of strings, or on batches; compiles first where `compile` was not called.
+
+        For a number of `steps` it trains as a program does: held-out pairs are evaluated by losses
+        and BLEU, and with a `model_dir` it resumes to the same numbers. For `epochs`, and on
+        batches, it is Keras' `fit`.
 
         Args:
-            data: a dataset of batches, or a dict of their arrays; or pairs: a list of (source,
-                target), sources alone with `targets`, columns `first` and `second` as
-                `kbert.data.as_table` takes them, what `kbert.text.read_pairs` gives, or a
-                `kbert.data.translation.pairs.EncodedPairs`.
+            data: pairs: a list of (source, target), sources alone with `targets`, columns `first`
+                and `second` as `kbert.data.as_table` takes them, what `kbert.text.read_pairs`
+                gives, or a `kbert.data.translation.pairs.EncodedPairs`; or a dataset of batches, or
+                a dict of their arrays.
             targets: the translations of the sources, in their order.
-            validation_data: likewise, or a tuple of sources and targets: evaluated after each
-                epoch.
-            epochs: passes over the pairs; of a dataset, how often `steps_per_epoch` are made.
-            steps_per_epoch: None = until a dataset ends, or all batches of the pairs.
-            max_tokens: of pairs: tokens that a batch has on either side at most, padding too.
-            max_length: of pairs: longer ones are left out, and counted in the log. None = what the
-                model's positions take, or else a row of `max_tokens`.
-            seed: of the order of pairs.
-            **kwargs: what else Keras' `fit` takes: callbacks, verbose, …
+            **settings: `validation_data`, likewise, or a tuple of sources and targets; `max_tokens`
+                that a batch has on either side at most, padding too; `max_length` of a text, where
+                longer ones are left out and counted in the log; `seed` of the order; `epochs` and
+                `steps_per_epoch`, or `steps` and the fields of `PairsSettings`; and the arguments
+                of `Task.fit`: `model_dir`, `resume`, `verbose`, `callbacks`.
 
         Returns:
-            The losses and metrics of each epoch.
+            The losses and metrics of each epoch, or of the run.
 
         Raises:
+            TypeError: for an unknown argument.
             ValueError: there are not as many sources as targets, no pairs, or an element is no pair
                 of strings.
         """
-        dataset = data
-        if holds_pairs(data, targets):
-            options: dict[str, Any] = {
-                "max_tokens": max_tokens,
-                "max_length": max_length,
-                "seed": seed,
-            }
-            dataset = pair_batches(self, data, targets, epochs=epochs, **options)
-            if steps_per_epoch is None:
-                steps_per_epoch = int(dataset.cardinality()) // epochs
-        if validation_data is not None:
-            kwargs["validation_data"] = held_out_batches(self, validation_data, max_tokens)
-        return super().fit(dataset, epochs=epochs, steps_per_epoch=steps_per_epoch, **kwargs)
+        return super().fit(data, targets, **settings)
 
     def evaluate(  # type: ignore[override]  # as `fit`
         self,

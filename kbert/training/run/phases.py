@@ -103,13 +103,13 @@ class Phase:
         return f"{self.batch_size} x {self.sequence_length} tokens"
 
 
-def parse_phases(text: str, train_steps: int, batch_size: int) -> list[Phase]:
+def parse_phases(text: str, steps: int, batch_size: int) -> list[Phase]:
     """Reads `length:share[:batch_size[:masked_share]]` for each phase, separated by commas.
 
     Args:
         text: For example `128:0.9,512:0.1` or `128:0.9:256,512:0.1:64`, or with the share of the
             tokens that is masked in each: `128:0.9:256:0.3,512:0.1::0.15`.
-        train_steps: Steps of the whole run; the shares divide them.
+        steps: Steps of the whole run; the shares divide them.
         batch_size: Rows of a batch where a phase gives none, or an empty one.
 
     Returns:
@@ -153,11 +153,10 @@ def parse_phases(text: str, train_steps: int, batch_size: int) -> list[Phase]:
     phases, done, begun = [], 0.0, 0
     for length, share, rows, masked in parts:
         done += share
-        end = round(done * train_steps)
+        end = round(done * steps)
         if end == begun:
             raise ValueError(
-                "Each phase needs a step at least. "
-                f"Received: {text!r} over train_steps={train_steps}"
+                f"Each phase needs a step at least. Received: {text!r} over steps={steps}"
             )
         phases.append(
             Phase(

@@ -281,7 +281,7 @@ HOST = """
 import json, sys
 from kbert.training.strategies import make_strategy
 strategy = make_strategy("multi_worker")  # before anything else touches a device
-from kbert.training import train
+from tests.training.run.of_functions import train
 from kbert.training.run.phases import parse_phases
 from tests.tasks.pretraining.test_bidirectional_lm import ROWS, dataset, make_task, stream
 

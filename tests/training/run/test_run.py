@@ -288,12 +288,12 @@ def test_settings_are_kept_and_changes_are_refused(tmp_path):
 
 @pytest.mark.usefixtures("eagerly")
 def test_a_change_that_ends_a_run_before_its_checkpoint_is_refused(tmp_path):
-    run_toy.main(tmp_path, steps=6, record={"train_steps": 6})
+    run_toy.main(tmp_path, steps=6, record={"steps": 6})
     before = (tmp_path / "run.json").read_bytes()
     with pytest.raises(ValueError, match=r"6 steps at least. Received: an end after step 4 of "):
-        run_toy.main(tmp_path, steps=4, record={"train_steps": 4}, resume=["train_steps"])
+        run_toy.main(tmp_path, steps=4, record={"steps": 4}, resume=["steps"])
     assert (tmp_path / "run.json").read_bytes() == before
-    assert run_toy.main(tmp_path, steps=6, record={"train_steps": 6}).step == 6
+    assert run_toy.main(tmp_path, steps=6, record={"steps": 6}).step == 6
 
 
 @pytest.mark.usefixtures("eagerly")

@@ -1,0 +1,188 @@
+"""Training of a translator on pairs of sentences, evaluated by losses and BLEU."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from kbert.core.options import option
+from kbert.data.translation.dataset import NUM_SHAPES, translation_dataset
+from kbert.data.translation.pairs import EncodedPairs, encode_pairs
+from kbert.decoding import Beam, Greedy
+from kbert.io import fingerprints
+from kbert.metrics import bleu
+from kbert.tasks.steps_objective import StepsObjective, StepsSettings
+from kbert.text import Pairs
+from kbert.training.run.phases import Phase
+from kbert.training.strategies import current_strategy
+
+
+class PairsSettings(StepsSettings):
+    """What `Translator.fit` takes besides pairs, where it trains for a number of `steps`.
+
+    Args:
+        {options}
+
+    Raises:
+        ValueError: a value is out of range.
+
+    Example:
+        >>> PairsSettings(steps=1000).max_tokens
+        4096
+    """
+
+    max_tokens: int = option(
+        4096, help="Largest number of tokens per side of a batch of sentence pairs.", at_least=1
+    )
+    max_length: int | None = option(
+        None,
+        help="Tokens of a sentence at most, its end among them; pairs with longer ones are left "
+        "out. Default: the model's positions.",
+        at_least=1,
+    )
+    num_shapes: int = option(
+        NUM_SHAPES,
+        help="Different shapes of batches at most. A compiled step is compiled once for each; with "
+        "fewer there is more padding.",
+        at_least=1,
+    )
+    beam_width: int = option(
+        4,
+        help="Beam width of the translations that BLEU is measured on; 1: greedy.",
+        at_least=1,
+        changes_numbers=False,
+    )
+    length_penalty: float = option(
+        0.6,
+        help="Length penalty a: beams are ranked by log P / ((5 + length) / 6) ** a.",
+        at_least=0,
+        changes_numbers=False,
+    )
+
+
+class PairsObjective(StepsObjective):
+    """Batches of pairs with at most so many tokens.
+
+    Args:
+        task: a `Translator`.
+        pairs: (source, target), such as `kbert.text.read_pairs` gives.
+        validation_data: likewise, evaluated on; None = nothing is.
+        **settings: the fields of `PairsSettings`, `model` and `notes`.
+
+    Raises:
+        TypeError: for an unknown argument, or without `steps`.
+        ValueError: for settings or pairs that do not fit the model.
+    """
+
+    settings = PairsSettings
+
+    def __init__(
+        self,
+        task: Any,
+        pairs: Iterable[tuple[str, str]],
+        *,
+        validation_data: Iterable[tuple[str, str]] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(task, **settings)
+        self.pairs = {"train": pairs, "held_out": validation_data}
+        self._encoded: dict[str, EncodedPairs] = {}
+        options, longest = self.options, task.model.max_length
+        length = longest if options.max_length is None else options.max_length
+        self.plan = [
+            Phase(
+                sequence_length=length,
+                batch_size=None,
+                first_step=0,
+                steps=options.steps,
+                batch_tokens=options.max_tokens,
+            )
+        ]
+        self._check(length, longest)
+        self.scores = self._bleu()  # type: ignore[method-assign]
+
+    @property
+    def why_no_evaluation(self) -> str | None:
+        return "no held-out pairs" if self.pairs["held_out"] is None else None
+
+    def data(self) -> Mapping[str, Any]:
+        return {"tokenizer": self.task.tokenizer.checksum, "pairs": self._identity()}
+
+    def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
+        length = phase.sequence_length
+        if split not in self._encoded:
+            pairs: Any = self.pairs[split]
+            tokenizer = self.task.tokenizer
+            self._encoded[split] = encode_pairs(pairs, tokenizer, max_length=length)
+        order = {"seed": self.options.seed} if split == "train" else {"shuffle": False}
+        return translation_dataset(
+            self._encoded[split],
+            self.task.tokenizer,
+            max_tokens=phase.batch_tokens,
+            max_length=length,
+            num_shapes=self.options.num_shapes,
+            row_multiple=self._row_multiple,
+            **order,
+            **stream,
+        )
+
+    @property
+    def _row_multiple(self) -> int:
+        """Rows of a batch of one host divide by its devices and the micro-batches."""
+        with self.task.strategy_scope():
+            strategy = current_strategy()
+        parts = self.model.micro_batches if self.is_compiled else self.options.micro_batches
+        return strategy.num_replicas // strategy.num_hosts * parts
+
+    def _check(self, length: int, longest: int) -> None:
+        if length > longest:
+            raise ValueError(
+                "No sentence may be longer than the model's max_positions. Received: "
+                f"max_length={length}, max_positions={longest}"
+            )
+        if self.options.max_tokens < length * self._row_multiple:
+            raise ValueError(
+                "`max_tokens` must hold a row of `max_length` tokens (the model's max_positions "
+                "where it is not given) for each device and micro-batch. Received: "
+                f"max_tokens={self.options.max_tokens}, {self._row_multiple} x {length} tokens"
+            )
+        self.dataset(self.plan[0], "train")  # raises for what it does not accept
+
+    def _identity(self) -> dict[str, Any]:
+        """The pairs, whatever the paths of their files."""
+        pairs = self.pairs["train"]
+        if not isinstance(pairs, Pairs):
+            sides = (self._encoded["train"].source, self._encoded["train"].target)
+            parts = [part for side in sides for part in (side.ids.numpy(), side.lengths)]
+            return {"checksum": fingerprints.crc32(parts)}
+        said = pairs.identity()
+        if "files" in said:
+            del said["name"]
+            moved = ("name", "mtime_ns")
+            said["files"] = [
+                {k: x for k, x in file.items() if k not in moved} for file in said["files"]
+            ]
+        return said
+
+    def _bleu(self) -> Callable[[], dict[str, float]]:
+        """BLEU of the held-out pairs; a pair that cannot be translated is refused now."""
+        held_out = self.pairs["held_out"]
+        if held_out is None:
+            return dict
+        name, pairs = getattr(held_out, "name", "validation_data"), list(held_out)
+        if not pairs:
+            raise ValueError(f"BLEU needs held-out pairs. Received: none in {name}")
+        sources, targets = zip(*pairs, strict=True)
+        try:
+            # All are needed, and the first evaluation may be hours away.
+            self.task.source_ids(sources)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        width, penalty = self.options.beam_width, self.options.length_penalty
+        method = Greedy() if width == 1 else Beam(width=width, length_penalty=penalty)
+
+        def scores() -> dict[str, float]:
+            translations = self.task.predict(sources, method=method, verbose=0)
+            return {"bleu": bleu(translations, targets).score}
+
+        return scores

@@ -1,0 +1,270 @@
+"""Pretraining for a number of updates, in phases: what runs on text have in common."""
+
+import json
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+import keras
+import tensorflow as tf
+
+from kbert.core.options import option
+from kbert.core.types import PathLike
+from kbert.io import atomic
+from kbert.io.paths import Path
+from kbert.tasks.dataset_objective import AFTER_FIT
+from kbert.training.optimization.optimizers import make_optimizer
+from kbert.training.optimization.schedules import WarmupDecay, default_warmup, settable
+from kbert.training.optimization.settings import OptimizerSettings
+from kbert.training.run.averaging import average_checkpoints, use_moving_average
+from kbert.training.run.compiled import check_compiled, settings_in_use
+from kbert.training.run.history import History
+from kbert.training.run.monitor import LINE
+from kbert.training.run.objective import Evaluate, Objective, batch_evaluation
+from kbert.training.run.phases import Epochs, Phase, Start
+from kbert.training.run.record import SAME, Resume
+from kbert.training.run.run import Run
+from kbert.training.run.settings import RunSettings
+from kbert.training.run.signals import raise_stopped
+from kbert.training.step.mixin import TrainStep
+from kbert.training.strategies import Strategy, current_strategy
+
+
+class StepsSettings(OptimizerSettings, RunSettings):
+    """How long a run of updates is, by what they are made, and what its weights are at the end.
+
+    Args:
+        {options}
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    steps: int = option(help="Optimizer updates of the whole run.", at_least=1)
+    seed: int = option(0, help="Seed of weights, dropout, order and masks.", at_least=0)
+    recompute: bool = option(
+        False,
+        help="Compute each layer again in the backward pass, keeping only its input: less memory, "
+        "a third more computation, the same numbers.",
+        compiled=True,
+        changes_numbers=False,
+    )
+    xla: bool | None = option(None, help="Compile with XLA. Default: on a GPU.", compiled=True)
+    evaluation_steps: int | None = option(
+        None, help="Batches per evaluation. Default: all.", at_least=1, changes_numbers=False
+    )
+    average_checkpoints: int = option(
+        1,
+        help="The final weights are the mean of this many last checkpoints; as many are kept, and "
+        "--checkpoint_every is 1000 or less, so that they are from the last quarter.",
+        at_least=1,
+        changes_numbers=False,
+    )
+
+    def check(self) -> None:
+        if self.average_checkpoints > 1 and self.ema is not None:
+            raise ValueError(
+                "The final weights are a mean of checkpoints or a moving average: leave out one. "
+                f"Received: average_checkpoints={self.average_checkpoints}, ema={self.ema}"
+            )
+        made = -(-self.steps // (self.checkpoint_every or self.steps))
+        if self.average_checkpoints > min(made, self.keep_checkpoints):
+            raise ValueError(
+                f"average_checkpoints={self.average_checkpoints} needs as many checkpoints: keep "
+                "more of them, or save them more often. Received: keep_checkpoints="
+                f"{self.keep_checkpoints}, and {made} of them are made: steps={self.steps}, "
+                f"checkpoint_every={self.checkpoint_every}"
+            )
+
+
+class StepsObjective(Objective):
+    """A number of updates in phases; a subclass says by `dataset` what a batch is.
+
+    Args:
+        task: a `Task`.
+        model: what takes the steps: the task, or a model with it in it; None = the task.
+        notes: what run.json says besides, which no number depends on.
+        **settings: the fields of `settings`.
+
+    Attributes:
+        settings: the class of them.
+        options: all of them.
+        plan: the phases; a subclass sets it.
+    """
+
+    settings: ClassVar[type[StepsSettings]]
+    plan: Sequence[Phase]
+
+    def __init__(
+        self,
+        task: Any,
+        *,
+        model: Any = None,
+        notes: Mapping[str, Any] = types.MappingProxyType({}),
+        **settings: Any,
+    ) -> None:
+        self.task, self.model = task, task if model is None else model
+        self.notes = notes
+        if "steps" not in settings:
+            raise TypeError(
+                "Such a run has a length: fit(data, steps=…), its updates. Received: none"
+            )
+        self.options: Any = self.settings.from_arguments({**self.usual(), **settings}, "fit")
+        self.is_compiled = self.model.compiled_by_user
+        if self.is_compiled:
+            check_compiled(self.settings, settings)
+
+    def usual(self) -> dict[str, Any]:
+        """Settings whose default depends on the task."""
+        return {}
+
+    def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
+        """The batches of a phase.
+
+        Args:
+            phase: which.
+            split: "train", or "held_out".
+            **stream: of the dataset: `start`, `epochs`, `num_hosts`, `host_index`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `dataset`.")
+
+    def data(self) -> Mapping[str, Any]:
+        """What the run trains on, for its identity."""
+        raise NotImplementedError(f"{type(self).__name__} must define `data`.")
+
+    def scores(self) -> dict[str, float]:
+        """What is measured of the task besides losses, with held-out data."""
+        return {}
+
+    @property
+    def why_no_evaluation(self) -> str | None:
+        """Why there is no evaluation, or None; the message of what asks for one."""
+        raise NotImplementedError(f"{type(self).__name__} must define `why_no_evaluation`.")
+
+    @property
+    def evaluates(self) -> bool:  # type: ignore[override]  # by the data
+        return self.why_no_evaluation is None
+
+    def batches(
+        self, stage: Phase | Epochs, start: Start, *, num_hosts: int = 1, host_index: int = 0
+    ) -> tf.data.Dataset:
+        hosts = {"num_hosts": num_hosts, "host_index": host_index}
+        return self.dataset(cast(Phase, stage), "train", start=start, **hosts)
+
+    def evaluation(
+        self, task: TrainStep, stage: Phase | Epochs, strategy: Strategy
+    ) -> Evaluate | None:
+        if not self.evaluates:
+            return None
+        hosts = {"num_hosts": strategy.num_hosts, "host_index": strategy.host_index}
+        batches = self.dataset(cast(Phase, stage), "held_out", epochs=1, **hosts)
+        batches = batches.take(self.options.evaluation_steps or -1)
+        return batch_evaluation(task, batches, strategy, self.scores)
+
+    @property
+    def unchecked(self) -> list[str]:  # type: ignore[override]  # by the settings
+        return ["backend", *self.options.unchecked(), *self.notes]
+
+    def identity(self) -> Mapping[str, Any]:
+        model = self.task.model
+        return {
+            "backend": keras.backend.backend(),
+            type(model).__name__.lower(): model.config.to_dict(),
+            "task": {**self.task.record, **self.model.settings},
+            "precision": self.model.dtype_policy.name,
+            **self.data(),
+            "settings": settings_in_use(self.options, self.model, self.options.to_dict()),
+            **self.notes,
+        }
+
+    def compile(self, callbacks: Sequence[keras.callbacks.Callback] = ()) -> None:
+        """Prepares the model for the run, where the user has not."""
+        if self.is_compiled:
+            return
+        options = self.options
+        warmup = options.warmup_steps
+        if warmup is None:
+            warmup = max(default_warmup(options.steps), int(options.decay == "inverse_sqrt"))
+        schedule = WarmupDecay(
+            options.learning_rate,
+            options.steps,
+            warmup,
+            options.decay,
+            options.decay_power,
+            options.decay_join,
+            options.decay_share,
+        )
+        scales = getattr(self.model, "rate_scales", None)
+        optimizer = make_optimizer(options.optimizer, schedule, options, rate_scales=scales)
+        self.model.compile_by_default(
+            settable(optimizer, callbacks),
+            micro_batches=options.micro_batches,
+            clip_norm=options.clip_norm or None,
+            recompute=options.recompute,
+            jit_compile="auto" if options.xla is None else options.xla,
+        )
+
+    def fit(
+        self,
+        *,
+        model_dir: PathLike | None = None,
+        resume: Resume = SAME,
+        verbose: str | int = "auto",
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        strategy: Strategy | None = None,
+    ) -> History:
+        """Trains the model; for the arguments see `Task.fit`.
+
+        `strategy` are the devices, by default those that the task was made under.
+        """
+        if self.options.evaluate_every is not None and not self.evaluates:
+            raise ValueError(
+                f"`evaluate_every` needs held-out data. Received: {self.why_no_evaluation}"
+            )
+        with self.task.strategy_scope() if strategy is None else strategy.scope():
+            self.compile(callbacks)
+            history = Run(
+                task=self.model,
+                objective=self,
+                plan=self.plan,
+                settings=self.options,
+                model_dir=model_dir,
+                strategy=strategy,
+                resume=resume,
+                verbose=LINE if verbose == "auto" else verbose,
+                callbacks=callbacks,
+            ).train()
+            if history.interrupted:
+                raise_stopped(cast(int, history.stopped_by), history.step)
+            if self.options.average_checkpoints > 1 or self.options.ema is not None:
+                self._average(strategy or current_strategy(), model_dir, history.step, verbose)
+        self.task.check_answers(AFTER_FIT)
+        return history
+
+    def _average(
+        self, strategy: Strategy, model_dir: PathLike | None, step: int, verbose: str | int
+    ) -> None:
+        """Gives the model its average, measures it, and says so in average.json."""
+        options = self.options
+        strategy.agrees(step)  # all wait until the chief has saved the last checkpoint
+        if options.ema is not None:
+            use_moving_average(self.model)
+            found: dict[str, Any] = {"ema": options.ema}
+            what = f"the moving average of the weights, with a decay of {options.ema}"
+        else:
+            folder = Path(cast(PathLike, model_dir)) / "checkpoints"
+            steps = average_checkpoints(self.model, folder, options.average_checkpoints)
+            found = {"steps": steps}
+            what = f"the mean of the checkpoints of steps {', '.join(map(str, steps))}"
+        evaluate = self.evaluation(self.model, self.plan[-1], strategy)
+        values = {} if evaluate is None else {k: float(v) for k, v in evaluate().items()}
+        if not strategy.is_chief:
+            return
+        if verbose:
+            print(f"the model is {what}")
+            if values:
+                shown = " · ".join(f"{name} {value:.4g}" for name, value in values.items())
+                print(f"evaluation of it: {shown}")
+        if model_dir is not None:
+            content = json.dumps({**found, **values}, indent=2) + "\n"
+            atomic.write(Path(model_dir) / "average.json", content.encode())
