@@ -123,7 +123,7 @@ ORDER = {
         arrays outputs
     """,
     "layers": """
-        adaptable bias fused gather highway ids scalar_mix scan word_softmax
+        bias fused gather highway ids scalar_mix scan slots word_softmax
         activations dropout positions recompute token_embeddings
         character_cnn dense normalization recurrence
         adaptive attention bidirectional_lstm block embeddings feed_forward

@@ -1,6 +1,6 @@
 """What adapters share: they are added to a built encoder, chosen, merged and taken out again.
 
-An adapter is a set of small layers in the slots of an encoder's layers (`kbert.layers.adaptable`).
+An adapter is a set of small layers in the slots of an encoder's layers (`kbert.layers.slots`).
 The weights of the encoder itself, its base, stay as they are, and are frozen. So one base carries
 many adapters, of which one runs, or none.
 """
@@ -17,12 +17,12 @@ from kbert.core import registry
 from kbert.core.options import Options, option, parse_kind
 from kbert.core.types import Shape, Tensor
 from kbert.layers import Block, Dense, LayerNorm, SelfAttention
-from kbert.layers.adaptable import Adaptable, Switch
+from kbert.layers.slots import Editable, Switch
 
 _Made = TypeVar("_Made", bound=type["Adapter"])
 
 # A layer with a slot, what is put into it, and what that is built with.
-Filled = tuple[Adaptable, keras.layers.Layer, Shape]
+Filled = tuple[Editable, keras.layers.Layer, Shape]
 
 
 class Adapter(Options):
@@ -103,14 +103,14 @@ class TakesAdapters:
     @property
     def variant(self) -> Any:
         """What a graph is traced for besides its inputs: which adapter runs."""
-        return self.adapters and (self.adapters.switch.current, self.adapters.version)
+        return self.adapters and (self.adapters.current, self.adapters.version)
 
 
 class Adapters:
     """The adapters of an encoder; a plain object, which Keras does not track.
 
     Attributes:
-        switch: which one runs.
+        switch: which one runs, by the attribute of the layers that holds it.
         added: name -> options.
         version: grows where a graph of before no longer says what is computed.
     """
@@ -119,6 +119,33 @@ class Adapters:
         self.switch = Switch()
         self.added: dict[str, Adapter] = {}
         self.version = 0
+
+    @property
+    def active(self) -> str | None:
+        """The name of the one that runs where no context says another; None = none."""
+        return _name_of(self.switch.active)
+
+    @active.setter
+    def active(self, name: str | None) -> None:
+        self.switch.active = _attribute(name)
+
+    @property
+    def current(self) -> str | None:
+        """The name of the one that runs here."""
+        return _name_of(self.switch.current)
+
+    def using(self, name: str | None) -> contextlib.AbstractContextManager:
+        """A context in which that one runs, or none."""
+        return self.switch.using(_attribute(name))
+
+
+def _attribute(name: str | None) -> str | None:
+    """Of the layers, which holds what an adapter has put into them: a part of weights' paths."""
+    return None if name is None else f"adapter_{name}"
+
+
+def _name_of(attribute: str | None) -> str | None:
+    return None if attribute is None else attribute.removeprefix("adapter_")
 
 
 def add(model: Any, kind: str, *, name: str | None = None, **options: Any) -> Any:
@@ -200,7 +227,7 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
         if adapter.pooler:
             filled.append(_of_pooler(encoder, **kwargs))
         for layer, made, shape in filled:
-            layer.add_adapter(state.switch, name, made, shape)
+            layer.add_edit(made, shape, state.switch)
     encoder.adapters = state
     state.added[name] = adapter
     activate(model, name)
@@ -212,14 +239,14 @@ def inserting(model: Any, adapter: Adapter, name: str) -> Iterator[None]:
     """`insert`, and a context that gives it weights: where they do not fit, nothing has changed."""
     encoder = encoder_of(model)
     of_task = getattr(model, "adapter", None)
-    of_encoder = encoder.adapters and encoder.adapters.switch.active
+    of_encoder = encoder.adapters and encoder.adapters.active
     trainable = [(weight, weight.trainable) for weight in encoder.weights]
     insert(model, adapter, name)
     try:
         yield
     except ValueError:
         remove(model, name)
-        encoder.adapters.switch.active = of_encoder
+        encoder.adapters.active = of_encoder
         if hasattr(model, "adapter"):
             model.adapter = of_task
         for weight, was_trainable in trainable:
@@ -269,7 +296,7 @@ def activate(model: Any, name: str | None) -> None:
         raise ValueError(f"The encoder has no adapters to choose from. Received: {name!r}")
     state = known(encoder, name)
     if not hasattr(model, "adapter"):
-        state.switch.active = name
+        state.active = name
     elif model.adapter != name:
         model.adapter = name
         state.version += 1
@@ -306,7 +333,7 @@ def using(encoder: Any, name: str | None) -> contextlib.AbstractContextManager:
     """
     if name is None and encoder.adapters is None:
         return contextlib.nullcontext()
-    return known(encoder, name).switch.using(name)
+    return known(encoder, name).using(name)
 
 
 def remove(model: Any, name: str) -> None:
@@ -318,12 +345,12 @@ def remove(model: Any, name: str) -> None:
     encoder = encoder_of(model)
     state = known(encoder, name)
     for layer in encoder._flatten_layers():
-        if isinstance(layer, Adaptable):
-            layer.remove_adapter(name)
+        if isinstance(layer, Editable):
+            layer.remove_edit(f"adapter_{name}")
     del state.added[name]
     state.version += 1
-    if state.switch.active == name:
-        state.switch.active = None
+    if state.active == name:
+        state.active = None
     if getattr(model, "adapter", None) == name:
         model.adapter = None
 
@@ -429,7 +456,7 @@ def running(model: Any) -> str | None:
             f"Received: a task with the adapter {own!r}, of "
             f"{', '.join(state.added) if state and state.added else 'none'}"
         )
-    return own if own is not None or state is None else state.switch.current
+    return own if own is not None or state is None else state.current
 
 
 def running_options(model: Any) -> Adapter | None:
@@ -469,7 +496,7 @@ def _host(model: Any) -> Any:
     return getattr(encoder, "decoder", encoder)  # of a CausalLM, and of a DecoderEncoder
 
 
-def slot(layer: Adaptable, name: str) -> Any:
+def slot(layer: Editable, name: str) -> Any:
     """What an adapter has put into a layer, or None."""
     return getattr(layer, f"adapter_{name}", None)
 
@@ -567,6 +594,11 @@ class NormDelta(keras.layers.Layer):
             options = {"name": name, "initializer": "zeros", "autocast": False}
             weight = self.add_weight(shape=(input_shape[-1],), **options) if given else None
             setattr(self, name, weight)
+
+    def scale_and_shift(self, gamma: Any, beta: Any) -> tuple[Any, Any]:
+        """Those of a norm, (W,) each or None -> what it computes with."""
+        gamma = gamma if self.gamma is None else gamma + self.gamma
+        return gamma, beta if self.beta is None else beta + self.beta
 
     def merge_into(self, norm: LayerNorm) -> None:
         """Adds the weights to those of the layer."""
