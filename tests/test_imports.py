@@ -34,6 +34,7 @@ ORDER = {
         contexts protocols registry
     """,
     "adapters": """
+        files
         foreign
         adapterhub folder peft serving
     """,
@@ -134,13 +135,13 @@ ORDER = {
         multi_label
     """,
     "models": """
-        adapters blocks inputs_and_outputs memory pooling weights
+        blocks edits inputs_and_outputs memory pooling weights
         keras_model parts
         from_config
         elmo encoder
         generators reformer static universal_transformer xlnet
         transformer_xl
-        description
+        adapters description
     """,
     "pruning": """
         rebuilding schedule

@@ -18,6 +18,9 @@ from kbert.core.options import Options, option, parse_kind
 from kbert.core.types import Shape, Tensor
 from kbert.layers import Block, Dense, LayerNorm, SelfAttention
 from kbert.layers.slots import Editable, Switch
+from kbert.models.edits import Variants
+from kbert.models.encoder import Encoder
+from kbert.models.generators.decoder import Decoder
 
 _Made = TypeVar("_Made", bound=type["Adapter"])
 
@@ -86,39 +89,26 @@ def register_adapter(adapter: _Made) -> _Made:
     return adapter
 
 
-class TakesAdapters:
-    """Mixin before `keras.Model`: a model with `blocks`, whose layers have slots.
+class Adapters(Variants):
+    """The adapters of an encoder.
+
+    Args:
+        encoder: Whose they are.
 
     Attributes:
-        adapters: what was put into the slots, an `Adapters`; None = nothing yet.
-        pooler: a layer behind the blocks, or None; of each model by itself, since on PyTorch a
-            value of the class would hide its layer.
-        pooler_is_new: whether it was drawn for a task's head, and the rest was loaded.
+        switch: Which one runs, by the attribute of the layers that holds it.
+        version: Grows where a graph of before no longer says what is computed.
     """
 
-    adapters: Any = None
-    pooler: Any
-    pooler_is_new: bool = False
-
-    @property
-    def variant(self) -> Any:
-        """What a graph is traced for besides its inputs: which adapter runs."""
-        return self.adapters and (self.adapters.current, self.adapters.version)
-
-
-class Adapters:
-    """The adapters of an encoder; a plain object, which Keras does not track.
-
-    Attributes:
-        switch: which one runs, by the attribute of the layers that holds it.
-        added: name -> options.
-        version: grows where a graph of before no longer says what is computed.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, encoder: Any) -> None:
+        self.encoder = encoder
         self.switch = Switch()
         self.added: dict[str, Adapter] = {}
         self.version = 0
+
+    @property
+    def key(self) -> Any:  # type: ignore[override]
+        return self.current, self.version
 
     @property
     def active(self) -> str | None:
@@ -134,9 +124,52 @@ class Adapters:
         """The name of the one that runs here."""
         return _name_of(self.switch.current)
 
+    def running(self, name: str | None) -> str | None:
+        """The one that a task runs which keeps to that name, or to none.
+
+        Raises:
+            ValueError: It was taken out, by the encoder or another task.
+        """
+        if name is not None and name not in self.added:
+            raise ValueError(
+                "A task keeps to its adapter, which was removed or merged through its encoder or "
+                "another task: kbert.adapters.activate(task, None) has it follow the encoder "
+                f"again. Received: a task with the adapter {name!r}, of "
+                f"{', '.join(self.added) or 'none'}"
+            )
+        return self.current if name is None else name
+
     def using(self, name: str | None) -> contextlib.AbstractContextManager:
-        """A context in which that one runs, or none."""
-        return self.switch.using(_attribute(name))
+        return self.switch.using(None if name is None else _attribute(self.running(name)))
+
+    def train(self, names: Sequence[str | None], base: bool = False) -> None:
+        if any(name is not None for name in names):
+            self._train(names, base)
+
+    def _train(self, names: Sequence[str | None], base: bool = False) -> None:
+        own = {id(weight) for name in names for weight in weights_of(self.encoder, name)}
+        own |= {id(weight) for weight in base_weights(self.encoder)} if base else set()
+        for weight in self.encoder.weights:
+            if weight.trainable != (id(weight) in own):
+                weight.trainable = id(weight) in own
+
+    def record(self, name: str | None = None) -> dict[str, Any]:
+        if not self.added:
+            return {}
+        added = {name: {"kind": x.kind, **x.to_dict()} for name, x in self.added.items()}
+        return {"adapters": {"running": self.running(name), "added": added}}
+
+    def fit_settings(self, name: str | None = None) -> dict[str, Any]:
+        found = self.running(name)
+        return {} if found is None else {"learning_rate": self.added[found].learning_rate}
+
+    def refuse_config(self) -> None:
+        if self.added:
+            raise ValueError(
+                "A config says nothing of adapters: save_to_preset keeps them, and "
+                "kbert.adapters.merge and remove take them out. Received: a "
+                f"kbert.{type(self.encoder).__name__} with {', '.join(self.added)}"
+            )
 
 
 def _attribute(name: str | None) -> str | None:
@@ -195,7 +228,7 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
             "An adapter's name is of letters, digits and underscores: it is part of the names of "
             f"its weights. Received: {name!r}"
         )
-    state = encoder.adapters or Adapters()
+    state = _state(encoder)
     if name in state.added:
         raise ValueError(
             "Adapters of one encoder must have different names. "
@@ -228,7 +261,7 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
             filled.append(_of_pooler(encoder, **kwargs))
         for layer, made, shape in filled:
             layer.add_edit(made, shape, state.switch)
-    encoder.adapters = state
+    encoder.variants = state
     state.added[name] = adapter
     activate(model, name)
     return model
@@ -238,20 +271,24 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
 def inserting(model: Any, adapter: Adapter, name: str) -> Iterator[None]:
     """`insert`, and a context that gives it weights: where they do not fit, nothing has changed."""
     encoder = encoder_of(model)
-    of_task = getattr(model, "adapter", None)
-    of_encoder = encoder.adapters and encoder.adapters.active
+    of_task, of_encoder = getattr(model, "variant", None), _state(encoder).active
     trainable = [(weight, weight.trainable) for weight in encoder.weights]
     insert(model, adapter, name)
     try:
         yield
     except ValueError:
         remove(model, name)
-        encoder.adapters.active = of_encoder
-        if hasattr(model, "adapter"):
-            model.adapter = of_task
+        encoder.variants.active = of_encoder
+        if hasattr(model, "variant"):
+            model.variant = of_task
         for weight, was_trainable in trainable:
             weight.trainable = was_trainable
         raise
+
+
+def enable_lora(model: Any, rank: int, **options: Any) -> Any:
+    """Keras' method: `add(model, "lora", rank=rank)`."""
+    return add(model, "lora", rank=rank, **options)
 
 
 def parse(text: str) -> Adapter:
@@ -292,37 +329,15 @@ def activate(model: Any, name: str | None) -> None:
         ValueError: there is no such adapter, or none at all.
     """
     encoder = encoder_of(model)
-    if encoder.adapters is None:
+    if not isinstance(encoder.variants, Adapters):
         raise ValueError(f"The encoder has no adapters to choose from. Received: {name!r}")
     state = known(encoder, name)
-    if not hasattr(model, "adapter"):
+    if not hasattr(model, "variant"):
         state.active = name
-    elif model.adapter != name:
-        model.adapter = name
+    elif model.variant != name:
+        model.variant = name
         state.version += 1
-    train_alone(encoder, running(model))
-
-
-def train_all(encoder: Any, names: Sequence[str | None], base: bool) -> None:
-    """Of the encoder's weights those of several adapters are trainable, and with `base` its own.
-
-    Without adapters nothing is changed.
-    """
-    given = [name for name in names if name is not None]
-    if not given:
-        return
-    own = {id(weight) for name in given for weight in weights_of(encoder, name)}
-    own |= {id(weight) for weight in base_weights(encoder)} if base else set()
-    for weight in encoder.weights:
-        weight.trainable = id(weight) in own
-
-
-def train_alone(encoder: Any, name: str | None) -> None:
-    """Of the encoder's weights only those of that adapter are trainable."""
-    own = {id(weight) for weight in weights_of(encoder, name)}
-    for weight in encoder.weights:
-        if id(weight) in own or weight.trainable:
-            weight.trainable = id(weight) in own
+    state._train([running(model)])
 
 
 def using(encoder: Any, name: str | None) -> contextlib.AbstractContextManager:
@@ -331,8 +346,6 @@ def using(encoder: Any, name: str | None) -> contextlib.AbstractContextManager:
     Raises:
         ValueError: there is no such adapter.
     """
-    if name is None and encoder.adapters is None:
-        return contextlib.nullcontext()
     return known(encoder, name).using(name)
 
 
@@ -351,8 +364,8 @@ def remove(model: Any, name: str) -> None:
     state.version += 1
     if state.active == name:
         state.active = None
-    if getattr(model, "adapter", None) == name:
-        model.adapter = None
+    if getattr(model, "variant", None) == name:
+        model.variant = None
 
 
 def merge(model: Any, name: str | None = None) -> None:
@@ -392,34 +405,12 @@ def merge(model: Any, name: str | None = None) -> None:
     remove(model, name)
 
 
-def described(model: Any) -> dict[str, Any] | None:
-    """The adapters of an encoder as JSON can hold them: which runs, and the options of each.
-
-    None where there are none.
-
-    Args:
-        model: an encoder, a task on one, or what takes no adapters.
-    """
-    state = getattr(_host(model), "adapters", None)
-    if state is None:
-        return None
-    name = running(model)
-    if not state.added:
-        return None
-    added = {
-        name: {"kind": adapter.kind, **adapter.to_dict()} for name, adapter in state.added.items()
-    }
-    return {"running": name, "added": added}
-
-
-def restore(encoder: Any, content: Mapping[str, Any] | None, source: str) -> None:
-    """Adds the adapters that `described` has described, their weights drawn.
+def restore(encoder: Any, content: Mapping[str, Any], source: str) -> None:
+    """Adds the adapters that a preset describes, their weights drawn; see `Adapters.record`.
 
     Raises:
         ValueError: they are not understood; the message names `source`.
     """
-    if content is None:
-        return
     try:
         for name, options in content["added"].items():
             options = dict(options)
@@ -432,7 +423,7 @@ def restore(encoder: Any, content: Mapping[str, Any] | None, source: str) -> Non
 
 def known(encoder: Any, name: str | None) -> Adapters:
     """The adapters of an encoder, of which that is one."""
-    state = encoder.adapters or Adapters()
+    state = _state(encoder)
     if name is not None and name not in state.added:
         raise ValueError(
             f"An adapter is one of {', '.join(state.added) or 'none'}, which were added to the "
@@ -441,28 +432,18 @@ def known(encoder: Any, name: str | None) -> Adapters:
     return state
 
 
+def _state(encoder: Any) -> Adapters:
+    found = encoder.variants
+    return found if isinstance(found, Adapters) else Adapters(encoder)
+
+
 def running(model: Any) -> str | None:
     """The name of the adapter that a model runs.
 
     Raises:
         ValueError: a task keeps to one that was taken out, by its encoder or another task.
     """
-    own = getattr(model, "adapter", None)
-    state = encoder_of(model).adapters
-    if own is not None and own not in (state.added if state else ()):
-        raise ValueError(
-            "A task keeps to its adapter, which was removed or merged through its encoder or "
-            "another task: kbert.adapters.activate(task, None) has it follow the encoder again. "
-            f"Received: a task with the adapter {own!r}, of "
-            f"{', '.join(state.added) if state and state.added else 'none'}"
-        )
-    return own if own is not None or state is None else state.current
-
-
-def running_options(model: Any) -> Adapter | None:
-    """The options of the adapter that a task runs; None where it runs none, or can have none."""
-    state = getattr(_host(model), "adapters", None)
-    return None if state is None else state.added.get(running(model))
+    return _state(encoder_of(model)).running(getattr(model, "variant", None))
 
 
 def weights_of(encoder: Any, name: str | None) -> list[keras.Variable]:
@@ -482,18 +463,14 @@ def encoder_of(model: Any) -> Any:
     Raises:
         TypeError: it is none.
     """
-    encoder = _host(model)
-    if not isinstance(encoder, TakesAdapters):
+    encoder = getattr(model, "encoder", model)
+    encoder = getattr(encoder, "decoder", encoder)  # of a CausalLM, and of a DecoderEncoder
+    if not isinstance(encoder, Encoder | Decoder):
         raise TypeError(
             "Adapters are added to a kbert.Encoder or a kbert.Decoder, or to a task on one. "
             f"Received: {model!r:.80}"
         )
     return encoder
-
-
-def _host(model: Any) -> Any:
-    encoder = getattr(model, "encoder", model)
-    return getattr(encoder, "decoder", encoder)  # of a CausalLM, and of a DecoderEncoder
 
 
 def slot(layer: Editable, name: str) -> Any:

@@ -27,7 +27,7 @@ from kbert.data.tables.bucketing import BUCKET, bucketed_batches
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dropout
-from kbert.models.adapters import described, running_options
+from kbert.models.edits import variants_of
 from kbert.tasks.columns import Columns
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
@@ -448,9 +448,10 @@ class FineTuningTask(EncoderTask):
         refuse_arguments(settings, FIT, "fit")
         check_callbacks(self, callbacks, in_run=True)
         settings, weights = split_weights(settings)
-        self.train_own_adapter()
-        if (adapter := running_options(self)) is not None and not self.compiled_by_user:
-            settings = {"learning_rate": adapter.learning_rate, **settings}
+        variants = variants_of(self.encoder)
+        variants.train([self.variant])
+        if not self.compiled_by_user:
+            settings = {**variants.fit_settings(self.variant), **settings}
         options = FitSettings.from_arguments(settings, "fit")
         trained = self if trained is None else trained
         is_compiled = trained.compiled_by_user
@@ -523,7 +524,7 @@ class FineTuningTask(EncoderTask):
                     "examples": len(table),
                     "data_checksum": rows.checksum,
                     "held_out_checksum": None if held_out is None else held_out.checksum,
-                    **({"adapters": found} if (found := described(self)) else {}),
+                    **variants.record(self.variant),
                     **_of_compile(options.identity(), False),
                     **how,
                 },
