@@ -120,7 +120,7 @@ ORDER = {
     "io": """
         chunks paths progress
         fingerprints json_file npy
-        atomic
+        atomic formats
         arrays outputs
     """,
     "layers": """
