@@ -143,14 +143,13 @@ def _wrong(program: str, found: type[Task], folder: str) -> str:
 def _output(
     program: str, path: str, identity: dict[str, Any], task: Task
 ) -> experiments.AnswerFile:
-    if not path.endswith(".npy"):
-        return experiments.AnswerFile(path, identity)
-    if program != VECTORS:
+    vectors = path.endswith(".npy")
+    if vectors and program != VECTORS:
         raise ValueError(
             f"A .npy file holds the vectors that {VECTORS} writes. "
             f"Received: --output={path} of {program}"
         )
-    return experiments.VectorFile(path, identity, cast(Any, task).width)
+    return experiments.AnswerFile(path, identity, cast(Any, task).width if vectors else None)
 
 
 def _to_standard_output(task: Task, records: experiments.Records, how: Mapping[str, Any]) -> None:

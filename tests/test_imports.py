@@ -34,6 +34,7 @@ ORDER = {
         contexts protocols registry
     """,
     "adapters": """
+        files
         foreign
         adapterhub folder peft serving
     """,
@@ -119,11 +120,11 @@ ORDER = {
     "io": """
         chunks paths progress
         fingerprints json_file npy
-        atomic
+        atomic formats
         arrays outputs
     """,
     "layers": """
-        adaptable bias fused gather highway ids scalar_mix scan word_softmax
+        bias fused gather highway ids scalar_mix scan slots word_softmax
         activations dropout positions recompute token_embeddings
         character_cnn dense normalization recurrence
         adaptive attention bidirectional_lstm block embeddings feed_forward
@@ -134,13 +135,13 @@ ORDER = {
         multi_label
     """,
     "models": """
-        adapters blocks inputs_and_outputs memory pooling weights
+        blocks edits inputs_and_outputs memory pooling weights
         keras_model parts
         from_config
         elmo encoder
         generators reformer static universal_transformer xlnet
         transformer_xl
-        description
+        adapters description
     """,
     "pruning": """
         rebuilding schedule

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from kbert.adapters.foreign import CONFIG_FILE, check_only, read_folder, write_folder
+from kbert.adapters.files import FOREIGN_FILE
+from kbert.adapters.foreign import check_only, read_folder, write_folder
 from kbert.checkpoints.huggingface.architectures import infer
 from kbert.core.types import Arrays, PathLike
 from kbert.io.paths import Path
@@ -80,7 +81,7 @@ def read_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) ->
     """
     encoder = encoder_of(model)
     content, arrays = read_folder(folder, WEIGHTS_FILE, "adapters", _HINT)
-    source = Path(folder) / CONFIG_FILE
+    source = Path(folder) / FOREIGN_FILE
     found, config = content.get("name"), content.get("config")
     if not isinstance(found, str) or not isinstance(config, dict):
         raise ValueError(

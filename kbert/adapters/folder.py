@@ -8,7 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from kbert.checkpoints.preset import ADAPTER_FILE, CONFIG_FILE, refuse_other
+from kbert.adapters.files import ADAPTER_FILE
+from kbert.checkpoints.preset import CONFIG_FILE, refuse_other
 from kbert.core import registry
 from kbert.core.types import Arrays, PathLike
 from kbert.hub import locate
@@ -141,7 +142,7 @@ def load_task(
         >>> folder = tempfile.mkdtemp()
         >>> kbert.adapters.save(kbert.adapters.add(task, "lora", name="reviews"), folder)
         >>> again = load_task(encoder, folder, tokenizer=tokenizer, name="copy")
-        >>> again.adapter, task.adapter, again.labels
+        >>> again.variant, task.variant, again.labels
         ('copy', 'reviews', ['no', 'yes'])
     """
     content, _ = _read(folder)
@@ -312,11 +313,11 @@ def _with_input_tokens(model: Any, rows: np.ndarray | None, source: str) -> np.n
             f"tokens, and no other. Received: vectors {None if rows is None else rows.shape}, "
             f"where the model has {shape}, in {source}"
         )
-    if encoder.adapters and encoder.adapters.added and not np.array_equal(table[-number:], rows):
+    if encoder.variants.added and not np.array_equal(table[-number:], rows):
         raise ValueError(
             "Adapters of one decoder share the vectors of its input tokens, and those of the "
             "folder are others: load it on a decoder of its own. Received: "
-            f"{', '.join(encoder.adapters.added)} on the decoder, {source}"
+            f"{', '.join(encoder.variants.added)} on the decoder, {source}"
         )
     return np.concatenate([table[:-number], rows])
 

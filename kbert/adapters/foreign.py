@@ -5,13 +5,12 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from kbert.adapters.files import FOREIGN_FILE
 from kbert.core.types import Arrays, PathLike
 from kbert.io import atomic
 from kbert.io.arrays import check_finite, read_safetensors, serialise
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
-
-CONFIG_FILE = "adapter_config.json"  # of peft and of `adapters`
 
 
 def read_folder(
@@ -20,7 +19,7 @@ def read_folder(
     """Settings and weights.
 
     Args:
-        folder: with `CONFIG_FILE` and the file of weights.
+        folder: with `FOREIGN_FILE` and the file of weights.
         weights_file: its name; safetensors.
         package: that has written the folder, for messages.
         hint: what to do where the weights are not there.
@@ -30,12 +29,12 @@ def read_folder(
         ValueError: one is damaged.
     """
     path = Path(folder)
-    for file, more in ((CONFIG_FILE, ""), (weights_file, hint)):
+    for file, more in ((FOREIGN_FILE, ""), (weights_file, hint)):
         if not (path / file).is_file():
             raise FileNotFoundError(
                 f"A folder of {package} holds {file}{more}. Received: {os.fspath(folder)}"
             )
-    content, arrays = read_json(path / CONFIG_FILE), read_safetensors(path / weights_file)
+    content, arrays = read_json(path / FOREIGN_FILE), read_safetensors(path / weights_file)
     check_finite(arrays, os.fspath(path / weights_file))
     return content, arrays
 
@@ -73,4 +72,4 @@ def write_folder(
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     text = (json.dumps(content, indent=2) + "\n").encode()
-    atomic.write_together({path / weights_file: serialise(arrays), path / CONFIG_FILE: text})
+    atomic.write_together({path / weights_file: serialise(arrays), path / FOREIGN_FILE: text})

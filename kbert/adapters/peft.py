@@ -11,7 +11,8 @@ import keras
 import numpy as np
 from absl import logging
 
-from kbert.adapters.foreign import CONFIG_FILE, check_only, read_folder, write_folder
+from kbert.adapters.files import FOREIGN_FILE
+from kbert.adapters.foreign import check_only, read_folder, write_folder
 from kbert.checkpoints.huggingface.architectures import ARCHITECTURES, infer
 from kbert.checkpoints.huggingface.architectures.base import CLASSIFIERS
 from kbert.checkpoints.renames import read_arrays
@@ -72,14 +73,14 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
     if content.get("peft_type") != "LORA":
         raise ValueError(
             "kbert reads LoRA of peft's kinds. Received: "
-            f"peft_type={content.get('peft_type')!r} in {folder / CONFIG_FILE}"
+            f"peft_type={content.get('peft_type')!r} in {folder / FOREIGN_FILE}"
         )
-    check_only(content, _ONLY, "peft's LoRA", folder / CONFIG_FILE)
+    check_only(content, _ONLY, "peft's LoRA", folder / FOREIGN_FILE)
     if unknown := sorted(key for key in set(content) - _READ - set(_ONLY) if content[key]):
         raise ValueError(
             "kbert reads no such options of peft's LoRA. Received: "
             f"{', '.join(f'{key}={content[key]!r:.40}' for key in unknown)} in "
-            f"{folder / CONFIG_FILE}"
+            f"{folder / FOREIGN_FILE}"
         )
     places = list(_places(encoder))
     found: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}

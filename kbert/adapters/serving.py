@@ -36,7 +36,7 @@ def export(
             "Tasks of one SavedModel share an encoder, as kbert.adapters.load_task(encoder, …) "
             f"makes them. Received: {len(tasks)} tasks on {len(encoders)} encoders"
         )
-    if loose := [name for name, task in tasks.items() if task.adapter is None]:
+    if loose := [name for name, task in tasks.items() if task.variant is None]:
         raise ValueError(
             "Each task must keep to an adapter: kbert.adapters.add(task, …). "
             f"Received: without one: {', '.join(loose)}"

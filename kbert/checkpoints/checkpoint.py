@@ -27,7 +27,8 @@ class Checkpoint(Generic[ConfigT]):
             format keeps them next to the weights; else None.
         left: names there of what no weight of the model was made from: buffers, optimizer slots,
             the generator of a discriminator.
-        adapters: of an encoder, as `kbert.models.adapters.described` gives them, or None.
+        edits: What was done to the model besides what its config says, by the keys of
+            `kbert.core.late.TABLE["edits of a preset"]`.
         foreign_head: the head that is there and that kbert has no task for, in words; else None.
     """
 
@@ -37,7 +38,7 @@ class Checkpoint(Generic[ConfigT]):
     source: str
     labels: tuple[str, ...] | None = None
     left: tuple[str, ...] = ()
-    adapters: dict[str, Any] | None = None
+    edits: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     foreign_head: str | None = None
 
     def part(self, prefix: str) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -92,7 +93,7 @@ def write_checkpoint(
     task: Mapping[str, Any] | None = None,
     tokenizer: TokenizerLike | None = None,
     labels: Sequence[str] | None = None,
-    adapters: Mapping[str, Any] | None = None,
+    edits: Mapping[str, Any] = MappingProxyType({}),
     architecture: str | None = None,
     max_shard_size: int | None = None,
     weight_dtype: str = "float32",
@@ -108,7 +109,8 @@ def write_checkpoint(
         task: settings of the task around the model.
         tokenizer: of the model, where the format repeats what it says.
         labels: names of the classes of a fine-tuned head; not for "keras_hub".
-        adapters: what an encoder has besides; for "kbert" alone.
+        edits: What was done to the model besides what its config says, see `Checkpoint`; for
+            "kbert" alone.
         architecture: the model's kind in the other library; None = as the config says.
         max_shard_size: for "huggingface", bytes of weights in one file; None = all in one.
         weight_dtype: for "huggingface", of the weights in the files: "float32" or "bfloat16".
@@ -137,15 +139,15 @@ def write_checkpoint(
             f"Weights are written in {' or '.join(allowed)} with format={format!r}. "
             f"Received: weight_dtype={weight_dtype!r}"
         )
-    if adapters is not None and format != "kbert":
+    if edits and format != "kbert":
         raise ValueError(
-            "Other libraries' folders have no place for adapters: merge one with "
-            "kbert.adapters.merge, remove them, or write LoRA with kbert.adapters.write_peft. "
-            f"Received: {', '.join(adapters['added'])} with format={format!r}"
+            f"Other libraries' folders have no place for {', '.join(edits)}: `kbert.edit` merges "
+            "one into the weights, takes it out, or writes it alone. "
+            f"Received: edits={dict(edits)!r:.200} with format={format!r}"
         )
     check_finite(arrays, os.fspath(folder))
     if format == "kbert":
-        preset.write_preset(folder, config, arrays, task=task, labels=labels, adapters=adapters)
+        preset.write_preset(folder, config, arrays, task=task, labels=labels, edits=edits)
     elif format == "bilm":
         late.load(_SORT, format).write_bilm(folder, config, arrays, task=task)
     elif format == "keras_hub":
@@ -168,7 +170,8 @@ def write_checkpoint(
 
 def _why_not(folder: Path) -> str:
     files = {path.name for path in folder.iterdir()}
-    if preset.ADAPTER_FILE in files:
-        return f"{preset.ADAPTER_FILE} is of an adapter: see kbert.adapters.load_task."
+    for file, edit in late.load_each("file of an edit"):
+        if file in files:
+            return f"{file} {edit.alone}"
     almost = late.load(_SORT, "huggingface").why_not(files)
     return almost or "The folder holds no model that kbert knows."

@@ -6,19 +6,19 @@ A task adds its tokenizer's files. Weight names are listed in
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.checkpoints.keys import make_config
 from kbert.configs.base import Config
-from kbert.core import registry
+from kbert.core import late, registry
 from kbert.core.types import Arrays, PathLike
 from kbert.io.arrays import WEIGHTS_FILE, read_safetensors, write_model
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path, check_folder
 
 CONFIG_FILE = "kbert.json"
-ADAPTER_FILE = "adapter.json"  # of a folder that holds an adapter alone
 FORMAT_VERSION = 1
 
 
@@ -28,7 +28,7 @@ def write_preset(
     arrays: Arrays,
     task: Mapping[str, Any] | None = None,
     labels: Sequence[str] | None = None,
-    adapters: Mapping[str, Any] | None = None,
+    edits: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Writes a preset folder, whole or not at all.
 
@@ -38,7 +38,7 @@ def write_preset(
         arrays: weight name -> array.
         task: settings of a task around the model, as JSON can hold them.
         labels: names of the classes of a fine-tuned head.
-        adapters: what the encoder has besides, as JSON can hold it.
+        edits: What was done to the model, see `Checkpoint`, as JSON can hold it.
 
     Raises:
         ValueError: the folder holds a model in another format.
@@ -50,8 +50,7 @@ def write_preset(
         content["task"] = dict(task)
     if labels is not None:
         content["labels"] = list(labels)
-    if adapters is not None:
-        content["adapters"] = dict(adapters)
+    content |= edits
     write_model(folder, arrays, CONFIG_FILE, (json.dumps(content, indent=2) + "\n").encode())
 
 
@@ -82,14 +81,15 @@ def read_folder(folder: Path) -> Checkpoint:
         )
     known = registry.names("config")
     kinds = [key for key in known if key in content]
-    unknown = set(content) - {"format_version", *known, "task", "labels", "adapters"}
+    edits = list(late.TABLE["edits of a preset"])
+    unknown = set(content) - {"format_version", *known, "task", "labels", *edits}
     if unknown or len(kinds) != 1:
         raise ValueError(
             f"A preset's kbert.json has the keys format_version and {' or '.join(known)} and may "
-            f"have task, labels and adapters. Received: {', '.join(content)} in {path}"
+            f"have task, labels and {', '.join(edits)}. Received: {', '.join(content)} in {path}"
         )
     (kind,) = kinds
-    for key in (kind, "task", "adapters"):
+    for key in (kind, "task", *edits):
         if not isinstance(content.get(key, {}), dict):
             raise ValueError(
                 f"`{key}` must be a JSON object. Received: {content[key]!r:.80} in {path}"
@@ -107,7 +107,7 @@ def read_folder(folder: Path) -> Checkpoint:
         task=registry.current(content["task"]) if "task" in content else None,
         source=str(folder),
         labels=None if labels is None else tuple(labels),
-        adapters=content.get("adapters"),
+        edits={key: content[key] for key in edits if key in content},
     )
 
 
@@ -143,7 +143,8 @@ def _of_task(kind: str | None) -> str:
 def _refuse_others(folder: Path) -> None:
     refuse_other(folder, "model.weights.h5", "a KerasHub preset")
     refuse_other(folder, "config.json", "a Hugging Face model")
-    refuse_other(folder, ADAPTER_FILE, "an adapter")
+    for file, edit in late.load_each("file of an edit"):
+        refuse_other(folder, file, edit.what)
 
 
 def refuse_other(folder: Path, config_file: str, kind: str) -> None:

@@ -1,7 +1,8 @@
-"""What a train step and the layers tell each other around a forward pass.
+"""What a train step or an export and the layers tell each other around a forward pass.
 
 The step collects losses that layers add to those of a task, such as the cost of thinking longer,
-and says that activations are computed again in the backward pass instead of kept.
+and says that activations are computed again in the backward pass instead of kept. An export says
+that the runtime rounds numbers itself.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ _added: contextvars.ContextVar[dict[str, _Pair] | None] = contextvars.ContextVar
 _recomputed: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
     "recomputed", default=None
 )
+_rounded: contextvars.ContextVar[bool] = contextvars.ContextVar("rounded", default=True)
 
 
 @contextlib.contextmanager
@@ -94,3 +96,24 @@ def recomputation(active: bool = True) -> Iterator[list[str]]:
 def recomputed_layers() -> list[str] | None:
     """The list of `recomputation`, for whoever runs a layer; None outside of it."""
     return _recomputed.get()
+
+
+@contextlib.contextmanager
+def without_rounding() -> Iterator[None]:
+    """In this context layers that round numbers to 8 bits compute with them as they are.
+
+    Example:
+        >>> with without_rounding():
+        ...     is_rounded()
+        False
+    """
+    token = _rounded.set(False)
+    try:
+        yield
+    finally:
+        _rounded.reset(token)
+
+
+def is_rounded() -> bool:
+    """Whether layers that round numbers do so here."""
+    return _rounded.get()

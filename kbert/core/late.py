@@ -68,6 +68,15 @@ TABLE = {
         "elmo": "kbert.models.elmo.encoder:load_encoder",
         "decoder": "kbert.models.generators.decoder_encoder:load_encoder",
     },
+    # What was done to a model, by the key of a preset that says it: `do(model, content, source)`.
+    "edits of a preset": {"adapters": "kbert.models.adapters.base:restore"},
+    # Methods of Keras' models that are edits here.
+    "edit of Keras": {"enable_lora": "kbert.models.adapters.base:enable_lora"},
+    # Files of folders that hold an edit alone: an `EditFile`.
+    "file of an edit": {
+        "adapter.json": "kbert.adapters.files:OURS",
+        "adapter_config.json": "kbert.adapters.files:THEIRS",
+    },
     # The rest are classes, registered under these names when their module is imported
     # (`kbert.core.registry`).
     "config": {

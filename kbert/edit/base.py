@@ -67,25 +67,6 @@ def register_edit(edit: _Made) -> _Made:
     return edit
 
 
-def edits_of(config: Any) -> list[Edit]:
-    """The edits that a config names.
-
-    Raises:
-        ValueError: a kind or an option that is not known, or an order that is none.
-    """
-    found: list[Edit] = []
-    for said in config.edits:
-        cls: Any = registry.get("edit", said["kind"])
-        edit = cls.from_dict({name: value for name, value in said.items() if name != "kind"})
-        if others := [x.kind for x in found if x.kind not in edit.after]:
-            raise ValueError(
-                f"{edit.kind!r} comes behind {' and '.join(map(repr, edit.after)) or 'no edit'}. "
-                f"Received: it, behind {', '.join(map(repr, others))}"
-            )
-        found.append(edit)
-    return found
-
-
 def products(model: Any) -> list[Any]:
     """The layers of the blocks that multiply with a kernel, each once.
 

@@ -3,14 +3,13 @@
 Shapes: `N` rows, `I` width in, `O` width out.
 """
 
-import contextlib
-import contextvars
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
+from kbert.core.contexts import is_rounded
 from kbert.core.types import Shape, Tensor
 from kbert.edit.base import Edit, products, register_edit
 
@@ -18,17 +17,6 @@ LEVELS = 127  # of either sign: 8 bits, symmetric, so that zero stays zero
 # How much of a moving range an update keeps (Q8BERT's `ema_decay`, of runs a hundred times as long,
 # is 0.9999; a range that follows in a hundred updates is right within one epoch of any GLUE task).
 DECAY = 0.99
-_ACTIVE: contextvars.ContextVar[bool] = contextvars.ContextVar("fake_quantization", default=True)
-
-
-@contextlib.contextmanager
-def without_fake_quantization() -> Iterator[None]:
-    """In this context layers compute with numbers as they are: for what rounds them itself."""
-    token = _ACTIVE.set(False)
-    try:
-        yield
-    finally:
-        _ACTIVE.reset(token)
 
 
 def fake_quantize(x: Tensor, axis: int) -> Tensor:
@@ -46,7 +34,7 @@ def fake_quantize(x: Tensor, axis: int) -> Tensor:
         >>> [round(float(v), 4) for v in x[:, 0]]
         [1.0, 0.2992]
     """
-    if not _ACTIVE.get():
+    if not is_rounded():
         return x
     return _rounded(x, ops.max(ops.abs(ops.cast(x, "float32")), axis=axis, keepdims=True))
 
@@ -89,7 +77,7 @@ class FakeQuantization(keras.layers.Layer):
 
     def call(self, rows: Tensor, kernel: Tensor, training: bool = False) -> tuple[Tensor, Tensor]:
         """(N, I) and (I, O) -> the same, rounded."""
-        if not _ACTIVE.get():
+        if not is_rounded():
             return rows, kernel
         kept = ops.convert_to_tensor(self.range)
         if training:

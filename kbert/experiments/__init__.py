@@ -9,7 +9,6 @@ from kbert.experiments.run import run as run
 if TYPE_CHECKING:
     from kbert.experiments.answer_file import (
         AnswerFile as AnswerFile,
-        VectorFile as VectorFile,
         answer_records as answer_records,
         answer_stream as answer_stream,
         model_checksum as model_checksum,

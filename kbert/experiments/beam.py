@@ -22,7 +22,7 @@ from kbert.experiments.catalogue import task_for
 from kbert.experiments.records import Record, Records
 from kbert.io import atomic
 from kbert.io.chunks import chunks
-from kbert.io.outputs import read_note, write_note
+from kbert.io.outputs import Output, read_note, write_note
 from kbert.io.paths import Path, absolute, is_dir, remove_tree
 from kbert.tasks import FineTuningTask, Task
 from kbert.text.sources import expand
@@ -110,7 +110,9 @@ def answer_on_beam(
     folder = absolute(folder)
     with atomic.only_one(folder):
         made_by = {"model": model, "tokenizer": task.tokenizer.checksum, "columns": columns}
-        state = answer_file.AnswerState(folder, made_by)
+        state = Output(
+            folder, made_by, former=answer_file.with_tokenizer(made_by), records=0, finished=False
+        )
         work = os.path.join(folder, "work")
         if state.finished:
             state.check(of_input)

@@ -1,4 +1,4 @@
-"""The files of features, written in parts and read at constant memory.
+"""The files of features: records of TensorFlow's, and what reads them at constant memory.
 
 Shapes: `N` texts, `T` tokens of a text, `D` width of the features.
 """
@@ -11,107 +11,45 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.core.types import PathLike
-from kbert.io import atomic
-from kbert.io.npy import HEADER_BYTES, header, read_npy
-from kbert.io.outputs import GrowingFiles
+from kbert.io.formats import Array, Format
+from kbert.io.npy import read_npy
 from kbert.io.paths import local_only
-
-_PART = ".part"
-
-
-class Format(GrowingFiles):
-    """A file that grows chunk by chunk, under another name until it is whole.
-
-    Args:
-        path: of the finished file.
-        width: D.
-        ragged: whether each text has its own number of vectors.
-        dtype: of the numbers in the file.
-    """
-
-    def __init__(self, path: str, width: int, ragged: bool, dtype: np.dtype) -> None:
-        self.path = path
-        self.width = width
-        self.ragged = ragged
-        self.dtype = dtype.newbyteorder("<")
-        super().__init__(*(f"{name}{_PART}" for name in self.names()))
-
-    def names(self) -> list[str]:
-        """The finished files, the one that readers look for first."""
-        return [self.path]
-
-    def open(self, sizes: Any | None = None) -> None:
-        for name, part in zip(self.names(), self.paths, strict=True):
-            if os.path.exists(name) and not os.path.exists(part):
-                os.replace(name, part)  # a kill came between the renames of `finish`
-        super().open(sizes)
-
-    def add(self, rows: Any) -> None:
-        """Adds the features of a chunk, (N, D) or N arrays (T, D), and puts them on the disk."""
-        self.append(*self.encode(rows))
-
-    def finish(self, count: int) -> None:
-        """Gives the finished file its name."""
-        self.close()
-        for name in self.names()[::-1]:
-            atomic.publish(name + _PART, name)
-
-    def encode(self, rows: Any) -> list[bytes]:
-        """The bytes that each part gets."""
-        raise NotImplementedError(f"{type(self).__name__} must define `encode`.")
-
-
-class ArrayFile(Format):
-    """`.npy`: the vectors; of ragged ones a second file says where each text ends."""
-
-    def names(self) -> list[str]:
-        return [self.path, f"{self.path}.ends.npy"] if self.ragged else [self.path]
-
-    def open(self, sizes: Any | None = None) -> None:
-        super().open(sizes)
-        if sizes is None:
-            for file in self.files:
-                file.write(bytes(HEADER_BYTES))
-
-    def encode(self, rows: Any) -> list[bytes]:
-        if not self.ragged:
-            return [rows.astype(self.dtype).tobytes()]
-        vectors = b"".join(row.astype(self.dtype).tobytes() for row in rows)
-        before = self._vectors()
-        ends = before + np.cumsum([len(row) for row in rows])
-        return [vectors, ends.astype("<i8").tobytes()]
-
-    def finish(self, count: int) -> None:
-        shapes = [(self.dtype, (self._vectors(), self.width)), (np.dtype("<i8"), (count,))]
-        for file, path, shape in zip(self.files, self.paths, shapes, strict=False):
-            with atomic.naming(path):
-                file.seek(0)
-                file.write(header(*shape))
-                file.flush()
-        super().finish(count)
-
-    def _vectors(self) -> int:
-        """How many are in the file."""
-        return (self.sizes()[0] - HEADER_BYTES) // (self.width * self.dtype.itemsize)
 
 
 class RecordFile(Format):
-    """`.tfrecord`: one `tf.train.Example` a text."""
+    """`.tfrecord`: one `tf.train.Example` a text, with its `vectors` and their `shape`.
 
-    def encode(self, rows: Any) -> list[bytes]:
+    Args:
+        width: D, which each record says itself.
+        ragged: whether each text has its own number of vectors, likewise.
+        dtype: of the numbers in the file.
+    """
+
+    holds_vectors = True
+
+    def __init__(self, width: int, ragged: bool = False, dtype: str = "float32") -> None:
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+
+    def encode(self, records: Any, ends: Sequence[int]) -> list[bytes]:
         # TensorFlow writes records to files alone; files of records may follow each other in one.
-        name = f"{self.path}.chunk"
-        try:
-            with atomic.naming(name), tf.io.TFRecordWriter(name) as writer:
-                for row in rows:
-                    writer.write(_example(row.astype(self.dtype)))
-            with open(name, "rb") as file:
-                return [file.read()]
-        finally:
-            atomic.remove(name)
+        name = f"ram://kbert/{id(self)}"
+        with tf.io.TFRecordWriter(name) as writer:
+            for row in records:
+                writer.write(_example(row.astype(self.dtype)))
+        with tf.io.gfile.GFile(name, "rb") as file:
+            chunk = file.read()
+        tf.io.gfile.remove(name)
+        return [chunk]
+
+    def sizes(self, paths: Sequence[str], records: int) -> list[int]:
+        with open(paths[0], "rb") as file:
+            for _ in range(records):
+                length = int.from_bytes(file.read(8), "little")
+                file.seek(4 + length + 4, os.SEEK_CUR)  # between its length's checksum and its own
+            return [file.tell()]
 
 
-FORMATS = {".npy": ArrayFile, ".tfrecord": RecordFile}
+FORMATS = {".npy": Array, ".tfrecord": RecordFile}
 
 
 def _example(vectors: np.ndarray) -> bytes:

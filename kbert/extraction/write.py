@@ -1,8 +1,7 @@
 """Features of more texts than memory holds, in a file that a killed run resumes.
 
-What is finished is kept in parts next to the file, with a note of how long each part was after the
-last whole chunk. A restart cuts the parts there and resumes; its chunks are the same, so the bytes
-are too.
+What is finished is kept in parts next to the file (`kbert.io.outputs`). The chunks of a restart are
+the same, so the bytes are too.
 
 Shapes: `N` texts, `T` tokens of a text, `D` width of the features.
 """
@@ -13,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 from absl import logging
 
 from kbert.core import registry
@@ -21,11 +19,11 @@ from kbert.core.in_memory import rows_of
 from kbert.core.types import PathLike
 from kbert.extraction.extract import report_cut
 from kbert.extraction.extractor import Extractor
-from kbert.extraction.files import FORMATS, Format
+from kbert.extraction.files import FORMATS
 from kbert.extraction.inputs import as_inputs
 from kbert.io import atomic, fingerprints
 from kbert.io.chunks import chunks
-from kbert.io.outputs import differences, read_note, write_note
+from kbert.io.outputs import GrowingOutput
 from kbert.io.paths import local_only
 from kbert.io.progress import Progress
 from kbert.text import open_sources
@@ -85,6 +83,7 @@ def write_features(
     Example:
         >>> import tempfile
         >>> import kbert
+        >>> import numpy as np
         >>> from kbert.tokenizers import SPECIAL_TOKENS
         >>> tokenizer = kbert.WordPieceTokenizer([*SPECIAL_TOKENS, "rain"])
         >>> encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=6))
@@ -119,44 +118,27 @@ def write_features(
         "tokenizer": tokenizer.checksum,
         "weights": _checksum(encoder),
     }
+    form = FORMATS[suffix](extractor.width, extractor.pooling is None, dtype)
+    output = GrowingOutput(path, {"begun": begun}, form, note, _by_todays_names, hidden=True)
     each = _source_texts(opened, unit) if opened else rows_of(_several(texts))
-    target = FORMATS[suffix](path, extractor.width, extractor.pooling is None, np.dtype(dtype))
+    rest = output.rest(each, repr)
+    if output.records:
+        logging.info("%s: resuming after %d texts", path, output.records)
     extractor.cut = 0
     most = _CHARACTERS_OF_TOKENS if extractor.pooling is None else _CHARACTERS
-    with target:
-        done = _resume(note, target, begun, each)
-        with _progress(texts, opened, verbose) as bar:
-            for chunk in chunks(each, _TEXTS, most, _characters):
-                target.add(extractor(as_inputs(chunk, extractor.words, done)))
-                done += len(chunk)
-                write_note(note, {"begun": begun, "texts": done, "sizes": target.sizes()})
-                read = sum(source.consumed for source in opened)
-                bar.show(read if opened else done, done if opened else None)
+    with output.growing(), _progress(texts, opened, verbose) as bar:
+        for chunk in chunks(rest, _TEXTS, most, _characters):
+            output.add(extractor(as_inputs(chunk, extractor.words, output.records)), chunk)
+            read = sum(source.consumed for source in opened)
+            bar.show(read if opened else output.records, output.records if opened else None)
         report_cut(extractor)
-        target.finish(done)
-    atomic.remove(note)
-    return done
+    return output.records
 
 
-def _resume(note: str, target: Format, begun: dict, each: Iterator) -> int:
-    """Opens the parts after their last whole chunk, and skips the texts that they hold."""
-    state = read_note(note, "The note of what is written") or {"begun": begun, "texts": 0}
-    if changed := differences(registry.current(state["begun"]), begun):
-        raise ValueError(
-            "A half-written file is resumed with the arguments it was started with. Received: "
-            f"another value of {', '.join(changed)}; give the old one, or remove {note}"
-        )
-    done = state["texts"]
-    passed = sum(1 for _ in itertools.islice(each, done))
-    if passed < done:
-        raise ValueError(
-            f"A half-written file is resumed with the texts it was started with; it holds {done}. "
-            f"Received: {passed} texts; give the old ones, or remove {note}"
-        )
-    if done:
-        logging.info("%s: resuming after %d texts", target.path, done)
-    target.open(state.get("sizes"))
-    return done
+def _by_todays_names(note: dict[str, Any]) -> dict[str, Any]:
+    """A note of any version; that of 0.2.0 has `texts`, and no checksum of them."""
+    texts = note.pop("texts", 0)
+    return {"records": texts, "finished": False, **note, "begun": registry.current(note["begun"])}
 
 
 def _characters(text: Any) -> int:

@@ -32,9 +32,9 @@ def by_length(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
 
 
 def as_ragged(rows: Sequence[np.ndarray]) -> tf.RaggedTensor:
-    """Ids of texts, a row each, one at least."""
+    """Ids of texts, a row each."""
     lengths = np.array([len(row) for row in rows], np.int64)
-    ids = np.concatenate(rows).astype(np.int32)
+    ids = np.concatenate([np.zeros(0, np.int32), *rows]).astype(np.int32)
     return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
 
 

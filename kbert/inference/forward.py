@@ -67,8 +67,8 @@ def compiled(
     """Compiles `function(features)`, which calls `layers` for inference.
 
     TensorFlow makes one graph at the first call with features of these names; elsewhere, and by
-    XLA, each new shape is compiled. Each adapter of the layers that have such has functions of its
-    own (`variant` of a model that takes them).
+    XLA, each new shape is compiled. Each named edit of a model has functions of its own
+    (`traced_variant`).
 
     Args:
         function: of a dict of arrays, a tensor or a structure of tensors.
@@ -90,7 +90,7 @@ def compiled(
     made: dict[Any, Callable] = {}
 
     def run(features: Tensors) -> Any:
-        names = (frozenset(features), *(getattr(layer, "variant", None) for layer in layers))
+        names = (frozenset(features), *(getattr(layer, "traced_variant", None) for layer in layers))
         if names not in made and keras.backend.backend() == "tensorflow":
             made[names] = _tensorflow_graph(function, features, jit_compile)
         elif names not in made and is_one_of_several():

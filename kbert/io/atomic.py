@@ -109,8 +109,13 @@ def remove(path: str | os.PathLike) -> None:
 def remove_leftovers(folder: str) -> None:
     """Removes what processes that were killed in the middle of a write have left."""
     for path in Path(folder).iterdir():
-        if _MARK in path.name:
+        if is_leftover(path.name):
             remove(path)
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a file has a temporary name."""
+    return _MARK in name
 
 
 def stand_in(folder: str) -> str:

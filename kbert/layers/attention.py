@@ -17,15 +17,15 @@ from keras import ops
 
 from kbert.core.types import Shape, Tensor
 from kbert.layers import fused
-from kbert.layers.adaptable import Adaptable
 from kbert.layers.bias import cut_blocks, decoded_bias, neighbour_blocks, prompt_bias
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.layers.gather import gather_rows
 from kbert.layers.positions import alibi_bias, rotate, rotation
+from kbert.layers.slots import Editable
 
 
-class _Attention(Adaptable):
+class _Attention(Editable):
     """What both kinds share: heads, dropout, the output's dense layer.
 
     Args:
@@ -122,7 +122,7 @@ class SelfAttention(_Attention):
 
     Query, key and value come from one product. Scores are normalised in float32 whatever the
     compute dtype. A bias masks positions (see `kbert.layers.bias`); one in blocks makes each token
-    attend to its own block and its neighbours alone. An adapter in its slot has `keys_values`, two
+    attend to its own block and its neighbours alone. An edit that is chosen has `keys_values`, two
     (1, N, G, D), which every token attends to besides.
 
     Args:
@@ -225,13 +225,14 @@ class SelfAttention(_Attention):
         return outputs, {**made, "query": query, "key": key, "value": value}
 
     def _prefix(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Keys and values (B, N, G, D) of an adapter, and the bias of their scores (B, 1, T, G)."""
-        if self.adapter is None:
+        """Keys and values (B, N, G, D) of an edit, and the bias of their scores (B, 1, T, G)."""
+        chosen = self.chosen
+        if chosen is None:
             return None
         batch, length, _ = ops.shape(x)
         key, value = (
             ops.broadcast_to(ops.cast(x, self.compute_dtype), (batch, *x.shape[1:]))
-            for x in self.adapter.keys_values()
+            for x in chosen.keys_values()
         )
         return key, value, ops.zeros((batch, 1, length, key.shape[2]))
 

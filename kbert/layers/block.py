@@ -12,20 +12,20 @@ import keras
 from keras import ops
 
 from kbert.core.types import Shape, Tensor
-from kbert.layers.adaptable import Adaptable
 from kbert.layers.gather import gather_positions
 from kbert.layers.normalization import add_and_norm
+from kbert.layers.slots import Editable
 
 
-class Block(Adaptable):
+class Block(Editable):
     """Attention and feed-forward, each with a residual around it.
 
     The parts are arguments. Four slots for normalisation make post-norm (BERT), pre-norm (GPT-2)
     and sandwich norm the same two lines; a slot left out does nothing. Any layer with the same
-    call as the part it replaces will do, so another attention needs no flag here. An adapter in
-    its slot has `attention` and `feed_forward`, what stands behind each part (see `add_and_norm`),
-    and `parallel`, `(x, bias, training, positions) -> outputs`, which is added to what comes out of
-    the feed-forward part; each may be None.
+    call as the part it replaces will do, so another attention needs no flag here. An edit
+    that is chosen has `attention` and `feed_forward`, what stands behind the dropout of each part
+    (see `add_and_norm`), and `parallel`, `(x, bias, training, positions) -> outputs`, which is
+    added to what comes out of the feed-forward part; or some of these.
 
     Args:
         attention: layer, `(x, bias, training) -> (outputs, probabilities)`.
@@ -164,10 +164,10 @@ class Block(Adaptable):
         return add_and_norm(x if aside is None else x + aside, outputs, *parts)
 
     def _behind(self, part: str) -> Callable | None:
-        return None if self.adapter is None else getattr(self.adapter, part)
+        return getattr(self.chosen, part, None)
 
     def _aside(self, x: Tensor, *context: Any) -> tuple[Tensor, ...]:
-        """What an adapter computes beside the block, if anything."""
+        """What an edit computes beside the block, if anything."""
         parallel = self._behind("parallel")
         return () if parallel is None else (parallel(x, *context),)
 

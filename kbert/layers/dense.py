@@ -13,7 +13,7 @@ from keras import ops
 
 from kbert.core.types import Shape, Tensor
 from kbert.layers.activations import get_activation
-from kbert.layers.adaptable import Adaptable
+from kbert.layers.slots import Editable
 
 
 def kernel_initializer(sigma: float | None) -> keras.initializers.Initializer:
@@ -23,11 +23,11 @@ def kernel_initializer(sigma: float | None) -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=sigma)
 
 
-class Dense(Adaptable):
+class Dense(Editable):
     """`activation(x @ kernel + bias)` over the last axis.
 
-    An adapter in its slot is called with the rows (N, I); what it gives is added before the
-    activation. An edit is called with the rows and the kernel, and gives what is multiplied.
+    An edit in its slot is called with the rows (N, I) and the kernel (I, O), and gives what is
+    multiplied; one that is chosen is called with the rows as they came, and adds to the product.
 
     Args:
         units: width of the output.
@@ -70,16 +70,16 @@ class Dense(Adaptable):
         *leading, width = ops.shape(inputs)
         rows = ops.reshape(inputs, (-1, width))
         outputs = self.product(rows, training=training)  # (N, O)
-        if (adapter := self.adapter) is not None:
-            outputs = outputs + adapter(rows, training=training)
         if self.activation is not None:
             outputs = self.activation(outputs, training)
         return ops.reshape(outputs, (*leading, self.units))  # (..., O)
 
     def product(self, rows: Tensor, training: bool = False) -> Tensor:
-        """(N, I) -> (N, O), by the kernel and the bias, as edits leave what they multiply."""
-        kernel = self.kernel
+        """(N, I) -> (N, O), by the kernel and the bias, as edits have them."""
+        factors: tuple[Tensor, Tensor] = (rows, self.kernel)
         for edit in self.edits:
-            rows, kernel = edit(rows, kernel, training=training)
-        outputs = ops.matmul(rows, kernel)
-        return outputs if self.bias is None else ops.add(outputs, self.bias)
+            factors = edit(*factors, training=training)
+        outputs = ops.matmul(*factors)
+        outputs = outputs if self.bias is None else ops.add(outputs, self.bias)
+        chosen = self.chosen
+        return outputs if chosen is None else outputs + chosen(rows, training=training)

@@ -11,15 +11,15 @@ import keras
 from keras import ops
 
 from kbert.core.types import DType, MaybeNone, Shape, Tensor
-from kbert.layers.adaptable import Adaptable
 from kbert.layers.dense import Dense
 from kbert.layers.dropout import Dropout
 from kbert.layers.ids import take_rows, whole_numbers
 from kbert.layers.normalization import LayerNorm
 from kbert.layers.positions import check_length, number_tokens, sinusoids
+from kbert.layers.slots import Editable
 
 
-class Embeddings(Adaptable):
+class Embeddings(Editable):
     """`dropout(norm(token + segment + position))`, widened to `hidden_size` where `E` differs.
 
     (BERT, Figure 2, https://arxiv.org/abs/1810.04805; the projection: ALBERT, section 3.1,

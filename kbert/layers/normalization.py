@@ -8,18 +8,17 @@ from keras import ops
 
 from kbert.core.types import Shape, Tensor
 from kbert.layers import fused
-from kbert.layers.adaptable import Adaptable
 from kbert.layers.dropout import Dropout
+from kbert.layers.slots import Editable
 
 
-class LayerNorm(Adaptable):
+class LayerNorm(Editable):
     """Zero mean and unit variance over the last axis, then a learned scale and shift.
 
     Mean and variance are taken in float32 whatever the compute dtype: bfloat16 keeps 8 bits, too
     few for a sum over the width. (Ba et al. 2016, https://arxiv.org/abs/1607.06450.)
 
-    An adapter in its slot has `gamma` and `beta`, each a weight or None: what is added to this
-    layer's.
+    An edit that is chosen has a `scale_and_shift` too, of this layer's.
 
     Args:
         epsilon: added to the variance.
@@ -48,11 +47,8 @@ class LayerNorm(Adaptable):
     @property
     def scale_and_shift(self) -> tuple[Any, Any]:
         """Gamma and beta, (W,) each, the second None where there is none."""
-        adapter = self.adapter
-        if adapter is None:
-            return self.gamma, self.beta
-        gamma = self.gamma if adapter.gamma is None else self.gamma + adapter.gamma
-        return gamma, self.beta if adapter.beta is None else self.beta + adapter.beta
+        chosen, own = self.chosen, (self.gamma, self.beta)
+        return own if chosen is None else chosen.scale_and_shift(*own)
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         centred = self.kind != "rms"
@@ -74,7 +70,7 @@ def add_and_norm(
     dropout: keras.layers.Layer,
     norm: keras.layers.Layer,
     training: bool,
-    adapter: Callable | None = None,
+    behind: Callable | None = None,
 ) -> Tensor:
     """`norm(x + dropout(outputs))`, the end of every part of a block.
 
@@ -84,7 +80,7 @@ def add_and_norm(
         dropout: a layer, `(x, training) -> x`.
         norm: a layer, `x -> x`.
         training: whether dropout is active.
-        adapter: what stands behind the dropout, `(outputs, x, norm) -> outputs`; or None.
+        behind: What stands behind the dropout, `(outputs, x, norm) -> outputs`; or None.
 
     Returns:
         (..., W). In one pass where both layers are those of this package, see `fused`.
@@ -96,8 +92,8 @@ def add_and_norm(
         >>> ops.convert_to_numpy(x).tolist()
         [[-1.0, 1.0]]
     """
-    if adapter is not None:
-        return norm(x + adapter(dropout(outputs, training=training), x, norm))
+    if behind is not None:
+        return norm(x + behind(dropout(outputs, training=training), x, norm))
     known = type(norm) is LayerNorm and norm.kind == "layer" and type(dropout) is Dropout
     if not known or not fused.fuses(x.shape[-1], training):
         return norm(x + dropout(outputs, training=training))

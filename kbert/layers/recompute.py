@@ -13,7 +13,7 @@ import keras
 
 from kbert.core.contexts import recomputed_layers
 from kbert.core.types import Tensor
-from kbert.layers.adaptable import choosing_as_now
+from kbert.layers.slots import choosing_as_now
 
 # Of tensors: what the layer gives, tensors in a tuple or alone, and new values of its variables.
 _Function: TypeAlias = Callable[..., tuple[Any, list[Tensor]]]

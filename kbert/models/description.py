@@ -9,7 +9,7 @@ from kbert.configs.base import Config
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.transformer import GLOBAL
 from kbert.core import late
-from kbert.edit.base import edits_of
+from kbert.models.edits import edits_of
 from kbert.models.memory import TrainingMemory, estimate_memory
 from kbert.models.parts import part_of
 

@@ -21,7 +21,6 @@ from kbert.layers import gather_positions
 from kbert.layers.bias import layer_biases
 from kbert.layers.positions import number_tokens
 from kbert.layers.recompute import run_layer
-from kbert.models.adapters.base import TakesAdapters, described
 from kbert.models.blocks import embeddings_of, last_norm, layer_block, run_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import named_inputs, output_spec
@@ -87,7 +86,7 @@ def register_encoder(encoder: _Made) -> _Made:
 
 @register_encoder
 @keras.saving.register_keras_serializable(package="kbert")
-class Encoder(TakesAdapters, FromConfig, keras.Model):
+class Encoder(FromConfig, keras.Model):
     """Token ids in, contextual vectors out: BERT and every model that differs from it in values.
 
     It is built when constructed, so it has weights at once. It is saved and revived from its
@@ -444,7 +443,7 @@ class Encoder(TakesAdapters, FromConfig, keras.Model):
             self.config,
             arrays,
             format,
-            adapters=described(self),
+            edits=self.variants.record(),
             architecture=architecture,
             max_shard_size=max_shard_size,
             weight_dtype=weight_dtype,

@@ -10,10 +10,9 @@ from kbert import inference
 from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.configs.base import Config
 from kbert.core.types import DType, PathLike
-from kbert.edit.base import Edit, edits_of
 from kbert.hub import locate
 from kbert.io.arrays import check_finite
-from kbert.models.adapters.base import described, restore
+from kbert.models.edits import edits_of, restore_edits
 from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
 
@@ -25,12 +24,14 @@ class FromConfig(KerasModel):
         config_class: the kind of config the model is made of, its constructor's first argument.
         prefix: first part of the weights' names in a preset.
         edits: what was done to the model, see `kbert.edit`.
+        pooler_is_new: Whether its pooler was drawn for a task's head, and the rest was loaded.
     """
 
     config_class: ClassVar[type[Config]]
     prefix: ClassVar[str]
     config: Config
-    edits: tuple[Edit, ...] = ()
+    edits: tuple[Any, ...] = ()
+    pooler_is_new: bool = False
 
     def apply_edits(self) -> None:
         """Does to the built model what its config says."""
@@ -85,7 +86,7 @@ class FromConfig(KerasModel):
         folder = locate(path) if named else path
         checkpoint = read_checkpoint(folder, ignore=ignore).expect(cls.config_class)
         model = cls(checkpoint.config, dtype=dtype)
-        restore(model, checkpoint.adapters, checkpoint.source)
+        restore_edits(model, checkpoint.edits, checkpoint.source)
         arrays = checkpoint.part(f"{cls.prefix}/")
         set_arrays(model, cls.prefix, arrays, checkpoint.source, strict)
         model.weights_from = checkpoint.source
@@ -102,19 +103,14 @@ class FromConfig(KerasModel):
             ValueError: an unknown format, a model that the other library cannot be, or weights or
                 outputs that are not finite: then the folder is as it was.
         """
-        arrays, adapters = get_arrays(self, self.prefix), described(self)
+        arrays, edits = get_arrays(self, self.prefix), self.variants.record()
         check_finite(arrays, os.fspath(path))
         inference.check_sample(self.sample_outputs, os.fspath(path))
-        write_checkpoint(path, self.config, arrays, format, adapters=adapters)
+        write_checkpoint(path, self.config, arrays, format, edits=edits)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, for Keras."""
-        if (found := described(self)) is not None:
-            raise ValueError(
-                "A config says nothing of adapters: save_to_preset keeps them, and "
-                "kbert.adapters.merge and remove take them out. "
-                f"Received: a kbert.{type(self).__name__} with {', '.join(found['added'])}"
-            )
+        self.variants.refuse_config()
         return {
             "config": self.config.to_dict(),
             "name": self.name,

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import keras
 import numpy as np
 
+from kbert.core import late
 from kbert.core.types import PathLike
 from kbert.layers.ids import assert_ids, check_ids, check_whole
-from kbert.models.adapters.base import add
+from kbert.models.edits import NONE, Variants
 from kbert.models.inputs_and_outputs import as_integers
 
 # What it stands before: its methods are there, but it is no base of the mixin.
@@ -31,7 +32,7 @@ class KerasEdits(_Base):
         raise ValueError(_quantize_hint(self, mode))
 
     def enable_lora(self, rank: int, **options: Any) -> Self:
-        """Adds the adapter "lora", as `kbert.adapters.add(model, "lora", rank=rank)` does.
+        """Adds the adapter "lora", as `kbert.edit.adapters.add(model, "lora", rank=rank)` does.
 
         Args:
             rank: Rank of the products.
@@ -44,7 +45,7 @@ class KerasEdits(_Base):
             TypeError: A model that takes no adapters.
             ValueError: An option is unknown or out of range.
         """
-        return add(self, "lora", rank=rank, **options)
+        return late.load("edit of Keras", "enable_lora")(self, rank=rank, **options)
 
 
 class KerasModel(KerasEdits):
@@ -56,8 +57,10 @@ class KerasModel(KerasEdits):
     Attributes:
         vector_inputs: names of inputs that are no integers, such as a memory.
         weights_from: where the weights are from; None where they were drawn.
+        variants: The model's named edits, see `kbert.edit.adapters`.
     """
 
+    variants: Variants = NONE
     vector_inputs: tuple[str, ...] = ()
     weights_from: str | None = None
     _asserts_ids = False
@@ -66,6 +69,11 @@ class KerasModel(KerasEdits):
     def id_rows(self) -> dict[str, int]:
         """Name of an input -> rows of the table that its ids are of; the main input first."""
         raise NotImplementedError(f"{type(self).__name__} must define `id_rows`.")
+
+    @property
+    def traced_variant(self) -> Any:
+        """What a graph is traced for besides its inputs."""
+        return self.variants.key
 
     @property
     def exported_inputs(self) -> dict[str, tuple[int | None, ...]]:

@@ -17,7 +17,8 @@ from kbert.core import registry
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike, Tensor
 from kbert.layers.gather import gather_positions
-from kbert.models import Decoder, DecoderEncoder, Encoder, adapters
+from kbert.models import Decoder, DecoderEncoder, Encoder
+from kbert.models.edits import variants_of
 from kbert.models.generators.decoder_encoder import has_input_tokens
 from kbert.models.keras_model import KerasModel
 from kbert.serving import Signature, text_tokens
@@ -76,8 +77,9 @@ class EncoderTask(Task):
     takes_decoders: bool = False
     # How rows are made, where that is not the encoder's way.
     own_form: InputForm | None = None
-    # The adapter of the encoder that the task keeps to; None = whichever runs.
-    adapter: str | None = None
+    # The named edit of the encoder that the task keeps to (`kbert.edit.adapters`); None = whichever
+    # runs.
+    variant: str | None = None
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, *, name: str) -> None:
         check_encoder(encoder, f"A {type(self).__name__}")
@@ -120,14 +122,9 @@ class EncoderTask(Task):
             )
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """As of `TrainStep`; of several adapters the task trains its own."""
-        self.train_own_adapter()
+        """As of `TrainStep`; of several named edits the task trains its own."""
+        variants_of(self.encoder).train([self.variant])
         super().compile(*args, **kwargs)
-
-    def train_own_adapter(self) -> None:
-        """Freezes the encoder's other adapters, where the task keeps to one of them."""
-        if self.adapter is not None:
-            adapters.train_alone(self.encoder, self.adapter)
 
     @property
     def reads_by_decoder(self) -> bool:
@@ -169,8 +166,8 @@ class EncoderTask(Task):
             What the encoder gives.
         """
         encoder = self.encoder if encoder is None else encoder
-        if self.adapter is not None and encoder is self.encoder:
-            with adapters.using(encoder, adapters.running(self)):
+        if self.variant is not None and encoder is self.encoder:
+            with variants_of(encoder).using(self.variant):
                 return self._run_encoder(features, training, encoder, positions)
         return self._run_encoder(features, training, encoder, positions)
 

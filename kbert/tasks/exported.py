@@ -14,8 +14,8 @@ from absl import logging
 
 from kbert.checkpoints.keys import make_config
 from kbert.core import registry
+from kbert.core.contexts import without_rounding
 from kbert.core.types import PathLike
-from kbert.edit.rounding import without_fake_quantization
 from kbert.graphs import graph
 from kbert.io import fingerprints
 from kbert.io.paths import Path
@@ -84,7 +84,7 @@ def row_function(
     inputs = {n: ("batch", "masks" if n == "mask_positions" else "length") for n in names}
 
     def function(features: dict[str, Any]) -> dict[str, Any]:
-        with without_fake_quantization() if by_runtime else contextlib.nullcontext():
+        with without_rounding() if by_runtime else contextlib.nullcontext():
             found = task.row_outputs(features, **(settings or {}))
         return {
             name: x if keras.backend.is_int_dtype(x.dtype) else keras.ops.cast(x, "float32")

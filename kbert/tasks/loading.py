@@ -12,7 +12,7 @@ from kbert.configs.encoder import EncoderConfig
 from kbert.core import late, registry
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike
-from kbert.models.adapters.base import restore
+from kbert.models.edits import restore_edits
 from kbert.models.encoder import Encoder
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tokenizers.loading import load_tokenizer
@@ -146,7 +146,7 @@ def load_encoder(
         activation = huggingface.usual_pooler(config, checkpoint.arrays, tokenizer.kind)
         config = config.replace(pooler_activation=activation)
     encoder = Encoder(config, dtype=dtype)
-    restore(encoder, checkpoint.adapters, checkpoint.source)
+    restore_edits(encoder, checkpoint.edits, checkpoint.source)
     encoder.pooler_is_new = drawn
     if drawn:
         arrays |= get_arrays(encoder.pooler, "encoder/pooler")

@@ -16,14 +16,14 @@ from absl import logging
 from kbert import inference
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from kbert.core import late, registry
+from kbert.core.contexts import without_rounding
 from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike
 from kbert.data.tables.table import Table
-from kbert.edit.rounding import without_fake_quantization
 from kbert.hub import locate
 from kbert.io.arrays import check_finite
-from kbert.models.adapters.base import described, restore
+from kbert.models.edits import restore_edits, variants_of
 from kbert.models.keras_model import KerasEdits
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import (
@@ -420,7 +420,7 @@ class Task(TrainStep, keras.Model):
             return half._export_saved_model(directory, half.signatures(**options), **how)
         stored = StoredWeights([v for part in self.parts.values() for v in part.variables])
         signatures = {name: stored.signature(x) for name, x in reference.items()}
-        with without_fake_quantization():
+        with without_rounding():
             return self._export_saved_model(directory, signatures, stored.resources, **how)
 
     def _export_weights(self, directory: PathLike, precision: str, **options: Any) -> str:
@@ -494,7 +494,7 @@ class Task(TrainStep, keras.Model):
             task=record,
             tokenizer=self.tokenizer,
             labels=labels,
-            adapters=described(self),
+            edits=variants_of(self.model).record(getattr(self, "variant", None)),
             architecture=architecture,
             max_shard_size=max_shard_size,
             weight_dtype=weight_dtype,
@@ -595,7 +595,7 @@ class Task(TrainStep, keras.Model):
     def _make_model(cls, checkpoint: Checkpoint, dtype: DType) -> keras.Model:
         """The model of a folder's config, its weights drawn."""
         model = make_model(checkpoint.config, dtype)
-        restore(model, checkpoint.adapters, checkpoint.source)
+        restore_edits(model, checkpoint.edits, checkpoint.source)
         model.weights_from = checkpoint.source  # they are set when the heads are there
         return model
 

@@ -9,7 +9,8 @@ import pytest
 import kbert
 from kbert import adapters
 from kbert.adapters.adapterhub import reduction_factor
-from kbert.adapters.foreign import CONFIG_FILE, write_folder
+from kbert.adapters.files import FOREIGN_FILE
+from kbert.adapters.foreign import write_folder
 from kbert.io.arrays import read_safetensors
 from kbert.models.adapters.base import weights_of
 from tests.harness import assert_close, randomise, tiny_config, tiny_inputs, to_numpy
@@ -77,7 +78,7 @@ def test_a_folder_is_read_and_written(tmp_path, model, kind):
     encoder = base_of(model)
     before = to_numpy(encoder(tiny_inputs(encoder.config))["sequence"])
     adapters.read_adapterhub(encoder, tmp_path / "theirs")
-    found = encoder.adapters.added["reviews"]
+    found = encoder.variants.added["reviews"]
     assert (found.kind, found.size) == ({"seq_bn": "pfeiffer"}.get(kind, "houlsby"), 4)
     assert found.activation == ("relu" if kind == "seq_bn" else "silu")
     after = to_numpy(encoder(tiny_inputs(encoder.config))["sequence"])
@@ -93,7 +94,9 @@ def test_a_folder_is_read_and_written(tmp_path, model, kind):
     assert ours.keys() == {key.removeprefix("bert.") for key in arrays}
     for key, array in arrays.items():
         np.testing.assert_array_equal(ours[key.removeprefix("bert.")], array)
-    theirs, own = (json.loads((tmp_path / x / CONFIG_FILE).read_text()) for x in ("theirs", "ours"))
+    theirs, own = (
+        json.loads((tmp_path / x / FOREIGN_FILE).read_text()) for x in ("theirs", "ours")
+    )
     assert own["model_type"] == model
     shared = own["config"].keys() & theirs["config"].keys()
     assert {"mh_adapter", "reduction_factor", "scaling"} <= shared
@@ -110,7 +113,7 @@ def test_the_package_makes_every_size_again(tmp_path):
     encoder = kbert.Encoder(tiny_config())  # of width 16, and 16 // (16 / 13) is 12
     adapters.add(encoder, "pfeiffer", size=13, pooler=False)
     adapters.write_adapterhub(encoder, tmp_path)
-    content = json.loads((tmp_path / CONFIG_FILE).read_text())
+    content = json.loads((tmp_path / FOREIGN_FILE).read_text())
     assert int(16 // content["config"]["reduction_factor"]) == 13
 
 
@@ -163,14 +166,14 @@ def test_the_package_computes_the_same(tmp_path, model, kind):
 def test_what_is_not_understood_is_refused(tmp_path):
     encoder, folder = base_of("bert"), tmp_path / "x"
     made_folder(folder, "bert", "seq_bn")
-    content = json.loads((folder / CONFIG_FILE).read_text())
+    content = json.loads((folder / FOREIGN_FILE).read_text())
 
     def refused(message, error=ValueError, **changes):
         config = {**content["config"], **changes.pop("config", {})}
-        (folder / CONFIG_FILE).write_text(json.dumps({**content, "config": config, **changes}))
+        (folder / FOREIGN_FILE).write_text(json.dumps({**content, "config": config, **changes}))
         with pytest.raises(error, match=message):
             adapters.read_adapterhub(encoder, folder)
-        assert encoder.adapters is None
+        assert not encoder.variants.added
 
     refused("`ln_before` of a bottleneck .* must be False here.*True", config={"ln_before": True})
     refused("`scaling` .* must be 1.0 here. Received: 'learned'", config={"scaling": "learned"})
@@ -180,16 +183,16 @@ def test_what_is_not_understood_is_refused(tmp_path):
     refused("called 'other'. Received: bert.encoder.layer.0", name="other")
     refused("the settings of one adapter.*Received: config", name=None)
     # Of version 1, where "gelu" was the approximation by tanh.
-    (folder / CONFIG_FILE).write_text(
+    (folder / FOREIGN_FILE).write_text(
         json.dumps({"name": "reviews", "config": {**content["config"], "non_linearity": "gelu"}})
     )
     adapters.read_adapterhub(encoder, folder)
-    assert encoder.adapters.added["reviews"].activation == "gelu_tanh"
+    assert encoder.variants.added["reviews"].activation == "gelu_tanh"
     adapters.remove(encoder, "reviews")
     made_folder(folder, "bert", "seq_bn", layers=3)
     with pytest.raises(ValueError, match=r"Received: 4 that are missing, .*2/feed_forward"):
         adapters.read_adapterhub(encoder, folder)
-    assert not encoder.adapters.added
+    assert not encoder.variants.added
     (folder / FILE).rename(folder / "pytorch_adapter.bin")
     with pytest.raises(FileNotFoundError, match=r"use_safetensors=True.*is never read. Received"):
         adapters.read_adapterhub(encoder, folder)

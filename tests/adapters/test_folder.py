@@ -204,11 +204,13 @@ def test_a_merged_task_is_any_other(tokenizer, tmp_path):
     draw(task)
     texts = reviews(6)[0]
     before = probabilities(task, texts)
-    with pytest.raises(ValueError, match=r"no place for adapters: merge .*Received: lora with"):
+    with pytest.raises(
+        ValueError, match=r"no place for adapters: .*merges .*Received: edits=.*'lora'.* with"
+    ):
         task.save_to_preset(tmp_path, format="huggingface")
     assert not list(tmp_path.iterdir())
     adapters.merge(task)
-    assert task.adapter is None
+    assert task.variant is None
     assert_close(probabilities(task, texts), before, 1e-5)
     task.save_to_preset(tmp_path, format="huggingface")
     again = kbert.tasks.Task.from_preset(tmp_path)
@@ -260,13 +262,13 @@ def test_another_base_another_task_and_damaged_folders_are_refused(tokenizer, tm
         (folder / "adapter.json").write_text(json.dumps({**content, **changes}))
         with pytest.raises(ValueError, match=message):
             adapters.load(encoder, folder)
-        assert not encoder.adapters or not encoder.adapters.added
+        assert not encoder.variants.added
     (folder / "adapter.json").write_text(text)
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
     with pytest.raises(ValueError, match="safetensors"):
         adapters.load(encoder, folder)
-    assert not encoder.adapters or not encoder.adapters.added
+    assert not encoder.variants.added
     assert os.listdir(tmp_path / "adapter")
 
 
@@ -291,7 +293,7 @@ def test_a_refused_folder_leaves_what_runs_and_is_trained(tokenizer, tmp_path):
     before, trained = probabilities(task, texts), {x.path for x in task.trainable_weights}
     with pytest.raises(ValueError, match="shape"):
         adapters.load(task, tmp_path)
-    assert task.adapter == "own"
+    assert task.variant == "own"
     np.testing.assert_array_equal(probabilities(task, texts), before)
     assert {weight.path for weight in task.trainable_weights} == trained
 

@@ -74,7 +74,7 @@ def test_what_peft_has_written_is_read(tmp_path, kind):
     found = to_numpy(encoder(inputs)["sequence"])
     assert np.abs(before - found).max() > 0.05
     assert_close(found[real], expected[real], 2e-5)
-    adapter = encoder.adapters.added["peft"]
+    adapter = encoder.variants.added["peft"]
     assert (adapter.rank, adapter.scale, adapter.dropout) == (3, 2.0, 0.1)
     assert adapter.targets == ("query", "value")
 
@@ -113,7 +113,7 @@ def test_what_a_folder_does_not_say_is_as_peft_takes_it(tmp_path, rank, missing)
     _, model = base_of("bert", tmp_path / "base")
     adapted = peft.PeftModel.from_pretrained(model, tmp_path / "adapter").eval()
     adapters.read_peft(encoder, tmp_path / "adapter")
-    assert encoder.adapters.added["peft"].scale == 8 / rank
+    assert encoder.variants.added["peft"].scale == 8 / rank
     inputs = inputs_of(encoder)
     real = inputs["padding_mask"] > 0
     found = to_numpy(encoder(inputs)["sequence"])
@@ -141,7 +141,7 @@ def test_what_is_not_understood_is_refused(tmp_path):
         (folder / "adapter_config.json").write_text(json.dumps({**content, **changes}))
         with pytest.raises(ValueError, match=message):
             adapters.read_peft(encoder, folder)
-        assert encoder.adapters is None
+        assert not encoder.variants.added
     (folder / "adapter_config.json").write_text(json.dumps(content))
     smaller = kbert.Encoder(tiny_config(num_layers=1))
     with pytest.raises(ValueError, match="Each weight must be LoRA's of a kernel of the encoder"):
@@ -149,7 +149,7 @@ def test_what_is_not_understood_is_refused(tmp_path):
     narrow = kbert.Encoder(tiny_config(hidden_size=8))
     with pytest.raises(ValueError, match=r"must be of shape \(8, 2\). Received: \(16, 2\)"):
         adapters.read_peft(narrow, folder)
-    assert not narrow.adapters.added
+    assert not narrow.variants.added
     adapters.add(encoder, "houlsby", size=2)
     with pytest.raises(ValueError, match="hold LoRA alone"):
         adapters.write_peft(encoder, folder)
@@ -200,7 +200,7 @@ def test_a_classifier_of_peft_has_its_head_in_the_folder(tmp_path, kind, tiny_vo
     )
     with pytest.raises(ValueError, match="shape of classifier/dense/kernel"):
         adapters.read_peft(two, tmp_path / "adapter")
-    assert not two.encoder.adapters or not two.encoder.adapters.added
+    assert not two.encoder.variants.added
 
 
 @pytest.mark.parametrize("where", ["text", "token"])

@@ -10,8 +10,8 @@ from keras import ops
 import kbert
 from kbert import adapters, pruning, quantization
 from kbert.conversion.lengthening import lengthen
+from kbert.core.contexts import without_rounding
 from kbert.edit.base import products
-from kbert.edit.rounding import without_fake_quantization
 from kbert.models.generators.as_decoder import config_of_decoder
 from kbert.models.generators.warm_start import config_of_encoder
 from kbert.models.parts import Part, register_part
@@ -29,7 +29,7 @@ FAMILIES = [
 ]
 # How each edit is put on and taken off, and under what it changes nothing.
 EDITS = {
-    "rounding": (quantization.quantization_aware, quantization.rounded, without_fake_quantization),
+    "rounding": (quantization.quantization_aware, quantization.rounded, without_rounding),
     "movement": (pruning.with_movement, pruning.apply_movement, contextlib.nullcontext),
 }
 IDS = np.random.default_rng(0).integers(0, 40, (3, 9))

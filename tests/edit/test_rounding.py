@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kbert.core.contexts import recomputation
+from kbert.core.contexts import recomputation, without_rounding
 from kbert.edit.rounding import (
     DECAY,
     FakeQuantization,
     fake_quantize,
-    without_fake_quantization,
 )
 from kbert.layers import Dense
 from kbert.layers.recompute import run_layer
@@ -43,7 +42,7 @@ def test_weights_are_multiples_of_a_scale_for_each_column_or_row(axis):
     assert_close(found, in_8_bits(KERNEL, largest), 1e-6)
     assert np.abs(found - KERNEL).max() <= largest.max() / 254 + 1e-6
     assert all(len(np.unique(x)) > 2 for x in found)
-    with without_fake_quantization():
+    with without_rounding():
         assert_close(to_numpy(fake_quantize(ops.array(KERNEL), axis)), KERNEL, 0)
 
 
@@ -96,7 +95,7 @@ def test_a_dense_layer_multiplies_rounded_numbers():
     read = in_8_bits(np.clip(ROWS, -1.5, 1.5), 1.5)
     wanted = np.maximum(read @ in_8_bits(kernel, np.abs(kernel).max(0)) + bias, 0)
     assert_close(to_numpy(dense(ROWS)), wanted, 1e-5)
-    with without_fake_quantization():
+    with without_rounding():
         assert_close(to_numpy(dense(ROWS)), np.maximum(ROWS @ kernel + bias, 0), 1e-5)
     assert [w.path.split("/")[-1] for w in dense.trainable_weights] == ["kernel", "bias"]
 

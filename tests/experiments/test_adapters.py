@@ -39,7 +39,7 @@ def test_a_run_keeps_its_adapter_beside_the_model(preset, tmp_path):
     )
     assert_close(found, expected, 1e-5)
     # The preset has no pooler: the new one is trained, as a whole.
-    assert alone.encoder.adapters.added["task"].pooler
+    assert alone.encoder.variants.added["task"].pooler
     with pytest.raises(ValueError, match="adapter"):
         experiments.run(experiment, tmp_path / "run", adapter="lora:rank=3", **options)
     own = experiment.settings(adapter="houlsby", learning_rate=0.5)

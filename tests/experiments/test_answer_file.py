@@ -11,13 +11,12 @@ import pytest
 from kbert.experiments import (
     AnswerFile,
     Records,
-    VectorFile,
     answer_file as module,
     answer_records,
     answer_stream,
     model_checksum,
 )
-from kbert.io import npy
+from kbert.io import formats, npy
 from kbert.tasks import Columns
 from kbert.tasks.task import NoAnswerOptions
 
@@ -101,13 +100,13 @@ def test_another_input_or_model_is_refused(source, tmp_path):
     path = tmp_path / "a.jsonl"
     with pytest.raises(KeyboardInterrupt):
         answer(source, path, Counter(dies_after=2))
-    with pytest.raises(ValueError, match=r"made with other settings.*model was 'm', is 'n'"):
+    with pytest.raises(ValueError, match=r"begun with other settings.*model was 'm', is 'n'"):
         answer(source, path, model="n")
     source.write_text(source.read_text().replace("xxx\n", "xxy\n", 1))
-    with pytest.raises(ValueError, match=r"holds the answers to another input than .*texts.txt"):
+    with pytest.raises(ValueError, match=r"made of another input than .*texts.txt"):
         answer(source, path)
     source.write_text("x\n")
-    with pytest.raises(ValueError, match="holds the answers to another input"):
+    with pytest.raises(ValueError, match="made of another input"):
         answer(source, path)
 
 
@@ -116,7 +115,7 @@ def test_another_input_or_model_is_refused(source, tmp_path):
     [
         (lambda text: text.replace("xxx\n", "xxy\n", 1), "others among the first 45 records"),
         (lambda text: text + "x\n", "more than 45 records"),
-        (lambda text: "\nx\n", "2 records, of 45 answers"),
+        (lambda text: "\nx\n", "2 records, of 45 that are written"),
     ],
 )
 def test_finished_answers_are_of_the_input_that_they_were_of(source, tmp_path, change, received):
@@ -125,7 +124,7 @@ def test_finished_answers_are_of_the_input_that_they_were_of(source, tmp_path, c
     before = path.read_bytes()
     assert answer(source, path).calls == 0
     source.write_text(change(source.read_text()))
-    with pytest.raises(ValueError, match=f"answers to another input than .*Received: {received}"):
+    with pytest.raises(ValueError, match=f"made of another input than .*Received: {received}"):
         answer(source, path)
     assert path.read_bytes() == before
     assert AnswerFile(path, {"model": "m"}).finished
@@ -150,7 +149,7 @@ def test_answers_that_are_gone_are_computed_again(source, tmp_path):
     answer(source, path)
     whole = path.read_bytes()
     path.unlink()
-    with pytest.warns(UserWarning, match=r"a.jsonl is not there any more, with the 45 answers"):
+    with pytest.warns(UserWarning, match=r"a.jsonl is not there any more, with the 45 records"):
         again = answer(source, path)
     assert again.calls == 5
     assert path.read_bytes() == whole
@@ -173,14 +172,14 @@ def test_a_call_that_failed_before_its_first_answer_leaves_the_file_free(source,
     with pytest.raises(KeyboardInterrupt):
         answer(source, path, Counter(dies_after=0), columns={})
     answer(source, path, columns={"text": "review"})
-    with pytest.raises(ValueError, match=r"columns was {'text': 'review'}, is {}"):
+    with pytest.raises(ValueError, match=r"columns.text was 'review', is None"):
         answer(source, path, columns={})
 
 
 def test_a_file_of_something_else_stays(source, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("precious\n")
-    with pytest.raises(ValueError, match="already exists, without a state file"):
+    with pytest.raises(ValueError, match=r"already exists, without a.jsonl.state.json"):
         answer(source, path)
     assert path.read_text() == "precious\n"
 
@@ -219,7 +218,7 @@ class Vectors(Counter):
 
 
 def embed(source, output, task=None, **identity):
-    file = VectorFile(output, {"model": "m", **identity}, width=2)
+    file = AnswerFile(output, {"model": "m", **identity}, width=2)
     for _ in answer_records(task or Vectors(), Records(source, "classify"), file):
         pass
 
@@ -270,7 +269,7 @@ def test_vectors_that_none_is_of_leave_nothing(source, tmp_path):
         embed(source, path, Vectors(dies_after=0), prompt="query")
     assert sorted(x.name for x in tmp_path.iterdir()) == [source.name]
     # Killed there, the header is.
-    path.write_bytes(module._UNFINISHED.ljust(npy.HEADER_BYTES, b"\0"))
+    path.write_bytes(formats._UNFINISHED.ljust(npy.HEADER_BYTES, b"\0"))
     state = {"records": 0, "checksum": 0, "finished": False, "model": "m", "prompt": "query"}
     (tmp_path / "a.npy.state.json").write_text(json.dumps(state))
     embed(source, path, prompt=None)

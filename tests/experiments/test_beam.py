@@ -134,7 +134,7 @@ def test_the_bytes_are_those_of_the_local_run(task, trained, texts, tmp_path, mo
     assert all(path.stat().st_mtime == 1 for path in out.iterdir())
     with pytest.raises(ValueError, match=r"other settings.*files of the input was 4, is 2"):
         answer_on_beam(trained, f"{texts}/*.csv*", out)
-    with pytest.raises(ValueError, match=r"texts already exists, without a state file"):
+    with pytest.raises(ValueError, match=r"texts already exists, without texts.state.json"):
         answer_on_beam(trained, f"{texts}/*", texts)
     assert contents(out) == here
 

@@ -899,10 +899,10 @@ def write_outputs():
     write_text("asked.txt", "\n".join(texts) + "\n")
     masked = [text.replace(text.split()[1], "[MASK]") for text in texts]
     write_text("masked.txt", "\n".join(masked) + "\n")
-    append = answer_file.AnswerFile.append
+    add = answer_file.AnswerFile.add
 
-    def append_once(self, *given):
-        append(self, *given)
+    def add_once(self, *given):
+        add(self, *given)
         raise Killed
 
     sampling = ("--method=sampling", "--temperature=0.7", "--seed=3", "--max_new_tokens=3")
@@ -920,7 +920,7 @@ def write_outputs():
         arguments += options
         with (
             mock.patch.object(answer_file, "CHUNK", 4),
-            mock.patch.object(answer_file.AnswerFile, "append", append_once),
+            mock.patch.object(answer_file.AnswerFile, "add", add_once),
             contextlib.suppress(Killed),
         ):
             call(program, *arguments)

@@ -402,7 +402,7 @@ def test_killed_and_started_again_to_the_same_bytes(presets, tmp_path, name):
 
     whole, broken = tmp_path / f"whole{name[1:]}", tmp_path / f"broken{name[1:]}"
     ends_well(start(whole))
-    ends_killed(start(broken, before=signalled("kbert.io.outputs:GrowingFiles.append", calls=2)))
+    ends_killed(start(broken, before=signalled("kbert.io.outputs:GrowingOutput._append", calls=2)))
     assert 0 < broken.stat().st_size < whole.stat().st_size
     ends_well(start(broken))
     assert broken.read_bytes() == whole.read_bytes()

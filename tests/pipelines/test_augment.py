@@ -47,7 +47,7 @@ def test_a_table_with_columns_of_its_own(masked_lm, call, mail_file, tmp_path, c
     assert 150 < len(table) <= 256
     assert len(list((tmp_path / "out").iterdir())) == 4
     call(augment, *flags, "--shards=3", "--batch_size=5")  # finished: nothing is done
-    with pytest.raises(SystemExit, match=r"^kbert-augment: .*another augmentation.*seed was 0, is"):
+    with pytest.raises(SystemExit, match=r"^kbert-augment: .*other settings.*seed was 0, is"):
         call(augment, *flags, "--shards=3", "--seed=1")
 
 

@@ -80,7 +80,7 @@ def test_an_interrupted_one_resumes(run_dir, call, texts, tmp_path, monkeypatch)
     [
         ("--input=a.pdf", "The suffix of the input gives its format"),
         ("--input=nowhere.txt", "nowhere.txt"),
-        ("--output=TEXTS", "already exists, without a state file"),
+        ("--output=TEXTS", "already exists, without texts"),
     ],
 )
 def test_mistakes_are_told_in_one_line(run_dir, call, texts, tmp_path, flag, message):
@@ -102,7 +102,7 @@ def test_killed_and_started_again_to_the_same_answers(run_dir, tmp_path):
 
     whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
     ends_well(start(whole))
-    ends_killed(start(broken, before=signalled("kbert.io.outputs:GrowingFiles.append")))
+    ends_killed(start(broken, before=signalled("kbert.io.outputs:GrowingOutput._append")))
     assert 0 < len(broken.read_bytes()) < len(whole.read_bytes())
     ends_well(start(broken))
     assert broken.read_bytes() == whole.read_bytes()

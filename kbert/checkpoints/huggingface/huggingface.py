@@ -38,6 +38,7 @@ from kbert.checkpoints.huggingface.shards import write_shards
 from kbert.checkpoints.huggingface.weights import has_weights, read_weights
 from kbert.checkpoints.renames import read_arrays, write_arrays
 from kbert.configs.static import StaticConfig
+from kbert.core import late
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays, PathLike
 from kbert.io import atomic
@@ -45,7 +46,6 @@ from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 
 CONFIG_FILE = "config.json"
-ADAPTER_FILE = "adapter_config.json"  # of peft and of AdapterHub
 _IN_SHARDS = ("tf_model.h5.index.json", "flax_model.msgpack.index.json")
 # Kinds of tasks whose rows transformers cuts at the tokenizer's `model_max_length`.
 ON_ROWS = ("classify", "regress", "tag", "answer", "choose")
@@ -81,12 +81,9 @@ def read_folder(folder: Path) -> Checkpoint:
     content = read_json(folder / CONFIG_FILE)
     if (activation := sentence_transformers.activation(folder)) is not None:
         content["sentence_transformers"] = {"activation_fn": activation}  # as version 4 has it
-    if (folder / ADAPTER_FILE).is_file():
-        logging.warning(
-            "%s: the adapter of %s is not applied, as transformers would: "
-            "kbert.adapters.read_peft(model, folder) adds peft's",
-            *(folder, ADAPTER_FILE),
-        )
+    for file, edit in late.load_each("file of an edit"):
+        if edit.beside is not None and (folder / file).is_file():
+            logging.warning("%s: %s of %s %s", folder, edit.what, file, edit.beside)
     checkpoint = import_model(content, read_weights(folder), str(folder))
     task = checkpoint.task or {}
     if task.get("kind") in ON_ROWS:
@@ -386,11 +383,6 @@ def why_not(files: Collection[str]) -> str | None:
                 "with from_pretrained(folder, from_tf=True or from_flax=True) of a transformers "
                 "below version 5 and save them with save_pretrained, as safetensors."
             )
-    if ADAPTER_FILE in files:
-        return (
-            f"{ADAPTER_FILE} is of an adapter without its model: load the model, then "
-            "the adapter by kbert.adapters.read_peft or read_adapterhub."
-        )
     if sentence_transformers.MODULES_FILE in files:
         return (
             f"{sentence_transformers.MODULES_FILE} has the model in a folder of its own, as old "

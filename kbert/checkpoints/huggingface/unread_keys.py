@@ -9,8 +9,10 @@ as it may stand for another model: `auto_map`, `rope_theta`, `use_bias`, `num_ex
 import re
 from typing import Any
 
+from kbert.core import late
+
 IGNORED = frozenset(
-    "_name_or_path _attn_implementation_autoset _num_labels adapters architectures bos_token_id "
+    "_name_or_path _attn_implementation_autoset _num_labels architectures bos_token_id "
     "chunk_size_feed_forward classifier_dropout cross_attention_hidden_size dtype eos_token_id "
     "finetuning_task gradient_checkpointing id2label label2id language model_type name num_labels "
     "output_attentions output_hidden_states output_past pad_token_id prefix problem_type "
@@ -26,6 +28,8 @@ IGNORED = frozenset(
     "remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens temperature "
     "tie_encoder_decoder top_k top_p typical_p".split()
 )
+# Of what was done to the model, beside it.
+IGNORED |= {key for _, edit in late.load_each("file of an edit") for key in edit.config_keys}
 
 _HARMLESS = re.compile(
     "|".join(

@@ -21,7 +21,7 @@ from kbert.data import Table
 from kbert.data.readers import read_table
 from kbert.distillation.augmentation.augmenter import Augmenter
 from kbert.io import atomic, fingerprints
-from kbert.io.outputs import differences, read_note, write_note
+from kbert.io.outputs import Output, read_note
 from kbert.io.paths import Path, exists
 from kbert.io.progress import Progress
 
@@ -68,10 +68,17 @@ def write_augmented(
         )
     settings = {**augmenter.identity(), "shards": shards}
     with atomic.only_one(output_dir):
-        manifest = _begin(output_dir, settings, list(augmenter.table.columns))
-        if manifest["finished"]:
+        output = Output(
+            output_dir,
+            {"format_version": FORMAT_VERSION, "settings": settings},
+            os.path.join(output_dir, MANIFEST),
+            finished=False,
+            columns=list(augmenter.table.columns),
+        )
+        if output.finished:
             logging.info("%s is finished already", output_dir)
-            return manifest
+            return output.state
+        output.save()
         atomic.remove_leftovers(output_dir)
         names = [_shard_name(number, shards) for number in range(shards)]
         with Progress("augmenting", size, " rows", verbose=int(verbose)) as bar:
@@ -83,13 +90,9 @@ def write_augmented(
                 bar.show(stop)
         found = [_describe(output_dir, name) for name in names]
         lines = sum(shard["lines"] for shard in found)
-        manifest |= {
-            "finished": True,
-            "counts": {"rows": size, "copies": lines - size, "lines": lines},
-            "shards": found,
-        }
-        write_note(os.path.join(output_dir, MANIFEST), manifest)
-        return manifest
+        counts = {"rows": size, "copies": lines - size, "lines": lines}
+        output.save(finished=True, counts=counts, shards=found)
+        return output.state
 
 
 def read_augmented(folder: PathLike) -> Table:
@@ -125,32 +128,6 @@ def read_augmented(folder: PathLike) -> Table:
             )
     files = os.path.join(glob.escape(folder), f"augmented-*-of-{len(manifest['shards']):05d}.jsonl")
     return read_table(files, columns={name: name for name in manifest["columns"]})
-
-
-def _begin(output_dir: str, settings: dict, columns: list[str]) -> dict[str, Any]:
-    """The manifest in the folder, or a new one; raises where the two are of different work."""
-    if not exists(os.path.join(output_dir, MANIFEST)):
-        names = sorted(path.name for path in Path(output_dir).iterdir())
-        if strangers := [name for name in names if ".writing-" not in name]:
-            raise ValueError(
-                "An augmentation is written to a new or empty folder. Received: "
-                f"{output_dir}, which holds {', '.join(strangers[:3])}"
-            )
-        manifest: dict[str, Any] = {
-            "format_version": FORMAT_VERSION,
-            "finished": False,
-            "settings": settings,
-            "columns": columns,
-        }
-        write_note(os.path.join(output_dir, MANIFEST), manifest)
-        return manifest
-    manifest = _read(output_dir)
-    if changed := list(differences(manifest["settings"], settings).values()):
-        raise ValueError(
-            f"{output_dir} holds another augmentation. To resume it, pass the settings it was "
-            f"started with; for a new one, name another folder. Received: {'; '.join(changed)}"
-        )
-    return manifest
 
 
 def _write_shard(path: str, augmenter: Augmenter, start: int, stop: int, bar: Progress) -> None:

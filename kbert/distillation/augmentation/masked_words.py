@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert import inference
 from kbert.core.types import Tensor, Tensors
+from kbert.data.tables.rows import Rows
 from kbert.distillation.augmentation.neighbours import whole_words
-from kbert.graphs import on_cpu
 from kbert.tasks import Pretraining
 
 # Logits move by rounding with the shape of a batch. Where the last candidate and the first that is
@@ -54,10 +53,13 @@ class MaskedWords:
         self._spelling = np.arange(size, dtype=np.int32)  # (V,)
         for number, word in self._words.items():
             self._spelling[number] = first.setdefault(word.casefold(), number)
-        self._build_inputs = on_cpu(
-            task.build_inputs, *[tf.RaggedTensorSpec([None, None], tf.int32)] * (1 + with_original)
+        self._runner = inference.Runner(
+            *(self._top, task.encoder, task.masked_lm), assemble=self._assemble
         )
-        self._best = inference.compiled(self._top, task.encoder, task.masked_lm)
+
+    def _assemble(self, columns: dict[str, Any]) -> dict[str, Any]:
+        sides = [columns.pop(name) for name in ("masked", "original") if name in columns]
+        return {**self.task.build_inputs(*sides), **columns}
 
     def _top(self, features: Tensors) -> tuple[Tensor, Tensor]:
         """The largest logits of usable words (B, M + 1), and their ids."""
@@ -81,37 +83,33 @@ class MaskedWords:
         Returns:
             For each place at most M words, in the order of the vocabulary.
         """
-        lengths = np.array([len(texts[text]) for text, _ in places], np.int64)
+        rows = self._rows(texts, places)
         found: list[list[str]] = [[] for _ in places]
-        for rows in inference.by_length(lengths, self.batch_size):
-            values, ids = self._compute(texts, [places[row] for row in rows])
-            for row, value, best in zip(rows, values, ids, strict=True):
-                if _is_near(value, self.candidates) and len(rows) > 1:
-                    (value,), (best,) = self._compute(texts, [places[row]])
+        for index, outputs in self._runner.each(rows, self.batch_size):
+            for row, value, best in zip(index, *outputs, strict=True):
+                if _is_near(value, self.candidates) and len(index) > 1:
+                    ((_, ((value,), (best,))),) = self._runner.each(rows, 1, numbers=[row])
                 chosen = best[: self.candidates][np.isfinite(value[: self.candidates])]
                 found[row] = [self._words[number] for number in np.sort(chosen).tolist()]
         return found
 
-    def _compute(
-        self, texts: Sequence[np.ndarray], places: Sequence[tuple[int, int]]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Logits and ids (B, M + 1) for a batch of places."""
-        firsts, seconds, positions, own = [], [], [], []
-        for text, place in places:
-            masked, position, rest = self._row(texts[text], place)
-            firsts.append(masked)
-            seconds.append(rest)
-            positions.append([1 + position])  # behind [CLS]
-            own.append([self._spelling[texts[text][place]]])
-        parts = [firsts, seconds] if self.with_original else [firsts]
-        features = self._build_inputs(*map(inference.as_ragged, parts))
-        features = {
-            **features,
-            "mask_positions": np.array(positions, np.int32),
-            "own": np.array(own, np.int32),
-        }
-        values, ids = self._best(inference.pad(features))
-        return values[: len(places)], ids[: len(places)]
+    def _rows(self, texts: Sequence[np.ndarray], places: Sequence[tuple[int, int]]) -> Rows:
+        made = [self._row(texts[text], place) for text, place in places]
+        columns = {"masked": [masked for masked, _, _ in made]}
+        if self.with_original:
+            columns["original"] = [rest for _, _, rest in made]
+        own = [self._spelling[texts[text][place]] for text, place in places]
+        return Rows(
+            ragged={name: inference.as_ragged(side) for name, side in columns.items()},
+            dense={
+                "mask_positions": np.array(
+                    [[1 + at] for _, at, _ in made], np.int32
+                ),  # after [CLS]
+                "own": np.array(own, np.int32)[:, None],
+            },
+            lengths=np.array([len(masked) + len(rest) for masked, _, rest in made]),
+            examples=np.arange(len(made)),
+        )
 
     def _row(self, ids: np.ndarray, place: int) -> tuple[np.ndarray, int, np.ndarray]:
         """The masked text, the position of its mask, and the original text, as far as they fit."""

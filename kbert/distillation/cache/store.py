@@ -15,7 +15,7 @@ from kbert.core.types import PathLike
 from kbert.distillation.cache.layout import Layout
 from kbert.distillation.cache.shard import SUFFIX, Shard, write_shard
 from kbert.io.chunks import chunks
-from kbert.io.outputs import differences, read_note, write_note
+from kbert.io.outputs import check_same, read_note, write_note
 from kbert.io.paths import local_only
 
 MANIFEST = "manifest.json"
@@ -48,12 +48,7 @@ class Store:
 
     def __init__(self, folder: PathLike, teacher: Mapping[str, Any], dtype: str) -> None:
         self.folder = local_only(folder, "A cache of a teacher's outputs")
-        self._manifest: dict[str, Any] = {
-            "format": FORMAT,
-            "dtype": dtype,
-            "teacher": teacher,
-            "outputs": {},
-        }
+        self._identity = {"format": FORMAT, "dtype": dtype, "teacher": teacher}
         self.layouts: dict[str, Layout] = {}
         self._shards: dict[str, Shard] = {}
         self._found: dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]] = {}
@@ -65,8 +60,7 @@ class Store:
         manifest = read_note(os.path.join(self.folder, MANIFEST), "The manifest of a cache")
         if manifest is None:
             return
-        self._check(manifest)
-        self._manifest = manifest
+        check_same(self.folder, MANIFEST, manifest, self._identity)
         self.layouts |= {k: Layout.from_json(x) for k, x in manifest["outputs"].items()}
         for name in sorted(os.listdir(self.folder)):
             if name.endswith(SUFFIX) and name not in self._shards:
@@ -93,11 +87,11 @@ class Store:
         Raises:
             OSError: the disk is full, or cannot be written.
         """
-        self.layouts |= layouts
-        outputs = {name: layout.to_json() for name, layout in self.layouts.items()}
-        if outputs != self._manifest["outputs"] or not self._shards:
-            self._manifest["outputs"] = outputs
-            write_note(os.path.join(self.folder, MANIFEST), self._manifest)
+        if not layouts.items() <= self.layouts.items() or not self._shards:
+            self.layouts |= layouts
+            outputs = {name: layout.to_json() for name, layout in self.layouts.items()}
+            path = os.path.join(self.folder, MANIFEST)
+            write_note(path, {**self._identity, "outputs": outputs})
         for part in chunks(rows, SHARD_ROWS, SHARD_BYTES, _bytes_of):
             keys, sizes, vectors = zip(*part, strict=True)
             columns = {name: [row[name] for row in vectors] for name in vectors[0]}
@@ -147,24 +141,6 @@ class Store:
             self._opened[shard.path] = shard
             if len(self._opened) > _OPEN_SHARDS:
                 self._opened.pop(next(iter(self._opened))).close()
-
-    def _check(self, manifest: Mapping[str, Any]) -> None:
-        if manifest.get("format") != FORMAT:
-            raise ValueError(
-                f"A cache of this version has format {FORMAT}; give another cache_dir. Received: "
-                f"format {manifest.get('format')} in {self.folder}"
-            )
-        if other := differences(manifest["teacher"], self._manifest["teacher"]):
-            raise ValueError(
-                "A cache holds the outputs of one teacher; use one cache_dir for each. "
-                f"Received: {self.folder}, whose teacher has another {', '.join(other)}"
-            )
-        if manifest["dtype"] != self._manifest["dtype"]:
-            raise ValueError(
-                "A cache keeps its dtype; give another cache_dir, or the same dtype. Received: "
-                f"cache_dtype={self._manifest['dtype']!r} for {self.folder}, which is in "
-                f"{manifest['dtype']}"
-            )
 
     def _check_counts(self, sizes: np.ndarray, columns: Mapping[str, Sequence[np.ndarray]]) -> None:
         for name, rows in columns.items():

@@ -13,15 +13,12 @@ if TYPE_CHECKING:
         Adapter as Adapter,
         activate as activate,
         add as add,
-        described as described,
         merge as merge,
         parse as parse,
         register_adapter as register_adapter,
         remove as remove,
         restore as restore,
         running as running,
-        running_options as running_options,
-        train_alone as train_alone,
         using as using,
     )
     from kbert.models.adapters.bottleneck import Houlsby as Houlsby, Pfeiffer as Pfeiffer

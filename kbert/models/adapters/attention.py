@@ -129,8 +129,6 @@ class ParallelAttention(keras.layers.Layer):
         back: dense layer to (B, T, H).
     """
 
-    attention = feed_forward = None
-
     def __init__(
         self,
         into: keras.layers.Layer,

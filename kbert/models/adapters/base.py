@@ -1,6 +1,6 @@
 """What adapters share: they are added to a built encoder, chosen, merged and taken out again.
 
-An adapter is a set of small layers in the slots of an encoder's layers (`kbert.layers.adaptable`).
+An adapter is a set of small layers in the slots of an encoder's layers (`kbert.layers.slots`).
 The weights of the encoder itself, its base, stay as they are, and are frozen. So one base carries
 many adapters, of which one runs, or none.
 """
@@ -17,12 +17,15 @@ from kbert.core import registry
 from kbert.core.options import Options, option, parse_kind
 from kbert.core.types import Shape, Tensor
 from kbert.layers import Block, Dense, LayerNorm, SelfAttention
-from kbert.layers.adaptable import Adaptable, Switch
+from kbert.layers.slots import Editable, Switch
+from kbert.models.edits import Variants
+from kbert.models.encoder import Encoder
+from kbert.models.generators.decoder import Decoder
 
 _Made = TypeVar("_Made", bound=type["Adapter"])
 
 # A layer with a slot, what is put into it, and what that is built with.
-Filled = tuple[Adaptable, keras.layers.Layer, Shape]
+Filled = tuple[Editable, keras.layers.Layer, Shape]
 
 
 class Adapter(Options):
@@ -86,39 +89,96 @@ def register_adapter(adapter: _Made) -> _Made:
     return adapter
 
 
-class TakesAdapters:
-    """Mixin before `keras.Model`: a model with `blocks`, whose layers have slots.
+class Adapters(Variants):
+    """The adapters of an encoder.
+
+    Args:
+        encoder: Whose they are.
 
     Attributes:
-        adapters: what was put into the slots, an `Adapters`; None = nothing yet.
-        pooler: a layer behind the blocks, or None; of each model by itself, since on PyTorch a
-            value of the class would hide its layer.
-        pooler_is_new: whether it was drawn for a task's head, and the rest was loaded.
+        switch: Which one runs, by the attribute of the layers that holds it.
+        version: Grows where a graph of before no longer says what is computed.
     """
 
-    adapters: Any = None
-    pooler: Any
-    pooler_is_new: bool = False
-
-    @property
-    def variant(self) -> Any:
-        """What a graph is traced for besides its inputs: which adapter runs."""
-        return self.adapters and (self.adapters.switch.current, self.adapters.version)
-
-
-class Adapters:
-    """The adapters of an encoder; a plain object, which Keras does not track.
-
-    Attributes:
-        switch: which one runs.
-        added: name -> options.
-        version: grows where a graph of before no longer says what is computed.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, encoder: Any) -> None:
+        self.encoder = encoder
         self.switch = Switch()
         self.added: dict[str, Adapter] = {}
         self.version = 0
+
+    @property
+    def key(self) -> Any:  # type: ignore[override]
+        return self.current, self.version
+
+    @property
+    def active(self) -> str | None:
+        """The name of the one that runs where no context says another; None = none."""
+        return _name_of(self.switch.active)
+
+    @active.setter
+    def active(self, name: str | None) -> None:
+        self.switch.active = _attribute(name)
+
+    @property
+    def current(self) -> str | None:
+        """The name of the one that runs here."""
+        return _name_of(self.switch.current)
+
+    def running(self, name: str | None) -> str | None:
+        """The one that a task runs which keeps to that name, or to none.
+
+        Raises:
+            ValueError: It was taken out, by the encoder or another task.
+        """
+        if name is not None and name not in self.added:
+            raise ValueError(
+                "A task keeps to its adapter, which was removed or merged through its encoder or "
+                "another task: kbert.adapters.activate(task, None) has it follow the encoder "
+                f"again. Received: a task with the adapter {name!r}, of "
+                f"{', '.join(self.added) or 'none'}"
+            )
+        return self.current if name is None else name
+
+    def using(self, name: str | None) -> contextlib.AbstractContextManager:
+        return self.switch.using(None if name is None else _attribute(self.running(name)))
+
+    def train(self, names: Sequence[str | None], base: bool = False) -> None:
+        if any(name is not None for name in names):
+            self._train(names, base)
+
+    def _train(self, names: Sequence[str | None], base: bool = False) -> None:
+        own = {id(weight) for name in names for weight in weights_of(self.encoder, name)}
+        own |= {id(weight) for weight in base_weights(self.encoder)} if base else set()
+        for weight in self.encoder.weights:
+            if weight.trainable != (id(weight) in own):
+                weight.trainable = id(weight) in own
+
+    def record(self, name: str | None = None) -> dict[str, Any]:
+        if not self.added:
+            return {}
+        added = {name: {"kind": x.kind, **x.to_dict()} for name, x in self.added.items()}
+        return {"adapters": {"running": self.running(name), "added": added}}
+
+    def fit_settings(self, name: str | None = None) -> dict[str, Any]:
+        found = self.running(name)
+        return {} if found is None else {"learning_rate": self.added[found].learning_rate}
+
+    def refuse_config(self) -> None:
+        if self.added:
+            raise ValueError(
+                "A config says nothing of adapters: save_to_preset keeps them, and "
+                "kbert.adapters.merge and remove take them out. Received: a "
+                f"kbert.{type(self.encoder).__name__} with {', '.join(self.added)}"
+            )
+
+
+def _attribute(name: str | None) -> str | None:
+    """Of the layers, which holds what an adapter has put into them: a part of weights' paths."""
+    return None if name is None else f"adapter_{name}"
+
+
+def _name_of(attribute: str | None) -> str | None:
+    return None if attribute is None else attribute.removeprefix("adapter_")
 
 
 def add(model: Any, kind: str, *, name: str | None = None, **options: Any) -> Any:
@@ -168,7 +228,7 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
             "An adapter's name is of letters, digits and underscores: it is part of the names of "
             f"its weights. Received: {name!r}"
         )
-    state = encoder.adapters or Adapters()
+    state = _state(encoder)
     if name in state.added:
         raise ValueError(
             "Adapters of one encoder must have different names. "
@@ -200,8 +260,8 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
         if adapter.pooler:
             filled.append(_of_pooler(encoder, **kwargs))
         for layer, made, shape in filled:
-            layer.add_adapter(state.switch, name, made, shape)
-    encoder.adapters = state
+            layer.add_edit(made, shape, state.switch)
+    encoder.variants = state
     state.added[name] = adapter
     activate(model, name)
     return model
@@ -211,20 +271,24 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
 def inserting(model: Any, adapter: Adapter, name: str) -> Iterator[None]:
     """`insert`, and a context that gives it weights: where they do not fit, nothing has changed."""
     encoder = encoder_of(model)
-    of_task = getattr(model, "adapter", None)
-    of_encoder = encoder.adapters and encoder.adapters.switch.active
+    of_task, of_encoder = getattr(model, "variant", None), _state(encoder).active
     trainable = [(weight, weight.trainable) for weight in encoder.weights]
     insert(model, adapter, name)
     try:
         yield
     except ValueError:
         remove(model, name)
-        encoder.adapters.switch.active = of_encoder
-        if hasattr(model, "adapter"):
-            model.adapter = of_task
+        encoder.variants.active = of_encoder
+        if hasattr(model, "variant"):
+            model.variant = of_task
         for weight, was_trainable in trainable:
             weight.trainable = was_trainable
         raise
+
+
+def enable_lora(model: Any, rank: int, **options: Any) -> Any:
+    """Keras' method: `add(model, "lora", rank=rank)`."""
+    return add(model, "lora", rank=rank, **options)
 
 
 def parse(text: str) -> Adapter:
@@ -265,37 +329,15 @@ def activate(model: Any, name: str | None) -> None:
         ValueError: there is no such adapter, or none at all.
     """
     encoder = encoder_of(model)
-    if encoder.adapters is None:
+    if not isinstance(encoder.variants, Adapters):
         raise ValueError(f"The encoder has no adapters to choose from. Received: {name!r}")
     state = known(encoder, name)
-    if not hasattr(model, "adapter"):
-        state.switch.active = name
-    elif model.adapter != name:
-        model.adapter = name
+    if not hasattr(model, "variant"):
+        state.active = name
+    elif model.variant != name:
+        model.variant = name
         state.version += 1
-    train_alone(encoder, running(model))
-
-
-def train_all(encoder: Any, names: Sequence[str | None], base: bool) -> None:
-    """Of the encoder's weights those of several adapters are trainable, and with `base` its own.
-
-    Without adapters nothing is changed.
-    """
-    given = [name for name in names if name is not None]
-    if not given:
-        return
-    own = {id(weight) for name in given for weight in weights_of(encoder, name)}
-    own |= {id(weight) for weight in base_weights(encoder)} if base else set()
-    for weight in encoder.weights:
-        weight.trainable = id(weight) in own
-
-
-def train_alone(encoder: Any, name: str | None) -> None:
-    """Of the encoder's weights only those of that adapter are trainable."""
-    own = {id(weight) for weight in weights_of(encoder, name)}
-    for weight in encoder.weights:
-        if id(weight) in own or weight.trainable:
-            weight.trainable = id(weight) in own
+    state._train([running(model)])
 
 
 def using(encoder: Any, name: str | None) -> contextlib.AbstractContextManager:
@@ -304,9 +346,7 @@ def using(encoder: Any, name: str | None) -> contextlib.AbstractContextManager:
     Raises:
         ValueError: there is no such adapter.
     """
-    if name is None and encoder.adapters is None:
-        return contextlib.nullcontext()
-    return known(encoder, name).switch.using(name)
+    return known(encoder, name).using(name)
 
 
 def remove(model: Any, name: str) -> None:
@@ -318,14 +358,14 @@ def remove(model: Any, name: str) -> None:
     encoder = encoder_of(model)
     state = known(encoder, name)
     for layer in encoder._flatten_layers():
-        if isinstance(layer, Adaptable):
-            layer.remove_adapter(name)
+        if isinstance(layer, Editable):
+            layer.remove_edit(f"adapter_{name}")
     del state.added[name]
     state.version += 1
-    if state.switch.active == name:
-        state.switch.active = None
-    if getattr(model, "adapter", None) == name:
-        model.adapter = None
+    if state.active == name:
+        state.active = None
+    if getattr(model, "variant", None) == name:
+        model.variant = None
 
 
 def merge(model: Any, name: str | None = None) -> None:
@@ -365,34 +405,12 @@ def merge(model: Any, name: str | None = None) -> None:
     remove(model, name)
 
 
-def described(model: Any) -> dict[str, Any] | None:
-    """The adapters of an encoder as JSON can hold them: which runs, and the options of each.
-
-    None where there are none.
-
-    Args:
-        model: an encoder, a task on one, or what takes no adapters.
-    """
-    state = getattr(_host(model), "adapters", None)
-    if state is None:
-        return None
-    name = running(model)
-    if not state.added:
-        return None
-    added = {
-        name: {"kind": adapter.kind, **adapter.to_dict()} for name, adapter in state.added.items()
-    }
-    return {"running": name, "added": added}
-
-
-def restore(encoder: Any, content: Mapping[str, Any] | None, source: str) -> None:
-    """Adds the adapters that `described` has described, their weights drawn.
+def restore(encoder: Any, content: Mapping[str, Any], source: str) -> None:
+    """Adds the adapters that a preset describes, their weights drawn; see `Adapters.record`.
 
     Raises:
         ValueError: they are not understood; the message names `source`.
     """
-    if content is None:
-        return
     try:
         for name, options in content["added"].items():
             options = dict(options)
@@ -405,7 +423,7 @@ def restore(encoder: Any, content: Mapping[str, Any] | None, source: str) -> Non
 
 def known(encoder: Any, name: str | None) -> Adapters:
     """The adapters of an encoder, of which that is one."""
-    state = encoder.adapters or Adapters()
+    state = _state(encoder)
     if name is not None and name not in state.added:
         raise ValueError(
             f"An adapter is one of {', '.join(state.added) or 'none'}, which were added to the "
@@ -414,28 +432,18 @@ def known(encoder: Any, name: str | None) -> Adapters:
     return state
 
 
+def _state(encoder: Any) -> Adapters:
+    found = encoder.variants
+    return found if isinstance(found, Adapters) else Adapters(encoder)
+
+
 def running(model: Any) -> str | None:
     """The name of the adapter that a model runs.
 
     Raises:
         ValueError: a task keeps to one that was taken out, by its encoder or another task.
     """
-    own = getattr(model, "adapter", None)
-    state = encoder_of(model).adapters
-    if own is not None and own not in (state.added if state else ()):
-        raise ValueError(
-            "A task keeps to its adapter, which was removed or merged through its encoder or "
-            "another task: kbert.adapters.activate(task, None) has it follow the encoder again. "
-            f"Received: a task with the adapter {own!r}, of "
-            f"{', '.join(state.added) if state and state.added else 'none'}"
-        )
-    return own if own is not None or state is None else state.switch.current
-
-
-def running_options(model: Any) -> Adapter | None:
-    """The options of the adapter that a task runs; None where it runs none, or can have none."""
-    state = getattr(_host(model), "adapters", None)
-    return None if state is None else state.added.get(running(model))
+    return _state(encoder_of(model)).running(getattr(model, "variant", None))
 
 
 def weights_of(encoder: Any, name: str | None) -> list[keras.Variable]:
@@ -455,8 +463,9 @@ def encoder_of(model: Any) -> Any:
     Raises:
         TypeError: it is none.
     """
-    encoder = _host(model)
-    if not isinstance(encoder, TakesAdapters):
+    encoder = getattr(model, "encoder", model)
+    encoder = getattr(encoder, "decoder", encoder)  # of a CausalLM, and of a DecoderEncoder
+    if not isinstance(encoder, Encoder | Decoder):
         raise TypeError(
             "Adapters are added to a kbert.Encoder or a kbert.Decoder, or to a task on one. "
             f"Received: {model!r:.80}"
@@ -464,12 +473,7 @@ def encoder_of(model: Any) -> Any:
     return encoder
 
 
-def _host(model: Any) -> Any:
-    encoder = getattr(model, "encoder", model)
-    return getattr(encoder, "decoder", encoder)  # of a CausalLM, and of a DecoderEncoder
-
-
-def slot(layer: Adaptable, name: str) -> Any:
+def slot(layer: Editable, name: str) -> Any:
     """What an adapter has put into a layer, or None."""
     return getattr(layer, f"adapter_{name}", None)
 
@@ -567,6 +571,11 @@ class NormDelta(keras.layers.Layer):
             options = {"name": name, "initializer": "zeros", "autocast": False}
             weight = self.add_weight(shape=(input_shape[-1],), **options) if given else None
             setattr(self, name, weight)
+
+    def scale_and_shift(self, gamma: Any, beta: Any) -> tuple[Any, Any]:
+        """Those of a norm, (W,) each or None -> what it computes with."""
+        gamma = gamma if self.gamma is None else gamma + self.gamma
+        return gamma, beta if self.beta is None else beta + self.beta
 
     def merge_into(self, norm: LayerNorm) -> None:
         """Adds the weights to those of the layer."""

@@ -62,8 +62,6 @@ class BlockBottlenecks(keras.layers.Layer):
         **options: of `Bottleneck`.
     """
 
-    parallel = None
-
     def __init__(
         self,
         *parts: str,

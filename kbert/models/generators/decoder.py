@@ -22,14 +22,13 @@ from kbert.layers import (
 )
 from kbert.layers.bias import layer_biases
 from kbert.layers.positions import check_length
-from kbert.models.adapters.base import TakesAdapters
 from kbert.models.blocks import last_norm, layer_block, prefill_blocks, run_blocks, step_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import check_rank, named_inputs, output_spec
 
 
 @keras.saving.register_keras_serializable(package="kbert")
-class Decoder(TakesAdapters, FromConfig, keras.Model):
+class Decoder(FromConfig, keras.Model):
     """Token ids in; at every place a vector of the tokens up to there, and logits of the next.
 
     (Radford et al. 2018 and 2019; https://github.com/openai/gpt-2, src/model.py.) Its blocks are

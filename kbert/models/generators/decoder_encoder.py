@@ -4,6 +4,7 @@ Shapes: `B` batch, `T` tokens, `H` hidden width, `V` vocabulary of the decoder t
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import keras
@@ -14,7 +15,7 @@ from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.configs.decoder import DecoderConfig
 from kbert.core import registry
 from kbert.core.types import Arrays, DType, Tensor, Tensors
-from kbert.models.adapters.base import described, restore
+from kbert.models.edits import Variants, restore_edits
 from kbert.models.generators.decoder import Decoder
 from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
@@ -130,9 +131,9 @@ class DecoderEncoder(KerasModel, keras.Model):
         Args:
             decoder: a pretrained one.
         """
-        arrays, adapters = get_arrays(decoder, "decoder"), described(decoder)
+        arrays, edits = get_arrays(decoder, "decoder"), decoder.variants.record()
         given = (decoder.config, arrays, "the decoder", decoder.dtype_policy)
-        return cls.from_arrays(*given, adapters=adapters)
+        return cls.from_arrays(*given, edits=edits)
 
     @classmethod
     def from_arrays(
@@ -142,7 +143,7 @@ class DecoderEncoder(KerasModel, keras.Model):
         source: str,
         dtype: DType = None,
         strict: bool = True,
-        adapters: Mapping[str, Any] | None = None,
+        edits: Mapping[str, Any] = MappingProxyType({}),
     ) -> Self:
         """`extend` for the weights of a decoder that was not made.
 
@@ -152,7 +153,7 @@ class DecoderEncoder(KerasModel, keras.Model):
             source: where they are from, for messages.
             dtype: a Keras dtype policy or its name.
             strict: as in `kbert.models.weights.set_arrays`.
-            adapters: whose weights are among them, see `kbert.models.adapters.described`.
+            edits: Whose weights are among them, see `kbert.models.edits.restore_edits`.
         """
         more = config.vocabulary_size + len(INPUT_TOKENS)
         decoder = Decoder(config.replace(vocabulary_size=more), dtype=dtype)
@@ -162,7 +163,7 @@ class DecoderEncoder(KerasModel, keras.Model):
             arrays[_TABLE] = np.concatenate([arrays[_TABLE], drawn.astype(arrays[_TABLE].dtype)])
         if _BIAS in arrays:
             arrays[_BIAS] = np.append(arrays[_BIAS], np.zeros(len(INPUT_TOKENS), "float32"))
-        restore(decoder, adapters, source)
+        restore_edits(decoder, edits, source)
         set_arrays(decoder, "decoder", arrays, source, strict)
         return cls(decoder)
 
@@ -193,14 +194,9 @@ class DecoderEncoder(KerasModel, keras.Model):
         return self.decoder.exported_inputs
 
     @property
-    def adapters(self) -> Any:
+    def variants(self) -> Variants:  # type: ignore[override]
         """Those of the decoder."""
-        return self.decoder.adapters
-
-    @property
-    def variant(self) -> Any:
-        """Likewise: which of them runs."""
-        return self.decoder.variant
+        return self.decoder.variants
 
     @property
     def embeddings(self) -> keras.layers.Layer:
@@ -270,8 +266,8 @@ def load_encoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> DecoderE
     tuned = getattr(registry.find("task", kind), "takes_decoders", False)
     if not tuned or not has_input_tokens(checkpoint):
         given = (checkpoint.config, arrays, checkpoint.source, dtype, strict)
-        return DecoderEncoder.from_arrays(*given, checkpoint.adapters)
+        return DecoderEncoder.from_arrays(*given, checkpoint.edits)
     decoder = Decoder(checkpoint.config, dtype=dtype)
-    restore(decoder, checkpoint.adapters, checkpoint.source)
+    restore_edits(decoder, checkpoint.edits, checkpoint.source)
     set_arrays(decoder, "decoder", arrays, checkpoint.source, strict)
     return DecoderEncoder(decoder)

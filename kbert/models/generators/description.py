@@ -5,7 +5,7 @@ from typing import Any
 
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
-from kbert.edit.base import edits_of
+from kbert.models.edits import edits_of
 
 
 @dataclasses.dataclass(frozen=True)

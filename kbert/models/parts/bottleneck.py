@@ -216,7 +216,7 @@ class BottleneckBlock(Block):
             x, narrow = (gather_positions(part, positions) for part in (x, narrow))
         return (x, self.attention_norm(narrow + outputs)), attention
 
-    # No adapter computes anything beside this block.
+    # No edit computes anything beside this block.
     def _forwarded(  # type: ignore[override]
         self, x: Any, training: bool = False
     ) -> Tensor:

@@ -69,7 +69,7 @@ class RelativeAttention(SelfAttention):
         ((1, 3, 4), (1, 2, 3, 3))
     """
 
-    reads_kernels = True  # of a dense layer, without what an adapter adds to its outputs
+    reads_kernels = True  # of a dense layer, without what an edit does to its product
 
     def __init__(self, num_heads: int, *, has_segments: bool = True, **options: Any) -> None:
         super().__init__(num_heads, use_bias=False, **options)

@@ -17,8 +17,7 @@ from kbert import inference
 from kbert.core.types import PathLike, Tensor, Tensors, Terms
 from kbert.data.pipeline import exact_options
 from kbert.data.tables.rows import Rows
-from kbert.models.adapters import described
-from kbert.models.adapters.base import train_all
+from kbert.models.edits import variants_of
 from kbert.models.keras_model import KerasEdits
 from kbert.tasks.dataset_objective import AFTER_FIT
 from kbert.tasks.fine_tuning.base import FineTuningTask
@@ -79,10 +78,10 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         name: str = "multi_task",
     ) -> None:
         _check(tasks)
-        if not train_encoder and any(task.adapter is None for task in tasks.values()):
+        if not train_encoder and any(task.variant is None for task in tasks.values()):
             raise ValueError(
-                "train_encoder=False trains adapters in the encoder's place: each task must have "
-                "one, kbert.adapters.add(task, …). Received: tasks without"
+                "train_encoder=False trains named edits in the encoder's place: each task must "
+                "keep to one (`kbert.edit`). Received: tasks without"
             )
         first = next(iter(tasks.values()))
         super().__init__(name=name, dtype=first.dtype_policy)
@@ -128,10 +127,10 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         Raises:
             ValueError: the tasks have adapters of their own.
         """
-        if own := [name for name, task in self.tasks.items() if task.adapter is not None]:
+        if own := [name for name, task in self.tasks.items() if task.variant is not None]:
             raise ValueError(
-                "Each task has an adapter of its own, or all share one: enable_lora() is of tasks "
-                f"without. Received: adapters of {', '.join(own)}"
+                "Each task keeps to a named edit of its own, or all share one: enable_lora() is "
+                f"of tasks without. Received: named edits of {', '.join(own)}"
             )
         return super().enable_lora(rank, **options)
 
@@ -358,8 +357,8 @@ class TasksObjective(EpochsObjective):
             multi.check_names(validation_data, all_of_them=False)
             self.evaluate = self._evaluation(validation_data)
             self.metric = options.metric or "mean"
-        adapters = [task.adapter for task in multi.tasks.values()]
-        train_all(multi.encoder, adapters, multi.train_encoder)
+        self.variants = variants_of(multi.encoder)
+        self.variants.train([task.variant for task in multi.tasks.values()], multi.train_encoder)
 
     def batches(self, stage: Phase | Epochs, start: Start, **hosts: int) -> tf.data.Dataset:
         return self.multi.batches(
@@ -380,7 +379,7 @@ class TasksObjective(EpochsObjective):
             "steps_per_epoch": self.steps_per_epoch,
             "train_encoder": self.multi.train_encoder,
             "data_checksums": {name: rows.checksum for name, rows in self.rows.items()},
-            **({"adapters": found} if (found := described(self.multi)) else {}),
+            **self.variants.record(),
             **self.options.identity(),
         }
 
@@ -461,9 +460,9 @@ def _check(tasks: Mapping[str, FineTuningTask]) -> None:
             "Tasks that are trained together are on one encoder. "
             f"Received: {len(tasks)} tasks on {len(encoders)} encoders"
         )
-    own = [task.adapter for task in tasks.values()]
+    own = [task.variant for task in tasks.values()]
     if len(set(own) - {None}) < sum(x is not None for x in own):
-        raise ValueError(f"Each task has an adapter of its own, or none. Received: {own}")
+        raise ValueError(f"Each task has a named edit of its own, or none. Received: {own}")
 
 
 def _own(batch: Tensors, name: str) -> dict[str, Any]:

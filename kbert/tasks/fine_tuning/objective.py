@@ -12,7 +12,7 @@ from absl import logging
 
 from kbert.core.types import PathLike
 from kbert.data.tables.table import Table
-from kbert.models.adapters import described, running_options
+from kbert.models.edits import variants_of
 from kbert.tasks.dataset_objective import AFTER_FIT
 from kbert.tasks.fine_tuning.sample_weights import (
     SAMPLE_WEIGHT,
@@ -197,9 +197,10 @@ class TableObjective(EpochsObjective):
     ) -> None:
         model = task if model is None else model
         settings, weights = split_weights(settings)
-        task.train_own_adapter()
-        if (adapter := running_options(task)) is not None and not model.compiled_by_user:
-            settings = {"learning_rate": adapter.learning_rate, **settings}
+        self.variants = variants_of(task.encoder)
+        self.variants.train([task.variant])
+        if not model.compiled_by_user:
+            settings = {**self.variants.fit_settings(task.variant), **settings}
         super().__init__(task, model, settings)
         options = self.options
         table = task.as_table(data, labels)
@@ -245,7 +246,7 @@ class TableObjective(EpochsObjective):
             "examples": self.num_examples,
             "data_checksum": self.rows.checksum,
             "held_out_checksum": None if self.held_out is None else self.held_out.checksum,
-            **({"adapters": found} if (found := described(self.task)) else {}),
+            **self.variants.record(self.task.variant),
             **settings_in_use(self.options, self.model, self.options.identity()),
         }
 

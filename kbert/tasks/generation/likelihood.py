@@ -4,15 +4,18 @@ Shapes: N texts, B rows, T tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import ops
 
 from kbert import inference
 from kbert.core.types import Tensor, Tensors
+from kbert.data.tables.windows import text_windows
 from kbert.io.progress import Progress
-from kbert.tasks.generation.base import batches_of_like_width, padded, tokenize
+from kbert.tasks.generation.base import WIDTH, tokenize
 from kbert.tokenizers.base import Tokenizer
 
 
@@ -29,25 +32,22 @@ class Likelihood:
         self._decoder = decoder
         self._tokenizer = tokenizer
         self._begin_id = begin_id
-        self._forward = inference.compiled(self._log_probabilities, decoder)
+        self._runner = inference.Runner(self._log_probabilities, decoder, assemble=self._shifted)
 
     def __call__(
         self, texts: Sequence[str | bytes], batch_size: int, verbose: str | int
     ) -> dict[str, np.ndarray]:
         """Arguments and result as of `CausalLM.score`."""
-        rows, owners = self._rows(texts)
-        lengths = np.array([len(row) - 1 for row in rows], int)
-        sums, done = np.zeros(len(texts)), 0
+        ids = [np.append(self._begin_id, x) for x in tokenize(self._tokenizer, texts)]
         most = self._decoder.config.max_positions
+        # The last token that one part predicts is the first that the next one reads.
+        parts, count = text_windows(inference.as_ragged(ids), most + 1, most)
+        lengths = parts.row_lengths().numpy() - 1
+        owners = np.repeat(np.arange(len(texts)), count)
+        sums, done = np.zeros(len(texts)), 0
+        rows = inference.token_rows(lengths, ids=parts)
         with Progress("", len(rows), " examples", verbose=verbose) as bar:
-            for width, index in batches_of_like_width(lengths, most, batch_size):
-                ids, mask = padded([rows[i] for i in index], width + 1, self._begin_id)
-                features = {
-                    "token_ids": ids[:, :-1],
-                    "targets": ids[:, 1:],
-                    "weights": mask[:, 1:].astype("float32"),
-                }
-                found = self._forward(inference.pad(features))[: len(index)]
+            for index, found in self._runner.each(rows, batch_size):
                 np.add.at(sums, owners[index], found)
                 done += len(index)
                 bar.show(done)
@@ -55,16 +55,15 @@ class Likelihood:
         perplexity = np.exp(-sums / np.maximum(counts, 1))
         return {"log_likelihood": sums, "tokens": counts, "perplexity": perplexity}
 
-    def _rows(self, texts: Sequence[str | bytes]) -> tuple[list[np.ndarray], np.ndarray]:
-        """Ids that are read and predicted, and the number of the text that each row is of."""
-        most = self._decoder.config.max_positions
-        rows, owners = [], []
-        for number, ids in enumerate(tokenize(self._tokenizer, texts)):
-            whole = np.append(self._begin_id, ids)
-            for start in range(0, len(whole) - 1, most):
-                rows.append(whole[start : start + most + 1])
-                owners.append(number)
-        return rows, np.array(owners, int)
+    def _shifted(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """What is read, (B, T) in few widths, and predicted."""
+        whole = columns["ids"].to_tensor(self._begin_id)
+        read = tf.maximum(tf.shape(whole)[1] - 1, 1)
+        width = tf.minimum(-(-read // WIDTH) * WIDTH, self._decoder.config.max_positions)
+        more = [[0, 0], [0, width + 1 - tf.shape(whole)[1]]]
+        whole = tf.pad(whole, more, constant_values=self._begin_id)
+        weights = tf.sequence_mask(columns["ids"].row_lengths() - 1, width, tf.float32)
+        return {"token_ids": whole[:, :-1], "targets": whole[:, 1:], "weights": weights}
 
     def _log_probabilities(self, features: Tensors) -> Tensor:
         """(B,) sums over the targets of each row."""

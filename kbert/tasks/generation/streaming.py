@@ -45,7 +45,7 @@ class TokenStream:
             **settings: of `kbert.decoding.stream`.
         """
         made: dict[str, Any] = {"jit_compile": jit_compile}
-        which = (jit_compile, getattr(self._decoder, "variant", None))
+        which = (jit_compile, getattr(self._decoder, "traced_variant", None))
         if which not in self._steps:
             self._steps[which] = tensor_function(self._decoder.step, self._decoder, **made)
         key = (max_new_tokens, *which)

@@ -132,7 +132,7 @@ def test_an_adapter_beside_a_model_is_told(tmp_path, caplog):
     kbert.Encoder(tiny_config()).save_to_preset(tmp_path, "huggingface")
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     kbert.Encoder.from_preset(tmp_path)
-    assert "the adapter of adapter_config.json is not applied" in caplog.text
+    assert "an adapter of adapter_config.json is not applied" in caplog.text
 
 
 @pytest.mark.parametrize(

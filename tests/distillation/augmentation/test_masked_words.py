@@ -4,6 +4,7 @@ import pytest
 from kbert.distillation.augmentation import masked_words
 from kbert.distillation.augmentation.masked_words import MaskedWords
 from kbert.distillation.augmentation.neighbours import whole_words
+from kbert.inference import Runner
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +78,14 @@ def test_near_ties_do_not_hang_on_the_batch(make_model, ids, monkeypatch):
     places = [(text, place) for text in range(3) for place in range(2)]
     alone = MaskedWords(tied, 5, True, 1)(ids, places)
     counted = []
-    compute = MaskedWords._compute
+    each = Runner.each
 
-    def count(self, texts, rows):
-        counted.append(len(rows))
-        return compute(self, texts, rows)
+    def count(self, rows, batch_size, **which):
+        for index, found in each(self, rows, batch_size, **which):
+            counted.append(len(index))
+            yield index, found
 
-    monkeypatch.setattr(MaskedWords, "_compute", count)
+    monkeypatch.setattr(Runner, "each", count)
     assert MaskedWords(tied, 5, True, 6)(ids, places) == alone
     assert counted == [6] + [1] * 6
     counted.clear()

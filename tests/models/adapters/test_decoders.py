@@ -91,14 +91,14 @@ def test_token_by_token_is_the_whole_row(kind, sort):
 def test_a_decoder_as_an_encoder_runs_its_decoder_s(tmp_path):
     decoder, _ = adapted("lora")
     encoder, wide = DecoderEncoder(decoder), DecoderEncoder.extend(decoder)
-    assert encoder.variant == decoder.variant == ("lora", 0)
+    assert encoder.traced_variant == decoder.traced_variant == ("lora", 0)
     ids, mask = padded(LENGTHS)
     inputs = {"token_ids": ids, "padding_mask": mask}
     wanted = to_numpy(decoder(inputs)["sequence"])
     for found in (encoder, wide):
         assert_close(to_numpy(found(inputs)["sequence"]), wanted, 1e-6)
     adapters.activate(encoder, None)
-    assert decoder.variant == (None, 0)
+    assert decoder.traced_variant == (None, 0)
     adapters.activate(encoder, "lora")
     decoder.save_to_preset(tmp_path)
     again = Decoder.from_preset(tmp_path)
@@ -118,7 +118,7 @@ def test_what_does_not_run_token_by_token_is_refused(kind):
         adapters.add(decoder, kind)
     with pytest.raises(ValueError, match=r"pooler=True .*a kbert.Decoder with pooler=None"):
         adapters.add(decoder, "lora", pooler=True)
-    assert decoder.adapters is None
+    assert not decoder.variants.added
     with pytest.raises(ValueError, match=r"for encoders. Received: a Decoder"):
         kbert.adapters.write_peft(adapters.add(decoder, "lora"), "never_written")
     with pytest.raises(TypeError, match=r"a kbert.Encoder or a kbert.Decoder.*Received: 'gpt2'"):

@@ -235,7 +235,7 @@ def test_what_cannot_be_trained_together(config, tokenizer):
             MultiTask(bare)
     with pytest.raises(ValueError, match="2 names, one task twice"):
         MultiTask({"a": other, "b": other})
-    with pytest.raises(ValueError, match=r"train_encoder=False trains adapters.*tasks without"):
+    with pytest.raises(ValueError, match=r"train_encoder=False trains named edits.*tasks without"):
         MultiTask({"a": other}, train_encoder=False)
     with pytest.raises(ValueError, match="Received: no task"):
         MultiTask({})
@@ -251,8 +251,8 @@ def test_what_cannot_be_trained_together(config, tokenizer):
     with pytest.raises(ValueError, match=r"compile the task after it.*a compiled TextClassifier"):
         kbert.adapters.add(task, "lora")
     kbert.adapters.add(multi.tasks["colour"], "lora")
-    multi.tasks["number"].adapter = "lora"
-    with pytest.raises(ValueError, match=r"an adapter of its own, or none"):
+    multi.tasks["number"].variant = "lora"
+    with pytest.raises(ValueError, match=r"a named edit of its own, or none"):
         MultiTask(multi.tasks)
     with pytest.raises(ValueError, match=r"tasks' names, colour, number. Received: colour"):
         multi.fit({"colour": data["colour"]}, **FIT)
@@ -304,5 +304,5 @@ def test_lora_is_one_that_all_tasks_share(config, tokenizer):
     moved = {path for path, x in after.items() if not np.array_equal(x, before.get(path))}
     assert moved
     assert all("adapter_lora" in path for path in moved)
-    with pytest.raises(ValueError, match="Each task has an adapter of its own"):
+    with pytest.raises(ValueError, match="Each task keeps to a named edit of its own"):
         make(config, tokenizer, pal=True).enable_lora(2)
