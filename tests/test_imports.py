@@ -176,7 +176,10 @@ ORDER = {
         text_graphs
     """,
     "tasks": """
-        columns exported input_form loading losses tensorflow_copy
+        columns dataset_objective exported input_form loading losses tensorflow_copy
+        steps_objective
+        corpus_objective
+        corpora
         task
         encoder_task
         fine_tuning pretraining

@@ -1,7 +1,7 @@
 """Training on batches that the user has made: a `tf.data.Dataset`, in its own order."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import tensorflow as tf
@@ -15,6 +15,7 @@ from kbert.training.run.phases import Epochs, Phase, Start
 from kbert.training.run.record import Resume
 from kbert.training.run.run import Run
 from kbert.training.run.settings import RunSettings
+from kbert.training.run.signals import raise_stopped
 from kbert.training.step.keras_arguments import FIT_DATASET, refuse_arguments
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import Strategy
@@ -131,7 +132,7 @@ class DatasetObjective(Objective):
                 "The length of a run is known before it begins: give `steps_per_epoch`. "
                 "Received: a dataset without end, or whose end is not known"
             )
-        return Run(
+        history = Run(
             task=self.model,
             objective=self,
             plan=Epochs(epochs=self.epochs, steps_per_epoch=steps),
@@ -141,6 +142,9 @@ class DatasetObjective(Objective):
             verbose=verbose,
             callbacks=callbacks,
         ).train()
+        if history.interrupted:
+            raise_stopped(cast(int, history.stopped_by), history.step)
+        return history
 
     def _steps(self) -> int | None:
         """Steps of an epoch; None where the dataset does not tell."""
