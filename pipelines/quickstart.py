@@ -34,7 +34,7 @@ from kbert.training.run.phases import parse_phases
 from kbert.training.run.signals import Interrupted, Terminated
 from kbert.visualization import AttentionPage, ReportPage, learning_curve, read_attention
 
-from . import command
+from . import command, option_flags
 from .masked_text import tokenizer_fields
 
 EXAMPLES = (
@@ -85,6 +85,7 @@ def define_flags() -> None:
     flags.DEFINE_float("held_out_share", 0.02, "Share of the documents kept for the evaluation.")
     flags.DEFINE_float("minutes", 3.0, "Time to train, by the clock; what the machine makes of it.")
     flags.DEFINE_integer("steps", None, "Steps to train; takes the place of --minutes.")
+    option_flags.define_former()
 
 
 class Stages:

@@ -8,6 +8,7 @@ import keras
 from absl import flags
 
 import kbert
+from kbert.tasks.corpora import HybridSettings
 from kbert.training.run.estimates import estimate
 from kbert.training.strategies import Strategy
 
@@ -38,7 +39,7 @@ def train_objective(
     keras.utils.set_random_seed(options.seed)
     with strategy.scope():
         task = learner.make_task()
-        objective = learner.make_objective(task, flags=_given(options))
+        objective = learner.make_objective(task, command=_command(options))
         objective.compile()
     if strategy.is_chief:
         check_outputs(options, learner.saved_kind(task))
@@ -66,7 +67,8 @@ def train_objective(
         print(f"SavedModel written to {task.export(options.export_dir)}")
 
 
-def _given(options: flags.FlagValues) -> dict[str, Any]:
-    """The command line, for those who read run.json."""
+def _command(options: flags.FlagValues) -> dict[str, Any]:
+    """Flags besides the settings of the run, for those who read run.json."""
     own = options.get_key_flags_for_module(sys.argv[0])
-    return {flag.name: flag.value for flag in own if flag.present}
+    settings = HybridSettings.names()
+    return {x.name: x.value for x in own if x.value is not None and x.name not in settings}

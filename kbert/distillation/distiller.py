@@ -154,7 +154,7 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         return {
             **self.student.settings,
             "distilled_by": [term.record for term in self.terms],
-            "teacher": self.teacher.record,
+            "teacher": self.teacher.model.config.to_dict(),
             "teacher_weights": fingerprints.crc32(
                 keras.ops.convert_to_numpy(x) for x in self.teacher.weights
             ),

@@ -34,7 +34,16 @@ def parse(monkeypatch):
 
     def parsed(*arguments):
         own = flags.FlagValues()
-        for kind in ("string", "integer", "float", "boolean", "enum", "multi_string", "list"):
+        for kind in (
+            "string",
+            "integer",
+            "float",
+            "boolean",
+            "enum",
+            "multi_string",
+            "list",
+            "alias",
+        ):
             define = getattr(flags, f"DEFINE_{kind}")
             monkeypatch.setattr(flags, f"DEFINE_{kind}", functools.partial(define, flag_values=own))
         monkeypatch.setattr(flags, "mark_flag_as_required", lambda name: None)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.training.run.phases import parse_phases
 from pipelines.causal import Causal, RememberedText
 from pipelines.flags import apply_recipe
 from tests.killing import copied_at
@@ -64,8 +63,8 @@ def test_a_resumed_run_is_one_run(data_dir, tiny, tmp_path, call, capsys):
     assert (killed / last).read_bytes() == (whole / last).read_bytes()
     settings = json.loads((whole / "run.json").read_text())
     assert settings["decoder"]["block"] == "post_norm"
-    assert "masking" not in settings["flags"]
-    assert "source" not in settings["flags"]
+    assert "masking" not in settings["settings"]
+    assert "source" not in settings["settings"]
 
     task = kbert.tasks.CausalLM.from_preset(preset)
     assert len(task.predict(["the quick", ""], max_new_tokens=3)) == 2
@@ -122,11 +121,12 @@ def test_a_memory_s_flags(parse, data_dir, tiny, tiny_vocabulary):
         apply_recipe(options)
         return RememberedText(options, tokenizer, manifest)
 
-    task = objective().make_task()
+    learner = objective("--phases=8:0.5,8:0.5:2", "--steps=10")
+    task = learner.make_task()
     assert (task.memory_length, task.batch_size) == (6, 4)
     assert task.encoder.config.cutoffs == (5,)
-    with pytest.raises(ValueError, match=r"must have --batch_size rows. Received: 2"):
-        objective().check_phases(parse_phases("8:0.5,8:0.5:2", 10, 4), task)
+    with pytest.raises(ValueError, match=r"must have its batch_size. Received: 2"):
+        learner.make_objective(task)
     with pytest.raises(ValueError, match=r"trains a Transformer-XL.*Received: --model=gpt2"):
         objective("--model=gpt2").make_task()
     with pytest.raises(ValueError, match=r"`memory_length` must be an integer of at least 1"):
@@ -176,11 +176,12 @@ def test_mistakes_are_told(objective, flags, message):
 
 
 def test_phases_fit_the_model(objective):
-    causal = objective()
-    task = causal.make_task()
-    causal.check_phases(parse_phases("8:0.5,80:0.5", 10, 4), task)
+    fits, too_long = (
+        objective("--steps=10", f"--phases=8:0.5,{length}:0.5") for length in (80, 81)
+    )
+    fits.make_objective(fits.make_task())
     with pytest.raises(ValueError, match="sequence_length=81, max_positions=80"):
-        causal.check_phases(parse_phases("8:0.5,81:0.5", 10, 4), task)
+        too_long.make_objective(too_long.make_task())
 
 
 def test_a_model_keeps_its_own_vocabulary(objective, tmp_path, tiny_vocabulary):

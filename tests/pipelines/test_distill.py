@@ -11,6 +11,7 @@ from absl.testing import flagsaver
 
 import kbert
 from kbert.checkpoints import read_checkpoint
+from kbert.core.registry import FORMER_SETTINGS
 from kbert.experiments import Settings
 from kbert.io.arrays import read_safetensors
 from pipelines import distill
@@ -108,8 +109,8 @@ def test_distilbert_on_text(run_dir):
     assert 0 <= last["agreement"] <= 1
     settings = json.loads((run_dir / "run" / "run.json").read_text())
     assert settings["encoder"]["num_layers"] == 1
-    assert settings["teacher"]["num_layers"] == 2
-    assert "SoftTargets(weight=5.0, temperature=2.0" in settings["distilled_by"][0]
+    assert settings["task"]["teacher"]["num_layers"] == 2
+    assert "SoftTargets(weight=5.0, temperature=2.0" in settings["task"]["distilled_by"][0]
 
     student = kbert.tasks.Pretraining.from_preset(run_dir / "student")
     assert (student.encoder.config.num_segments, student.encoder.pooler) == (0, None)
@@ -392,8 +393,7 @@ def test_every_flag_is_of_text_of_tasks_or_of_both():
     both = defined - set(TEXT_FLAGS) - set(TASK_FLAGS)
     distillation = {"recipe", "teacher", "student", "num_layers", "init", "set", "temperature"}
     distillation |= {"term_weights", "layers", "preset_dir", "export_dir", "dry_run"}
-    # The last an alias of doc_stride.
-    distillation |= {"allow_changes", "ignore", "task_module", "stride"}
+    distillation |= {"allow_changes", "ignore", "task_module", *FORMER_SETTINGS}
     assert both - distillation <= set(Settings.names())
     assert len(TERMS) == 11
 
@@ -411,7 +411,7 @@ def test_help_teaches_and_a_kill_costs_nothing(data_dir, teacher, tmp_path):
     ends_well(start(tmp_path / "broken", *longer))
     logs = [tmp_path / name / "steps.jsonl" for name in ("whole", "broken")]
     assert logs[0].read_bytes() == logs[1].read_bytes()
-    settings = json.loads((tmp_path / "whole" / "run.json").read_text())["flags"]
+    settings = json.loads((tmp_path / "whole" / "run.json").read_text())["settings"]
     assert settings["learning_rate"] == 5e-4
     assert "task" not in settings
 

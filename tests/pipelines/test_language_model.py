@@ -8,7 +8,6 @@ import pytest
 
 import kbert
 from kbert.training.run.checkpoints import Checkpoints
-from kbert.training.run.phases import parse_phases
 from pipelines import language_model, masked_text
 from pipelines.language_model import LanguageModel
 from tests.killing import copied_at, ends_before, signalled
@@ -131,8 +130,8 @@ def test_killed_and_started_again_to_a_preset_and_an_export(data_dir, tiny, tmp_
         assert whole.read_text() == again.read_text()
     settings = json.loads((tmp_path / "whole" / "run.json").read_text())
     assert settings["elmo"]["vocabulary_size"] == 9
-    assert settings["flags"]["negatives"] == 4
-    assert "masking" not in settings["flags"]
+    assert settings["settings"]["negatives"] == 4
+    assert "masking" not in settings["settings"]
     assert (tmp_path / "export" / "1" / "saved_model.pb").exists()
     (embedded,) = kbert.Elmo.from_preset(tmp_path / "preset").embed(["the red fox"])
     assert embedded.shape == (3, 3, 8)
@@ -172,12 +171,14 @@ def test_shards_of_pieces_are_refused(parse, tiny_vocabulary):
 
 
 def test_phases_have_the_rows_of_the_state(parse, tiny, data_dir, tokenizer):
-    options = parse(
-        *("--objective=language_model", f"--model={tiny}"),
-        *("--batch_size=4", f"--data_dir={data_dir}"),
-    )
-    objective = LanguageModel(options, tokenizer, kbert.data.read_manifest(data_dir))
-    task = objective.make_task()
-    objective.check_phases(parse_phases("8:0.5,16:0.5", 10, 4), task)
+    def learner(phases):
+        options = parse(
+            *("--objective=language_model", f"--model={tiny}", "--steps=10"),
+            *("--batch_size=4", f"--data_dir={data_dir}", f"--phases={phases}"),
+        )
+        return LanguageModel(options, tokenizer, kbert.data.read_manifest(data_dir))
+
+    fits, fewer = learner("8:0.5,16:0.5"), learner("8:0.5,16:0.5:2")
+    fits.make_objective(fits.make_task())
     with pytest.raises(ValueError, match="Received: 2 rows in a phase, batch_size=4"):
-        objective.check_phases(parse_phases("8:0.5,16:0.5:2", 10, 4), task)
+        fewer.make_objective(fewer.make_task())

@@ -8,9 +8,7 @@ import pytest
 
 import kbert
 from kbert.training.run.checkpoints import Checkpoints
-from kbert.training.strategies import make_strategy
-from pipelines.flags import apply_recipe, parse_settings
-from pipelines.masked_text import MaskedText
+from pipelines.flags import parse_settings
 from tests.harness import tiny_config
 from tests.killing import ends_before, signalled
 from tests.processes import ends_well, start_program
@@ -85,7 +83,7 @@ def test_a_terminated_run_resumes_and_a_finished_one_takes_no_other_settings(
     assert kbert.Encoder.from_preset(preset).config.hidden_size == 16
 
     other = (one_phase, "--steps=13", "--weight_decay=0.5")
-    refused = r"--allow_changes=.*Received: .*flags.steps was 12, is 13; "
+    refused = r"--allow_changes=.*Received: .*settings.steps was 12, is 13; "
     with pytest.raises(SystemExit, match=f"^kbert-pretrain: .* holds another run.*{refused}"):
         call(program, *arguments(data_dir, folder, *other))
     allowed = "--allow_changes=steps,weight_decay"
@@ -134,7 +132,7 @@ def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
         assert whole.read_text() == again.read_text()
     settings = json.loads((tmp_path / "whole" / "run.json").read_text())
     assert settings["encoder"]["vocabulary_size"] == len(tiny_vocabulary)
-    assert settings["flags"]["phases"] == "16:0.5,24:0.5"
+    assert settings["settings"]["phases"] == "16:0.5,24:0.5"
 
     once_more = tmp_path / "once_more"  # of a run that is at its end
     ends_well(pretrain(data_dir, tmp_path / "broken", *flags, f"--preset_dir={once_more}"))
@@ -151,14 +149,6 @@ def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
     assert (after[:-1] == before).all()
     pieces = [tiny_vocabulary.index(piece) for piece in ("quick", *("##f", "##o", "##x"))]
     assert after[-1] == pytest.approx(before[pieces].mean(axis=0), abs=1e-6)
-
-
-def test_the_tokenizer_is_a_setting_beside_the_data(parse, data_dir, tiny_vocabulary):
-    options = parse(*arguments(data_dir, "run"))
-    apply_recipe(options)
-    data = MaskedText.from_flags(options, make_strategy()).data()
-    assert data["tokenizer"] == kbert.WordPieceTokenizer(tiny_vocabulary).checksum
-    assert data["data"] == kbert.data.read_manifest(data_dir).checksum
 
 
 @pytest.mark.parametrize(
@@ -229,8 +219,8 @@ def test_evaluation_needs_held_out_documents(tmp_path, tiny_vocabulary, call):
     from pipelines import pretrain
 
     data_dir = write_corpus(tmp_path, tiny_vocabulary, held_out_share=0.0)
-    rule = "--evaluate_every needs held-out documents"
-    ending = r"Received: 0 held-out document\(s\), and segments=pairs needs 2$"
+    rule = "`evaluate_every` needs held-out data"
+    ending = r"Received: 0 held-out document\(s\) of 2 that it takes; prepare the corpus"
     with pytest.raises(SystemExit, match=f"{rule}.*{ending}"):
         call(pretrain, *arguments(data_dir, tmp_path / "run", "--evaluate_every=5"))
     assert not (tmp_path / "run").exists()

@@ -146,7 +146,7 @@ def test_electra_is_killed_resumes_and_is_written(data_dir, tmp_path, name):
     for file in ("steps.jsonl", "evaluations.jsonl"):
         whole, again = (tmp_path / run / file for run in ("whole", "broken"))
         assert whole.read_text() == again.read_text()
-    resolved = json.loads((tmp_path / "whole" / "run.json").read_text())["flags"]
+    resolved = json.loads((tmp_path / "whole" / "run.json").read_text())["settings"]
     told = [resolved[x] for x in ("objective", "masking", "embedding_sharing", "decay_join")]
     assert (
         told
@@ -205,8 +205,8 @@ def test_xlm_r_reads_a_folder_for_each_language(data_dir, tmp_path, call, tiny_v
     other = write_corpus(tmp_path, tiny_vocabulary)
     flags = ("--recipe=xlm-r", "--phases=16:1", "--steps=2")
     call(program, *arguments(f"{data_dir},{other}", tmp_path / "run", *flags))
-    resolved = json.loads((tmp_path / "run" / "run.json").read_text())["flags"]
-    assert resolved["mixture_temperature"] == 0.3
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["command"]["mixture_temperature"] == 0.3
     with pytest.raises(SystemExit, match="is of several folders in --data_dir"):
         call(program, *arguments(data_dir, tmp_path / "one", *flags))
 
@@ -229,8 +229,9 @@ def test_xlm_reads_translations_beside_other_text(data_dir, tmp_path, call, tiny
     folders = f"{data_dir},{tmp_path / 'pairs'}"
     flags = ("--recipe=xlm", "--phases=16:1", "--steps=2", "--pack")
     call(program, *arguments(folders, tmp_path / "run", *flags))
-    resolved = json.loads((tmp_path / "run" / "run.json").read_text())["flags"]
-    assert (resolved["segments"], resolved["mixture_temperature"]) == ("aligned", 0.7)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["settings"]["segments"] == "aligned"
+    assert record["command"]["mixture_temperature"] == 0.7
     alone = (*flags, "--mixture_temperature=1")
     with pytest.raises(SystemExit, match='segments="aligned" reads texts beside'):
         call(program, *arguments(data_dir, tmp_path / "alone", *alone))
@@ -264,7 +265,7 @@ def test_every_recipe_with_masks_trains_on_packed_rows(data_dir, tmp_path, call,
     losses = [json.loads(line)["loss"] for line in (run / "steps.jsonl").read_text().splitlines()]
     assert len(losses) == 3
     assert np.isfinite(losses).all()
-    assert json.loads((run / "run.json").read_text())["flags"]["pack"] is True
+    assert json.loads((run / "run.json").read_text())["settings"]["pack"] is True
 
 
 SENTENCES = [

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kbert
+from kbert.tasks.generation.pairs_objective import PairsObjective
 from kbert.training.strategies import Strategy
 from pipelines.flags import apply_recipe
 from pipelines.translation import Translation, open_pairs, read_seq2seq, run_tokenizer
@@ -103,7 +104,7 @@ def test_a_resumed_run_is_one_run(texts, tiny, tmp_path, call, capsys):
     flags += ["--batch_tokens=96", "--steps=1", "--warmup_steps=1", "--learning_rate=1e-9"]
     flags += ["--average_checkpoints=1", "--set=dropout=0.3", f"--preset_dir={more}"]
     call(pretrain, *flags, f"--model_dir={tmp_path / 'on'}")
-    assert "no evaluation: no dev pairs" in capsys.readouterr().out
+    assert "no evaluation: no held-out pairs" in capsys.readouterr().out
     again = kbert.Seq2Seq.from_preset(more)
     assert again.config.dropout == 0.3
     for one, other in zip(translator.seq2seq.weights, again.weights, strict=True):
@@ -122,7 +123,7 @@ def test_two_devices_train_as_one(texts, tiny, tmp_path, call, mirrored, monkeyp
     call(pretrain, *arguments(texts, tiny, tmp_path / "two", *flags))
     monkeypatch.undo()
     # The same rows: of an even number for one device too.
-    monkeypatch.setattr(Translation, "__init__", even_rows(Translation.__init__))
+    monkeypatch.setattr(PairsObjective, "row_multiple", 2)
     call(pretrain, *arguments(texts, tiny, tmp_path / "one", *flags))
     logs = [(tmp_path / name / "steps.jsonl").read_text() for name in ("one", "two")]
     one, two = ([json.loads(line) for line in log.splitlines()] for log in logs)
@@ -131,12 +132,6 @@ def test_two_devices_train_as_one(texts, tiny, tmp_path, call, mirrored, monkeyp
         assert theirs == {name: pytest.approx(value, rel=1e-3) for name, value in ours.items()}
     means = [json.loads((tmp_path / n / "average.json").read_text()) for n in ("one", "two")]
     assert means[1]["nll"] == pytest.approx(means[0]["nll"], rel=1e-3)
-
-
-def even_rows(init):
-    return lambda self, options, tokenizer, pairs, dev, row_multiple: init(
-        self, options, tokenizer, pairs, dev, 2
-    )
 
 
 @pytest.mark.slow
@@ -176,8 +171,8 @@ def test_killed_and_started_again(texts, tiny, tmp_path):
         assert whole.read_text() == again.read_text()
     settings = json.loads((tmp_path / "whole" / "run.json").read_text())
     assert settings["seq2seq"]["vocabulary_size"] <= 60
-    assert settings["flags"]["batch_tokens"] == 96
-    assert "data_dir" not in settings["flags"]
+    assert settings["settings"]["batch_tokens"] == 96
+    assert "data_dir" not in settings["settings"]
     assert kbert.load_tokenizer(tmp_path / "preset").kind == "wordpiece"
 
 
@@ -246,8 +241,8 @@ def test_columns_are_numbers_or_names(parse, texts):
     ("flags", "message"),
     [
         (("--model=bert-tiny",), "give --model=transformer-small.*Received: --model=bert-tiny"),
-        (("--sequence_length=25",), "--sequence_length=25, max_positions=24"),
-        (("--batch_tokens=23",), "must hold a row .*--batch_tokens=23, 1 x 24 tokens"),
+        (("--sequence_length=25",), "max_length=25, max_positions=24"),
+        (("--batch_tokens=23",), "must hold a row .*max_tokens=23, 1 x 24 tokens"),
     ],
 )
 def test_models_that_do_not_fit(parse, texts, tiny, flags, message):
@@ -256,7 +251,7 @@ def test_models_that_do_not_fit(parse, texts, tiny, flags, message):
     tokenizer = kbert.tokenizers.train_tokenizer(pairs.documents(), 300, kind="bpe")
     objective = Translation(options, tokenizer, pairs, None)
     with pytest.raises(ValueError, match=message):
-        objective.check_phases(objective.phases(), objective.make_task())
+        objective.make_objective(objective.make_task())
 
 
 def test_a_translator_of_one_network_is_not_taken_for_two(tmp_path):
@@ -272,7 +267,7 @@ def test_a_translator_of_one_network_is_not_taken_for_two(tmp_path):
 @pytest.mark.parametrize(
     ("dev", "message"),
     [
-        ("\t\n", r"BLEU needs dev pairs. Received: none in .*dev.tsv"),
+        ("\t\n", r"BLEU needs held-out pairs. Received: none in .*dev.tsv"),
         (
             "the sun\tdie sonne\n" + "sun " * 99 + "\tsonne\n",
             r"dev.tsv: A source must have .*text 1",
@@ -289,7 +284,7 @@ def test_dev_pairs_that_fail_do_so_at_once(parse, texts, tiny, tmp_path, dev, me
     tokenizer = kbert.tokenizers.train_tokenizer(pairs.documents(), 300, kind="bpe")
     objective = Translation(options, tokenizer, pairs, held_out)
     with pytest.raises(ValueError, match=message):
-        objective.extra_scores(objective.make_task())
+        objective.make_objective(objective.make_task())
 
 
 def test_checkpoints_are_made_for_the_mean(parse):
@@ -310,5 +305,5 @@ def test_a_mean_of_more_checkpoints_than_there_will_be(call, tmp_path):
     from pipelines import pretrain
 
     flags = ("--recipe=transformer", "--steps=10", "--checkpoint_every=4")
-    with pytest.raises(SystemExit, match=r"--average_checkpoints=5 needs as many.*and 3 of them"):
+    with pytest.raises(SystemExit, match=r"average_checkpoints=5 needs as many.*and 3 of them"):
         call(pretrain, *flags, f"--model_dir={tmp_path}")

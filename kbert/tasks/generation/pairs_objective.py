@@ -121,13 +121,13 @@ class PairsObjective(StepsObjective):
             max_tokens=phase.batch_tokens,
             max_length=length,
             num_shapes=self.options.num_shapes,
-            row_multiple=self._row_multiple,
+            row_multiple=self.row_multiple,
             **order,
             **stream,
         )
 
     @property
-    def _row_multiple(self) -> int:
+    def row_multiple(self) -> int:
         """Rows of a batch of one host divide by its devices and the micro-batches."""
         with self.task.strategy_scope():
             strategy = current_strategy()
@@ -140,11 +140,11 @@ class PairsObjective(StepsObjective):
                 "No sentence may be longer than the model's max_positions. Received: "
                 f"max_length={length}, max_positions={longest}"
             )
-        if self.options.max_tokens < length * self._row_multiple:
+        if self.options.max_tokens < length * self.row_multiple:
             raise ValueError(
                 "`max_tokens` must hold a row of `max_length` tokens (the model's max_positions "
                 "where it is not given) for each device and micro-batch. Received: "
-                f"max_tokens={self.options.max_tokens}, {self._row_multiple} x {length} tokens"
+                f"max_tokens={self.options.max_tokens}, {self.row_multiple} x {length} tokens"
             )
         self.dataset(self.plan[0], "train")  # raises for what it does not accept
 
