@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import flags
@@ -31,6 +31,14 @@ def define_former() -> None:
     for former, name in registry.FORMER_SETTINGS.items():
         if name in flags.FLAGS and former not in flags.FLAGS:
             flags.DEFINE_alias(former, name)
+            alias, flag = flags.FLAGS[former], flags.FLAGS[name]
+            alias.parse = functools.partial(_parse_former, alias.parse, flag)
+
+
+def _parse_former(parse: Callable[[Any], None], flag: flags.Flag, argument: Any) -> None:
+    """Parses an alias; what a flag is given by it no recipe replaces."""
+    parse(argument)
+    flag.using_default_value = False
 
 
 def flag_names(*options: type[Options]) -> list[str]:
