@@ -7,8 +7,9 @@ import tensorflow as tf
 from hypothesis import given, settings, strategies as st
 
 import kbert
+from kbert.edit import adapters
 from kbert.layers import SharedEmbeddings
-from kbert.models import Encoder, adapters, describe
+from kbert.models import Encoder, describe
 from kbert.models.parts import Pruned
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.pruning import least_important, neuron_magnitudes, prune_heads, prune_neurons

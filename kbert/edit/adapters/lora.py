@@ -13,8 +13,7 @@ from keras import ops
 
 from kbert.core.options import option
 from kbert.core.types import Shape, Tensor
-from kbert.layers import Dense, Dropout, LayerNorm
-from kbert.models.adapters.base import (
+from kbert.edit.adapters.base import (
     Adapter,
     DenseDelta,
     Filled,
@@ -23,6 +22,7 @@ from kbert.models.adapters.base import (
     register_adapter,
     slot,
 )
+from kbert.layers import Dense, Dropout, LayerNorm
 
 # Name of a dense layer -> what the columns of its kernel are for, in their order.
 _COLUMNS = {

@@ -133,7 +133,7 @@ class Adapters(Variants):
         if name is not None and name not in self.added:
             raise ValueError(
                 "A task keeps to its adapter, which was removed or merged through its encoder or "
-                "another task: kbert.adapters.activate(task, None) has it follow the encoder "
+                "another task: kbert.edit.adapters.activate(task, None) has it follow the encoder "
                 f"again. Received: a task with the adapter {name!r}, of "
                 f"{', '.join(self.added) or 'none'}"
             )
@@ -167,7 +167,7 @@ class Adapters(Variants):
         if self.added:
             raise ValueError(
                 "A config says nothing of adapters: save_to_preset keeps them, and "
-                "kbert.adapters.merge and remove take them out. Received: a "
+                "kbert.edit.adapters.merge and remove take them out. Received: a "
                 f"kbert.{type(self.encoder).__name__} with {', '.join(self.added)}"
             )
 
@@ -194,7 +194,7 @@ def add(model: Any, kind: str, *, name: str | None = None, **options: Any) -> An
         kind: "houlsby", "pfeiffer", "lora", "bitfit", "prefix" or "pal", or one that
             `register_adapter` knows.
         name: of the adapter: letters, digits and underscores; None = the kind.
-        **options: of the kind, such as `rank` of "lora"; see `kbert.adapters`.
+        **options: of the kind, such as `rank` of "lora"; see `kbert.edit.adapters`.
 
     Returns:
         The model.

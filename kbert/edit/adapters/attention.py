@@ -11,14 +11,14 @@ import keras
 
 from kbert.core.options import option
 from kbert.core.types import Shape, Tensor
-from kbert.layers import Dense, SelfAttention
-from kbert.models.adapters.base import (
+from kbert.edit.adapters.base import (
     Adapter,
     Filled,
     plain_attentions,
     plain_blocks,
     register_adapter,
 )
+from kbert.layers import Dense, SelfAttention
 
 
 @register_adapter

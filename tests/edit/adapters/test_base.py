@@ -7,8 +7,9 @@ from keras import ops
 
 import kbert
 from kbert.core.contexts import recomputation
-from kbert.models import Encoder, adapters
-from kbert.models.adapters.base import base_weights, slot, weights_of
+from kbert.edit import adapters
+from kbert.edit.adapters.base import base_weights, slot, weights_of
+from kbert.models import Encoder
 from tests.harness import (
     KINDS,
     assert_close,

@@ -11,17 +11,17 @@ import keras
 import numpy as np
 from absl import logging
 
-from kbert.adapters.files import FOREIGN_FILE
-from kbert.adapters.foreign import check_only, read_folder, write_folder
 from kbert.checkpoints.huggingface.architectures import ARCHITECTURES, infer
 from kbert.checkpoints.huggingface.architectures.base import CLASSIFIERS
 from kbert.checkpoints.renames import read_arrays
 from kbert.core.types import Arrays, PathLike
+from kbert.edit.adapters.base import encoder_of, inserting, known, layers_of, running, slot
+from kbert.edit.adapters.files import FOREIGN_FILE
+from kbert.edit.adapters.foreign import check_only, read_folder, write_folder
+from kbert.edit.adapters.lora import Lora, columns
 from kbert.io.paths import Path
 from kbert.layers import Dense
 from kbert.models import Encoder
-from kbert.models.adapters.base import encoder_of, inserting, known, layers_of, running, slot
-from kbert.models.adapters.lora import Lora, columns
 from kbert.models.weights import set_parts
 
 WEIGHTS_FILE = "adapter_model.safetensors"

@@ -10,9 +10,7 @@ import keras
 
 from kbert.core.options import option
 from kbert.core.types import Shape, Tensor
-from kbert.layers import Dense, LayerNorm
-from kbert.layers.activations import get_activation
-from kbert.models.adapters.base import (
+from kbert.edit.adapters.base import (
     Adapter,
     Filled,
     NormDelta,
@@ -20,6 +18,8 @@ from kbert.models.adapters.base import (
     plain_blocks,
     register_adapter,
 )
+from kbert.layers import Dense, LayerNorm
+from kbert.layers.activations import get_activation
 
 
 class Bottleneck(keras.layers.Layer):
