@@ -274,7 +274,7 @@ def test_what_a_config_does_not_say_is_refused():
 )
 def test_the_part_fits_its_config(options, message):
     with pytest.raises(ValueError, match=message):
-        tiny_config(part={"name": Pruned.name, **options})
+        tiny_config(part={"name": Pruned.kind, **options})
 
 
 def test_magnitudes_are_those_of_a_neurons_weights():

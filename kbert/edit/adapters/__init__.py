@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         insert as insert,
         merge as merge,
         parse as parse,
-        register_adapter as register_adapter,
         remove as remove,
         running as running,
         using as using,

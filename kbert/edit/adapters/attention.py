@@ -16,12 +16,10 @@ from kbert.edit.adapters.base import (
     Filled,
     plain_attentions,
     plain_blocks,
-    register_adapter,
 )
 from kbert.layers import Dense, SelfAttention
 
 
-@register_adapter
 class Prefix(Adapter):
     """Keys and values that every token attends to besides, in each layer.
 
@@ -67,7 +65,6 @@ class KeysValues(keras.layers.Layer):
         return self.key, self.value
 
 
-@register_adapter
 class ProjectedAttention(Adapter):
     """Projected attention layers, "PALs": a small attention beside each block.
 
