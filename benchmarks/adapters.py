@@ -22,8 +22,8 @@ from benchmarks import _experiments as experiments
 from benchmarks._data import GLUE, add_data
 from benchmarks._experiments import mean, print_table
 from benchmarks._fine_tuning_runs import RUNS, make_job
-from kbert import adapters
 from kbert.data import Table
+from kbert.edit import adapters
 
 TASKS = ("sst2", "rte", "cola", "stsb")
 # Every kernel of a block, and the pooler, which MiniLM's training on sentences has passed over.

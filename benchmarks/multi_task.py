@@ -20,8 +20,8 @@ from benchmarks import _experiments as experiments
 from benchmarks._data import GLUE, add_data
 from benchmarks._experiments import mean, print_table
 from benchmarks._fine_tuning_runs import make_job, weights_folder
-from kbert import adapters
 from kbert.data import Table
+from kbert.edit import adapters
 
 WAYS = ("RTE alone", "RTE and SNLI", "RTE and SNLI, a PAL each")
 RATE, BATCH, LENGTH = 5e-5, 32, 128

@@ -40,7 +40,7 @@ from benchmarks._experiments import mean, print_table
 from kbert.data.masking.masking import max_predictions
 from kbert.layers import causal_bias
 from kbert.models.blocks import post_norm_block
-from kbert.models.parts import Part, register_part
+from kbert.models.parts import Part
 from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.training import AdamW
 
@@ -434,11 +434,10 @@ class LeftToRight(keras.layers.Layer):
         return self.block(x, bias, training=training)
 
 
-@register_part
 class Causal(Part):
     """Of an encoder whose blocks are `LeftToRight`."""
 
-    name = "left_to_right"
+    kind = "left_to_right"
 
     def count_parameters(self, config):
         return 0

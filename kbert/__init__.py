@@ -15,7 +15,6 @@ from kbert.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from kbert import (
-        adapters as adapters,
         catalog as catalog,
         checkpoints as checkpoints,
         configs as configs,

@@ -17,11 +17,12 @@ RANKS = {
     **dict.fromkeys(("doctor", "hub"), -1),
     **dict.fromkeys(("tokenizers", "text", "metrics"), 0),
     **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding"), 1),
-    **dict.fromkeys(("inference", "edit"), 1.5),
+    "inference": 1.5,
     **dict.fromkeys(("models", "heads", "search", "training"), 2),
     **dict.fromkeys(("tasks", "word_vectors"), 3),
     **dict.fromkeys(("conversion", "visualization", "__init__"), 4),
-    **dict.fromkeys(("adapters", "pruning"), 3.5),
+    "edit": 3.2,
+    "pruning": 3.5,
     "quantization": 3.8,
     **dict.fromkeys(("extraction", "experiments", "service"), 4),
     **dict.fromkeys(("demo", "distillation"), 5),
@@ -32,11 +33,6 @@ ORDER = {
     "core": """
         in_memory late options types
         contexts protocols registry
-    """,
-    "adapters": """
-        files
-        foreign
-        adapterhub folder peft serving
     """,
     "catalog": """
         recipe repositories
@@ -96,7 +92,7 @@ ORDER = {
     """,
     "edit": """
         base
-        movement rounding
+        adapters movement rounding
     """,
     "extraction": """
         files hidden_states inputs plan pooling
@@ -141,7 +137,7 @@ ORDER = {
         elmo encoder
         generators reformer static universal_transformer xlnet
         transformer_xl
-        adapters description
+        description
     """,
     "pruning": """
         rebuilding schedule

@@ -10,7 +10,7 @@ from kbert.models.weights import get_arrays
 from kbert.quantization import quantization_aware, rounded
 from kbert.tasks import TextClassifier
 from kbert.tasks.exported import row_function
-from tests.adapters.conftest import WORDS, make_encoder, reviews
+from tests.edit.adapters.conftest import WORDS, make_encoder, reviews
 from tests.harness import KINDS, assert_close, randomise, tiny_config, tiny_inputs, to_numpy
 
 RANGE = "fake_quantization/range"
@@ -133,7 +133,7 @@ def test_what_cannot_be_rounded_is_refused(task):
     kernel.assign(kernel * np.nan)
     with pytest.raises(ValueError, match=r"finite.*NaN or infinity in encoder/layers/0/attention"):
         rounded(broken)
-    kbert.adapters.add(task, "lora", name="own")
+    kbert.edit.adapters.add(task, "lora", name="own")
     with pytest.raises(ValueError, match=r"config says nothing of adapters.*with own"):
         quantization_aware(task)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from kbert.core import late
 
 if TYPE_CHECKING:
-    from kbert.configs.base import Config as Config, register_config as register_config
+    from kbert.configs.base import Config as Config
     from kbert.configs.decoder import DecoderConfig as DecoderConfig
     from kbert.configs.elmo import ElmoConfig as ElmoConfig
     from kbert.configs.encoder import EncoderConfig as EncoderConfig

@@ -4,9 +4,9 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
-from kbert.core import registry
+from kbert.core.registry import Registered
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 BLOCKS = ("pre_norm", "post_norm")  # where a block normalises, see kbert.models.blocks
@@ -14,17 +14,16 @@ NORMS = ("layer", "layer_no_bias", "rms")  # see kbert.layers.LayerNorm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Registered, sort="config"):
     """What every configuration can do; a kind of model adds its fields and checks them.
 
     Attributes:
-        kind: what presets call this kind of model, see `register_config`.
+        kind: what presets call this kind of model; a subclass that has its own is known by it.
         told: what it is of, and what loads it, for messages.
         LATER: fields that came after the first version. They are not said where they have their
             default, so that presets, runs and caches of a model without them are what they were.
     """
 
-    kind: ClassVar[str]
     told: ClassVar[str]
     LATER: ClassVar[tuple[str, ...]] = ()
 
@@ -69,25 +68,6 @@ class Frozen(dict):
 
     def __hash__(self) -> int:  # type: ignore[override]  # dicts have none
         return hash(tuple(sorted((name, repr(value)) for name, value in self.items())))
-
-
-_Made = TypeVar("_Made", bound=type[Config])
-
-
-def register_config(config: _Made) -> _Made:
-    """Decorates a kind of config that presets hold under its `kind`.
-
-    Args:
-        config: a subclass of `Config` with a `kind` of its own.
-
-    Returns:
-        The class.
-
-    Raises:
-        ValueError: another class has the name.
-    """
-    registry.register("config", config.kind, config)
-    return config
 
 
 def check_count(name: str, value: Any, minimum: int) -> None:

@@ -3,13 +3,11 @@
 import dataclasses
 from typing import ClassVar
 
-from kbert.configs.base import register_config
 from kbert.configs.transformer import TransformerConfig
 
 OUTPUTS = ("tied", "transformed")
 
 
-@register_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecoderConfig(TransformerConfig):
     """The sizes and values that tell one decoder from another.

@@ -9,14 +9,12 @@ from kbert.configs.base import (
     check_count,
     check_positive,
     check_rate,
-    register_config,
 )
 
 # A word takes its begin, its end and at least one byte between them.
 _FEWEST_CHARACTERS = 3
 
 
-@register_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ElmoConfig(Config):
     """The sizes and values that tell one bidirectional language model from another.

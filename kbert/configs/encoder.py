@@ -13,7 +13,6 @@ from kbert.configs.base import (
     check_activation,
     check_count,
     check_flag,
-    register_config,
 )
 from kbert.configs.transformer import TransformerConfig
 from kbert.core import registry
@@ -25,7 +24,6 @@ IDENTITY = "identity"  # in `pooler_activation`: no dense layer
 _FORMER_PARTS = {"quantized": "rounding", "movement": "movement"}
 
 
-@register_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderConfig(TransformerConfig):
     """The sizes and values that tell one encoder from another.
@@ -88,7 +86,7 @@ class EncoderConfig(TransformerConfig):
             many neighbouring queries. None = `num_heads`.
         output: what fills masks: "transformed", a dense layer, the activation and a norm before the
             token table; "untied", a table of the head's own and nothing before it.
-        part: what this family has in code: "name", under which `kbert.models.register_part` knows
+        part: what this family has in code: "name", the `kind` by which `kbert.models.Part` knows
             it, and its options. None = nothing.
         edits: what was done to the model besides, in this order: each a "kind", which `kbert.edit`
             knows, and its options.

@@ -4,14 +4,13 @@ import dataclasses
 import math
 from typing import Any, ClassVar
 
-from kbert.configs.base import check_choice, check_count, check_rate, register_config
+from kbert.configs.base import check_choice, check_count, check_rate
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.transformer import TransformerConfig
 
 LOCAL, LSH = "local", "lsh"  # in `attention_pattern`
 
 
-@register_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReformerConfig(EncoderConfig):
     """The sizes and values of a Reformer (Kitaev et al. 2020, https://arxiv.org/abs/2001.04451).

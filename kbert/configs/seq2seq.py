@@ -11,14 +11,12 @@ from kbert.configs.base import (
     check_positive,
     check_transformer,
     count_block,
-    register_config,
 )
 
 POSITIONS = ("sinusoidal", "learned")
 EMBEDDINGS = ("plain", "normalised")
 
 
-@register_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig(Config):
     """The sizes and values that tell one encoder-decoder from another.

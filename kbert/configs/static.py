@@ -9,12 +9,10 @@ from kbert.configs.base import (
     check_count,
     check_positive,
     check_rate,
-    register_config,
 )
 from kbert.configs.encoder import IDENTITY, EncoderConfig
 
 
-@register_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StaticConfig(EncoderConfig):
     """The sizes of an encoder without layers: each token has one vector, whatever stands around it.

@@ -4,12 +4,11 @@ import dataclasses
 import itertools
 from typing import ClassVar
 
-from kbert.configs.base import check_count, register_config
+from kbert.configs.base import check_count
 from kbert.configs.transformer import TransformerConfig
 from kbert.configs.xlnet import XlnetConfig
 
 
-@register_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerXlConfig(XlnetConfig):
     """The sizes and values of a Transformer-XL (Dai et al. 2019, https://arxiv.org/abs/1901.02860).

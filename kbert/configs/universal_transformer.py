@@ -3,11 +3,10 @@
 import dataclasses
 from typing import ClassVar
 
-from kbert.configs.base import check_flag, check_real, register_config
+from kbert.configs.base import check_flag, check_real
 from kbert.configs.encoder import EncoderConfig
 
 
-@register_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UniversalTransformerConfig(EncoderConfig):
     """The sizes and values of an encoder that applies one block again and again.

@@ -3,12 +3,11 @@
 import dataclasses
 from typing import ClassVar
 
-from kbert.configs.base import check_choice, check_count, check_flag, register_config
+from kbert.configs.base import check_choice, check_count, check_flag
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.transformer import TransformerConfig
 
 
-@register_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class XlnetConfig(EncoderConfig):
     """The sizes and values of an XLNet (Yang et al. 2019, https://arxiv.org/abs/1906.08237).

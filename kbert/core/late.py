@@ -69,13 +69,13 @@ TABLE = {
         "decoder": "kbert.models.generators.decoder_encoder:load_encoder",
     },
     # What was done to a model, by the key of a preset that says it: `do(model, content, source)`.
-    "edits of a preset": {"adapters": "kbert.models.adapters.base:restore"},
+    "edits of a preset": {"adapters": "kbert.edit.adapters.base:restore"},
     # Methods of Keras' models that are edits here.
-    "edit of Keras": {"enable_lora": "kbert.models.adapters.base:enable_lora"},
+    "edit of Keras": {"enable_lora": "kbert.edit.adapters.base:enable_lora"},
     # Files of folders that hold an edit alone: an `EditFile`.
     "file of an edit": {
-        "adapter.json": "kbert.adapters.files:OURS",
-        "adapter_config.json": "kbert.adapters.files:THEIRS",
+        "adapter.json": "kbert.edit.adapters.files:OURS",
+        "adapter_config.json": "kbert.edit.adapters.files:THEIRS",
     },
     # The rest are classes, registered under these names when their module is imported
     # (`kbert.core.registry`).
@@ -113,12 +113,12 @@ TABLE = {
         "movement": "kbert.edit.movement:Movement",
     },
     "adapter": {
-        "houlsby": "kbert.models.adapters.bottleneck:Houlsby",
-        "pfeiffer": "kbert.models.adapters.bottleneck:Pfeiffer",
-        "lora": "kbert.models.adapters.lora:Lora",
-        "bitfit": "kbert.models.adapters.lora:BitFit",
-        "prefix": "kbert.models.adapters.attention:Prefix",
-        "pal": "kbert.models.adapters.attention:ProjectedAttention",
+        "houlsby": "kbert.edit.adapters.bottleneck:Houlsby",
+        "pfeiffer": "kbert.edit.adapters.bottleneck:Pfeiffer",
+        "lora": "kbert.edit.adapters.lora:Lora",
+        "bitfit": "kbert.edit.adapters.lora:BitFit",
+        "prefix": "kbert.edit.adapters.attention:Prefix",
+        "pal": "kbert.edit.adapters.attention:ProjectedAttention",
     },
     "task": {
         "pretrain": "kbert.tasks.pretraining.pretraining:Pretraining",

@@ -1,16 +1,16 @@
 """Names -> classes of what folders and flags name: kinds of tasks, and parts of models.
 
-A class registers when its module is imported. The modules of kbert's own classes are known
-(`kbert.core.late.TABLE`) and imported when one is looked for. No other import is caused by a
-folder: whoever loads one with a class of his own has imported its module before, the programs by
-`--task_module`.
+A class registers when it is defined (`Registered`), with its module. The modules of kbert's own
+classes are known (`kbert.core.late.TABLE`) and imported when one is looked for. No other import is
+caused by a folder: whoever loads one with a class of his own has imported its module before, the
+programs by `--task_module`.
 """
 
 import difflib
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from kbert.core import late
 
@@ -56,6 +56,37 @@ def register(sort: str, name: str, cls: type) -> None:
             f"Received: {_place(cls)}"
         )
     known[name] = cls
+
+
+class Registered:
+    """Base of classes that folders and flags name: each is known by its `kind` once it is defined.
+
+    Args:
+        sort: What is named: "task", "part", "edit", …; of a base's subclasses the same.
+
+    Attributes:
+        kind: The name, unique in its sort; a class without one of its own is not named.
+
+    Raises:
+        ValueError: Another class has the name.
+
+    Example:
+        >>> class Fruit(Registered, sort="fruit"): ...
+        >>> class Apple(Fruit):
+        ...     kind = "apple"
+        >>> get("fruit", "apple").__name__
+        'Apple'
+    """
+
+    kind: ClassVar[Any]
+    _sort: ClassVar[str]
+
+    def __init_subclass__(cls, sort: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if sort is not None:
+            cls._sort = sort
+        if (kind := cls.__dict__.get("kind")) is not None:
+            register(cls._sort, kind, cls)
 
 
 def find(sort: str, name: str) -> type | None:

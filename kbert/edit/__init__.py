@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from kbert.core import late
 
 if TYPE_CHECKING:
-    from kbert.edit.base import Edit as Edit, register_edit as register_edit
+    from kbert.edit import adapters as adapters
+    from kbert.edit.base import Edit as Edit
     from kbert.edit.movement import Movement as Movement
     from kbert.edit.rounding import Rounding as Rounding
 else:

@@ -6,17 +6,15 @@ looks vectors up, and its weights lie in that layer.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import keras
 
-from kbert.core import registry
 from kbert.core.options import Options
+from kbert.core.registry import Registered
 
-_Made = TypeVar("_Made", bound=type["Edit"])
 
-
-class Edit(Options):
+class Edit(Registered, Options, sort="edit"):
     """A frozen dataclass of its options, which changes a model that is built.
 
     Attributes:
@@ -33,7 +31,6 @@ class Edit(Options):
         ['fake_quantization']
     """
 
-    kind: ClassVar[str]
     after: ClassVar[tuple[str, ...]] = ()
     takes_adapters: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
@@ -49,22 +46,6 @@ class Edit(Options):
             kernels: shapes of those in the blocks.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `count_parameters`.")
-
-
-def register_edit(edit: _Made) -> _Made:
-    """Makes an edit known by its kind, as a decorator or a function.
-
-    Args:
-        edit: a subclass of `Edit` with a `kind`.
-
-    Returns:
-        The class.
-
-    Raises:
-        ValueError: another class has the name.
-    """
-    registry.register("edit", edit.kind, edit)
-    return edit
 
 
 def products(model: Any) -> list[Any]:

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from kbert.core.types import Shape, Tensor
-from kbert.edit.base import Edit, products, register_edit
+from kbert.edit.base import Edit, products
 
 
 class MovementMask(keras.layers.Layer):
@@ -52,7 +52,6 @@ class MovementMask(keras.layers.Layer):
         return rows, kernel * mask
 
 
-@register_edit
 class Movement(Edit):
     """Every kernel in the blocks has a score and a mask for each of its weights.
 

@@ -11,7 +11,7 @@ from keras import ops
 
 from kbert.core.contexts import is_rounded
 from kbert.core.types import Shape, Tensor
-from kbert.edit.base import Edit, products, register_edit
+from kbert.edit.base import Edit, products
 
 LEVELS = 127  # of either sign: 8 bits, symmetric, so that zero stays zero
 # How much of a moving range an update keeps (Q8BERT's `ema_decay`, of runs a hundred times as long,
@@ -96,7 +96,6 @@ class FakeQuantizedRows(keras.layers.Layer):
         return fake_quantize(rows, axis=-1)
 
 
-@register_edit
 class Rounding(Edit):
     """What the dense layers of the blocks multiply is rounded to 8 bits, and so are token vectors.
 

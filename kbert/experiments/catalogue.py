@@ -9,10 +9,10 @@ from typing import Any, cast
 from kbert import pruning
 from kbert.core import registry
 from kbert.data.readers.glue_tasks import GLUE
+from kbert.edit import adapters
 from kbert.experiments import readers
 from kbert.experiments.settings import Settings, flag_options, settings_of
 from kbert.metrics import text_table
-from kbert.models import adapters
 from kbert.tasks import FineTuningTask, Task
 
 _ONE_OF = ("adapter", "quantization_aware", "prune_weights")

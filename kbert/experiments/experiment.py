@@ -10,14 +10,13 @@ import numpy as np
 from kbert import pruning
 from kbert.core.types import PathLike
 from kbert.data import Table
+from kbert.edit import adapters
 from kbert.experiments.catalogue import named_task
 from kbert.experiments.evaluation import check_submission, is_labelled
 from kbert.experiments.folder import checksum_of
 from kbert.experiments.reading import first_place, labels_of, read
 from kbert.experiments.settings import Settings
 from kbert.io.paths import Path
-from kbert.models import adapters
-from kbert.models.adapters.base import insert
 from kbert.quantization import quantization_aware
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.training.run.history import History
@@ -145,7 +144,7 @@ class Experiment:
         if settings.quantization_aware:
             task = quantization_aware(task)
         if settings.adapter is not None:
-            insert(task, adapters.parse(settings.adapter), "task")
+            adapters.insert(task, adapters.parse(settings.adapter), "task")
         if settings.prune_weights is not None:
             task = pruning.parse(settings.prune_weights).prepare(task)
         return task

@@ -5,7 +5,7 @@ run.json       task, data and settings, as they were when the run was started; o
 training/      steps.jsonl, evaluations.jsonl, and checkpoints until the run is finished; of a run
                in stages a folder for each
 preset/        the best model
-adapter/       its adapter, where it has one (kbert.adapters.load_task)
+adapter/       its adapter, where it has one (kbert.edit.adapters.load_task)
 results.json   the results; written last, so a folder that has it is finished
 """
 

@@ -7,8 +7,8 @@ import signal
 import time
 from typing import Any
 
-from kbert import adapters
 from kbert.core.types import PathLike
+from kbert.edit import adapters
 from kbert.experiments.evaluation import (
     evaluate,
     is_labelled,

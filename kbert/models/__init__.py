@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from kbert.models.elmo.description import ElmoDescription as ElmoDescription
     from kbert.models.elmo.elmo import Elmo as Elmo
     from kbert.models.elmo.encoder import ElmoEncoder as ElmoEncoder
-    from kbert.models.encoder import Encoder as Encoder, register_encoder as register_encoder
+    from kbert.models.encoder import Encoder as Encoder
     from kbert.models.generators.decoder import Decoder as Decoder
     from kbert.models.generators.decoder_encoder import DecoderEncoder as DecoderEncoder
     from kbert.models.generators.description import GeneratorDescription as GeneratorDescription
     from kbert.models.generators.prefix_seq2seq import PrefixSeq2Seq as PrefixSeq2Seq
     from kbert.models.generators.seq2seq import Seq2Seq as Seq2Seq
-    from kbert.models.parts import Part as Part, register_part as register_part
+    from kbert.models.parts import Part as Part
     from kbert.models.reformer.reformer import Reformer as Reformer
     from kbert.models.static import Static as Static
     from kbert.models.transformer_xl import TransformerXl as TransformerXl

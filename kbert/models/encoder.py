@@ -6,7 +6,7 @@ examples of a packed row.
 
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import keras
 from keras import ops
@@ -15,6 +15,7 @@ from kbert import inference
 from kbert.checkpoints import write_checkpoint
 from kbert.configs.encoder import EncoderConfig
 from kbert.core import registry
+from kbert.core.registry import Registered
 from kbert.core.types import DType, PathLike, Shape, Tensor, Tensors
 from kbert.io.arrays import check_finite
 from kbert.layers import gather_positions
@@ -33,7 +34,6 @@ INPUTS = (
     *("token_ids", "segment_ids", "padding_mask", "causal_mask"),
     *("position_ids", "example_ids", "cls_positions"),
 )
-_Made = TypeVar("_Made", bound=type["Encoder"])
 
 
 class Reads(NamedTuple):
@@ -63,34 +63,17 @@ class Layers(NamedTuple):
     more: Mapping[str, Any] = {}
 
 
-def register_encoder(encoder: _Made) -> _Made:
-    """Decorates an encoder whose layers are run in another way, the model of a config of its own.
-
-    Such a class has the inputs and outputs of `Encoder`, so that every task takes it; it defines
-    `_make_layers` and `_run_layers`. Its config is a subclass of `EncoderConfig` that
-    `kbert.configs.register_config` knows. `Encoder(config)` makes it of such a config, and
-    `Encoder.from_preset` of a folder with one.
-
-    Args:
-        encoder: a subclass of `Encoder` with a `config_class`.
-
-    Returns:
-        The class.
-
-    Raises:
-        ValueError: another class is made of such a config.
-    """
-    registry.register("encoder", encoder.config_class.kind, encoder)
-    return encoder
-
-
-@register_encoder
 @keras.saving.register_keras_serializable(package="kbert")
-class Encoder(FromConfig, keras.Model):
+class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
     """Token ids in, contextual vectors out: BERT and every model that differs from it in values.
 
     It is built when constructed, so it has weights at once. It is saved and revived from its
     config alone.
+
+    An encoder whose layers are run in another way is a subclass with a `config_class` of its own, a
+    subclass of `EncoderConfig` with a `kind`. It has the same inputs and outputs, so that every
+    task takes it, and defines `_make_layers` and `_run_layers`. `Encoder(config)` makes it of such
+    a config, and `Encoder.from_preset` of a folder with one.
 
     Args:
         config: sizes and values.
@@ -111,10 +94,16 @@ class Encoder(FromConfig, keras.Model):
         ((1, 4, 8), (1, 8))
     """
 
+    kind = EncoderConfig.kind
     config_class: ClassVar[type[EncoderConfig]] = EncoderConfig
     prefix = "encoder"
     config: EncoderConfig
     INPUTS: ClassVar[tuple[str, ...]] = INPUTS
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        if "config_class" in cls.__dict__:
+            cls.kind = cls.config_class.kind
+        super().__init_subclass__(**kwargs)
 
     def __new__(cls, config: EncoderConfig | None = None, *args: Any, **kwargs: Any) -> Self:
         if cls is Encoder and isinstance(config, EncoderConfig):

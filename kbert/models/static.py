@@ -12,12 +12,11 @@ from kbert.configs.static import StaticConfig
 from kbert.core.types import Tensor, Tensors
 from kbert.layers import Dropout, gather_positions
 from kbert.layers.token_embeddings import TokenEmbeddings
-from kbert.models.encoder import INPUTS, Encoder, Layers, Reads, register_encoder
+from kbert.models.encoder import INPUTS, Encoder, Layers, Reads
 from kbert.models.inputs_and_outputs import output_spec
 from kbert.models.pooling import make_pooler
 
 
-@register_encoder
 @keras.saving.register_keras_serializable(package="kbert")
 class Static(Encoder):
     """`Encoder` for a `StaticConfig`, with one more output.

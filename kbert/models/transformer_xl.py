@@ -11,11 +11,10 @@ from kbert.configs.transformer_xl import TransformerXlConfig
 from kbert.core.types import Tensors
 from kbert.layers import Dropout
 from kbert.layers.adaptive import AdaptiveEmbeddings
-from kbert.models.encoder import INPUTS, register_encoder
+from kbert.models.encoder import INPUTS
 from kbert.models.xlnet.xlnet import Xlnet
 
 
-@register_encoder
 @keras.saving.register_keras_serializable(package="kbert")
 class TransformerXl(Xlnet):
     """`Encoder` for a `TransformerXlConfig`: each token sees those before it, and a memory.

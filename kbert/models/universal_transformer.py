@@ -18,12 +18,11 @@ from kbert.layers import Dense, gather_positions
 from kbert.layers.positions import sinusoids
 from kbert.layers.recompute import run_layer
 from kbert.models.blocks import embeddings_of
-from kbert.models.encoder import INPUTS, Encoder, Layers, Reads, register_encoder
+from kbert.models.encoder import INPUTS, Encoder, Layers, Reads
 from kbert.models.inputs_and_outputs import output_spec
 from kbert.models.pooling import make_pooler
 
 
-@register_encoder
 @keras.saving.register_keras_serializable(package="kbert")
 class UniversalTransformer(Encoder):
     """`Encoder` for a `UniversalTransformerConfig`, with one more output.

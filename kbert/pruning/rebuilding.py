@@ -17,7 +17,7 @@ from kbert.models.parts import Pruned
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tasks import Task
 
-PART = Pruned.name
+PART = Pruned.kind
 _SOURCE = "the model that is pruned"
 # Arrays of one part of a model by their names, and the shapes that the smaller one has -> its own.
 Cut = Callable[[dict[str, np.ndarray], dict[str, tuple[int, ...]]], Arrays]

@@ -8,15 +8,16 @@ import pytest
 from keras import ops
 
 import kbert
-from kbert import adapters, pruning, quantization
+from kbert import pruning, quantization
 from kbert.conversion.lengthening import lengthen
 from kbert.core.contexts import without_rounding
+from kbert.edit import adapters
 from kbert.edit.base import products
 from kbert.models.generators.as_decoder import config_of_decoder
 from kbert.models.generators.warm_start import config_of_encoder
-from kbert.models.parts import Part, register_part
+from kbert.models.parts import Part
 from kbert.models.weights import get_arrays
-from tests.adapters.conftest import WORDS, reviews
+from tests.edit.adapters.conftest import WORDS, reviews
 from tests.harness import KINDS, assert_close, randomise, tiny_config, tiny_inputs, to_numpy
 
 PLAIN = {name: dict(changes) for name, changes in KINDS.items() if name != "xlnet"}
@@ -47,9 +48,8 @@ class ForeignBlock(keras.layers.Layer):
         return x
 
 
-@register_part
 class Foreign(Part):
-    name = "foreign"
+    kind = "foreign"
 
     def count_parameters(self, config):
         return 0

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert import adapters, experiments
-from tests.adapters.conftest import WORDS, make_encoder, reviews
+from kbert import experiments
+from kbert.edit import adapters
+from tests.edit.adapters.conftest import WORDS, make_encoder, reviews
 from tests.harness import assert_close
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.graphs]

@@ -5,7 +5,7 @@ import pytest
 import kbert
 from kbert import experiments
 from kbert.distillation import DistillationExperiment
-from tests.adapters.conftest import WORDS, make_encoder, reviews
+from tests.edit.adapters.conftest import WORDS, make_encoder, reviews
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.graphs]
 

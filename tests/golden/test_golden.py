@@ -285,7 +285,7 @@ def test_keras_loads_an_encoder(root):
     "expected", [pytest.param(x, id=name_of(x)) for x in read(SECOND, "adapters.json")]
 )
 def test_an_adapter_answers_as_before(root, expected):
-    task = kbert.adapters.load_task(root / expected["base"], root / expected["folder"])
+    task = kbert.edit.adapters.load_task(root / expected["base"], root / expected["folder"])
     assert_answers(task, expected["asks"])
 
 
@@ -295,9 +295,9 @@ def test_an_adapter_answers_as_before(root, expected):
 def test_an_encoder_with_an_adapter_gives_the_vectors_of_before(root, expected):
     encoder = kbert.Encoder.from_preset(root / expected["base"])
     bare = read(SECOND, "encoders.json")[expected["base"]]
-    kbert.adapters.load(encoder, root / expected["folder"])
+    kbert.edit.adapters.load(encoder, root / expected["folder"])
     assert_vectors(encoder, expected)
-    kbert.adapters.activate(encoder, None)
+    kbert.edit.adapters.activate(encoder, None)
     assert_vectors(encoder, bare)
 
 
@@ -307,9 +307,9 @@ def test_each_adapter_of_a_preset_can_run(root):
     expected = read(SECOND, "two_adapters.json")
     assert list(expected) == ["", "first", "second"]
     texts = read(SECOND, "presets.json")["two_adapters"]["texts"]
-    kbert.adapters.activate(task, None)  # it follows its encoder
+    kbert.edit.adapters.activate(task, None)  # it follows its encoder
     for name, answers in expected.items():
-        kbert.adapters.activate(task.encoder, name or None)
+        kbert.edit.adapters.activate(task.encoder, name or None)
         assert_same(task.predict(texts), answers, name)
 
 
@@ -367,7 +367,7 @@ def test_two_tasks_with_adapters_resume_to_the_losses_of_before(folder, unchange
     encoder = kbert.Encoder.from_preset("presets/encoder")
     tokenizer = kbert.load_tokenizer("presets/encoder")
     multi = kbert.tasks.MultiTask({
-        name: kbert.adapters.load_task(encoder, f"adapters/{name}", tokenizer=tokenizer)
+        name: kbert.edit.adapters.load_task(encoder, f"adapters/{name}", tokenizer=tokenizer)
         for name in expected["data"]
     })  # fmt: skip
     run = Path("fit/multi_task")

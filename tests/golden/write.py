@@ -434,7 +434,7 @@ def vectors(model):
 def with_adapter(model, kind, seed, **options):
     """Weights of adapters begin with zeros, by which none could be told from another."""
     before = {id(weight) for weight in model.weights}
-    kbert.adapters.add(model, kind, **options)
+    kbert.edit.adapters.add(model, kind, **options)
     randomise([x for x in model.weights if id(x) not in before], seed)
     return model
 
@@ -463,7 +463,7 @@ def write_adapters(tokenizers):
         new = {"new_head": True} if task.has_head else {}
         model = task.from_preset(f"presets/{base}", **new, **options)
         with_adapter(randomise_heads(model, number), kind, 80 + number, name=name, **adapter)
-        kbert.adapters.save(model, f"adapters/{name}")
+        kbert.edit.adapters.save(model, f"adapters/{name}")
         method = "score" if task is tasks.CausalLM else "predict"
         written.append({
             "folder": f"adapters/{name}", "base": f"presets/{base}",
@@ -481,7 +481,7 @@ def write_adapters(tokenizers):
         model = kbert.Encoder.from_preset(f"encoders/{base}")
         with_adapter(model, kind, 100 + number, **adapter)
         folder = f"adapters/{kind}_on_{base}"
-        kbert.adapters.save(model, folder)
+        kbert.edit.adapters.save(model, folder)
         written.append({"folder": folder, "base": f"encoders/{base}", **vectors(model)})
     write_json("adapters_of_encoders.json", written)
 
@@ -490,11 +490,11 @@ def write_adapters(tokenizers):
     with_adapter(task, "houlsby", 111, name="first", size=2)
     with_adapter(task, "lora", 112, name="second", rank=1)
     found = {}
-    kbert.adapters.activate(task, None)  # it follows its encoder
+    kbert.edit.adapters.activate(task, None)  # it follows its encoder
     for name in (None, "first", "second"):
-        kbert.adapters.activate(task.encoder, name)
+        kbert.edit.adapters.activate(task.encoder, name)
         found[name or ""] = plain(task.predict(TEXTS))
-    kbert.adapters.activate(task, "first")
+    kbert.edit.adapters.activate(task, "first")
     write_preset("two_adapters", "Task", task, ask(TEXTS))
     write_json("two_adapters.json", found)
 
@@ -781,7 +781,9 @@ def write_fit():
     def go_on_with_both():
         encoder = kbert.Encoder.from_preset("presets/encoder")
         given = {"tokenizer": kbert.load_tokenizer("presets/encoder")}
-        adapters = {x: kbert.adapters.load_task(encoder, f"adapters/{x}", **given) for x in table}
+        adapters = {
+            x: kbert.edit.adapters.load_task(encoder, f"adapters/{x}", **given) for x in table
+        }
         multi = tasks.MultiTask(adapters)
         multi.fit(table, **options, model_dir="fit/multi_task")
         return multi

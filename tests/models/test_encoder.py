@@ -12,7 +12,7 @@ from keras import ops
 from kbert.configs.encoder import EncoderConfig
 from kbert.layers import Block, Dropout, FeedForward, SelfAttention, SharedEmbeddings
 from kbert.models import Encoder, describe
-from kbert.models.parts import Part, register_part
+from kbert.models.parts import Part
 from kbert.models.weights import get_arrays, set_arrays
 from tests.harness import (
     KINDS,
@@ -535,9 +535,8 @@ def test_parts_of_others_compute_every_token(part):
         def call(self, x, bias=None, training=False):
             return super().call(x, bias, training)
 
-    @register_part
     class Other(Part):
-        name = f"other_{part}"
+        kind = f"other_{part}"
 
         def count_parameters(self, config):
             return 0
@@ -547,7 +546,7 @@ def test_parts_of_others_compute_every_token(part):
             kind = OtherBlock if part == "block" else Block
             return kind(attention, FeedForward(8, activation="gelu"), Dropout(0.0), **kwargs)
 
-    config = tiny_config(part={"name": Other.name})
+    config = tiny_config(part={"name": Other.kind})
     encoder = Encoder(config)
     inputs, positions = tiny_inputs(config), np.array([[1, 3], [0, 2], [4, 4]], "int32")
     whole, found = encoder(inputs), encoder(inputs, output_positions=positions)

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.configs import EncoderConfig, register_config
-from kbert.models import Encoder, Seq2Seq, describe, register_encoder
+from kbert.configs import EncoderConfig
+from kbert.models import Encoder, Seq2Seq, describe
 from kbert.tokenizers import WordPieceTokenizer
 from tests.harness import randomise, tiny_config, tiny_inputs, to_numpy
 
 
-@register_config
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DoubledConfig(EncoderConfig):
     kind = "doubled"
@@ -23,7 +22,6 @@ class DoubledConfig(EncoderConfig):
     factor: float = 2.0
 
 
-@register_encoder
 @keras.saving.register_keras_serializable(package="tests")
 class Doubled(Encoder):
     config_class = DoubledConfig

@@ -7,8 +7,9 @@ import tensorflow as tf
 from hypothesis import given, settings, strategies as st
 
 import kbert
+from kbert.edit import adapters
 from kbert.layers import SharedEmbeddings
-from kbert.models import Encoder, adapters, describe
+from kbert.models import Encoder, describe
 from kbert.models.parts import Pruned
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.pruning import least_important, neuron_magnitudes, prune_heads, prune_neurons
@@ -273,7 +274,7 @@ def test_what_a_config_does_not_say_is_refused():
 )
 def test_the_part_fits_its_config(options, message):
     with pytest.raises(ValueError, match=message):
-        tiny_config(part={"name": Pruned.name, **options})
+        tiny_config(part={"name": Pruned.kind, **options})
 
 
 def test_magnitudes_are_those_of_a_neurons_weights():

@@ -6,7 +6,8 @@ import tensorflow as tf
 
 import kbert
 from kbert.data.tables.table import as_table
-from kbert.models import Encoder, adapters
+from kbert.edit import adapters
+from kbert.models import Encoder
 from kbert.pruning import (
     head_importance,
     least_important,

@@ -347,7 +347,7 @@ def test_what_cannot_be_is_refused(tokenizer):
     with pytest.raises(ValueError, match=r"`edits` must be .*each of another"):
         with_movement(task)
     with pytest.raises(ValueError, match=r"that are what runs.*with the edit 'movement'"):
-        kbert.adapters.add(task, "lora")
+        kbert.edit.adapters.add(task, "lora")
     with pytest.raises(TypeError, match=r"Received: a str"):
         with_movement("bert")
     # Scores do not decay, nor do they keep others from it.

@@ -6,7 +6,8 @@ import tensorflow as tf
 from hypothesis import given, settings, strategies as st
 
 import kbert
-from kbert.models import Encoder, adapters
+from kbert.edit import adapters
+from kbert.models import Encoder
 from kbert.models.weights import get_arrays
 from kbert.pruning import kept_tokens, prune_vocabulary
 from kbert.tasks import Pretraining, ReplacedTokenDetection, TextClassifier

@@ -283,7 +283,7 @@ def test_a_file_that_is_there_stays_where_a_task_or_a_model_cannot_be_saved(clas
     path.write_bytes(b"what was here")
     with pytest.raises(NotImplementedError, match="save_to_preset"):
         classifier.save(path)
-    kbert.adapters.add(classifier, "lora", rank=2)
+    kbert.edit.adapters.add(classifier, "lora", rank=2)
     with pytest.raises(ValueError, match="A config says nothing of adapters"):
         classifier.encoder.save(path)
     assert path.read_bytes() == b"what was here"

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from kbert.models.parts.base import (
         Part as Part,
         part_of as part_of,
-        register_part as register_part,
     )
     from kbert.models.parts.bottleneck import Bottleneck as Bottleneck
     from kbert.models.parts.disentangled import Disentangled as Disentangled

@@ -5,32 +5,54 @@ saved, loaded, exported and described like every other, once the module that reg
 imported: a folder that names a part never makes anything be imported.
 """
 
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import keras
 
 from kbert.configs.encoder import EncoderConfig
 from kbert.core import registry
 from kbert.core.options import Options
+from kbert.core.registry import Registered
 
-_Made = TypeVar("_Made", bound=type["Part"])
 
-
-class Part(Options):
+class Part(Registered, Options, sort="part"):
     """A frozen dataclass of its options that makes some of an encoder's layers.
 
     What it does not make is made as the config says. Layers that it makes are built by the encoder,
     and hold all of their weights themselves; layers inside them need a `name`, for weights are
-    saved by their paths. See `register_part` for an example.
+    saved by their paths. A subclass is known by its `kind` once it is defined.
 
     Attributes:
-        name: what configs call it.
+        kind: What configs call it, as `name`.
         inputs: names of the inputs that the shared layer takes besides; the encoder takes them all.
         takes_causal_mask: whether with a "causal_mask" no token knows of those behind it. False
             where something else than the attention, or the part's own, reads other tokens.
+
+    Example:
+        >>> import kbert
+        >>> from kbert.layers import SelfAttention
+        >>> class Sharper(SelfAttention):
+        ...     sharpness = 1.0
+        ...     @property
+        ...     def _scale(self):
+        ...         return self.sharpness * super()._scale
+        >>> class SharpAttention(Part):
+        ...     kind = "sharp_attention"
+        ...     sharpness: float = kbert.core.options.option(2.0, help="Factor of scores.", above=0)
+        ...     def count_parameters(self, config):
+        ...         return 0
+        ...     def make_attention(self, config, *, layer, **kwargs):
+        ...         made = Sharper(config.num_heads, **kwargs)
+        ...         made.sharpness = self.sharpness
+        ...         return made
+        >>> config = kbert.family("bert-tiny").replace(
+        ...     part={"name": "sharp_attention", "sharpness": 3.0})
+        >>> kbert.Encoder(config).layer_blocks[0].attention.sharpness
+        3.0
+        >>> config.to_dict()["part"]
+        {'name': 'sharp_attention', 'sharpness': 3.0}
     """
 
-    name: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]] = ()
     takes_causal_mask: ClassVar[bool] = True
 
@@ -41,7 +63,7 @@ class Part(Options):
         """Raises ValueError where queries share heads of keys; for attentions that know no such."""
         if config.num_key_value_heads is not None:
             raise ValueError(
-                f"The attention of part={self.name!r} has as many heads of keys and values as of "
+                f"The attention of part={self.kind!r} has as many heads of keys and values as of "
                 "queries: `num_key_value_heads` must be None. "
                 f"Received: num_key_value_heads={config.num_key_value_heads}"
             )
@@ -112,47 +134,6 @@ class Part(Options):
     ) -> keras.layers.Layer | None:
         """In the place of `kbert.layers.Block`, with its call. Arguments as of `make_attention`."""
         return None
-
-
-def register_part(part: _Made) -> _Made:
-    """Makes a part known by its name, as a decorator or a function.
-
-    Args:
-        part: a subclass of `Part` with a `name`.
-
-    Returns:
-        The class.
-
-    Raises:
-        ValueError: another class has the name.
-
-    Example:
-        >>> import kbert
-        >>> from kbert.layers import SelfAttention
-        >>> class Sharper(SelfAttention):
-        ...     sharpness = 1.0
-        ...     @property
-        ...     def _scale(self):
-        ...         return self.sharpness * super()._scale
-        >>> @register_part
-        ... class SharpAttention(Part):
-        ...     name = "sharp_attention"
-        ...     sharpness: float = kbert.core.options.option(2.0, help="Factor of scores.", above=0)
-        ...     def count_parameters(self, config):
-        ...         return 0
-        ...     def make_attention(self, config, *, layer, **kwargs):
-        ...         made = Sharper(config.num_heads, **kwargs)
-        ...         made.sharpness = self.sharpness
-        ...         return made
-        >>> config = kbert.family("bert-tiny").replace(
-        ...     part={"name": "sharp_attention", "sharpness": 3.0})
-        >>> kbert.Encoder(config).layer_blocks[0].attention.sharpness
-        3.0
-        >>> config.to_dict()["part"]
-        {'name': 'sharp_attention', 'sharpness': 3.0}
-    """
-    registry.register("part", part.name, part)
-    return part
 
 
 def part_of(config: EncoderConfig) -> Part:

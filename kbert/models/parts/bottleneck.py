@@ -19,7 +19,7 @@ from kbert.core.types import DType, Shape, Tensor
 from kbert.layers import Block, Dense, Dropout, Embeddings, FeedForward, LayerNorm, SelfAttention
 from kbert.layers.gather import gather_positions
 from kbert.layers.normalization import add_and_norm
-from kbert.models.parts.base import Part, register_part
+from kbert.models.parts.base import Part
 
 OWN, BOTTLENECK, WHOLE = "own_bottleneck", "bottleneck", "whole"
 
@@ -244,7 +244,6 @@ class _Bottleneck(Dense):
         return self.norm(super().call(inputs, training=training), training=training)
 
 
-@register_part
 class Bottleneck(Part):
     """MobileBERT's blocks and embeddings, and those of its teacher, IB-BERT.
 
@@ -262,7 +261,7 @@ class Bottleneck(Part):
         1024
     """
 
-    name = "bottleneck"
+    kind = "bottleneck"
     takes_causal_mask = False
     width: int = option(
         128, help="Inside the layers; a multiple of the heads.", at_least=1, at_most=1 << 16

@@ -22,7 +22,7 @@ from kbert.layers import Dropout, LayerNorm, SelfAttention
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_rows
 from kbert.layers.positions import distance_products, relative_shift, relative_shift_rows
-from kbert.models.parts.base import Part, register_part
+from kbert.models.parts.base import Part
 
 CONTENT_TO_POSITION, POSITION_TO_CONTENT = "content_to_position", "position_to_content"
 TERMS = (CONTENT_TO_POSITION, POSITION_TO_CONTENT)
@@ -242,7 +242,6 @@ class DisentangledAttention(SelfAttention):
         return super()._scale / (1 + len(self.terms)) ** 0.5
 
 
-@register_part
 class Disentangled(Part):
     """DeBERTa's attention, and the table of distances that all layers share.
 
@@ -254,7 +253,7 @@ class Disentangled(Part):
         {'name': 'disentangled', 'position_buckets': 256, 'max_distance': 512}
     """
 
-    name = "disentangled"
+    kind = "disentangled"
     position_buckets: int = option(
         256,
         help="Vectors for distances on each side; even. Half of them are of one distance each. "

@@ -20,7 +20,7 @@ from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import FeedForward, SelfAttention
 from kbert.layers.activations import get_activation
 from kbert.layers.dense import Dense, kernel_initializer
-from kbert.models.parts.base import Part, register_part
+from kbert.models.parts.base import Part
 
 
 class OwnNeighbours(keras.layers.Layer):
@@ -286,7 +286,6 @@ class GroupedFeedForward(FeedForward):
         self.output_dense.build((*input_shape[:-1], width))
 
 
-@register_part
 class DynamicConvolution(Part):
     """ConvBERT's mixed attention; `num_heads` of the config are those that attend.
 
@@ -299,7 +298,7 @@ class DynamicConvolution(Part):
         ({'name': 'dynamic_convolution'}, 6)
     """
 
-    name = "dynamic_convolution"
+    kind = "dynamic_convolution"
     takes_causal_mask = False
     inputs = ("example_ids",)
 

@@ -19,7 +19,7 @@ from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import SelfAttention, gather_positions
 from kbert.layers.bias import attention_bias, mask_bias
 from kbert.layers.gather import gather_rows
-from kbert.models.parts.base import Part, register_part
+from kbert.models.parts.base import Part
 
 
 class GlobalPlaces(keras.layers.Layer):
@@ -202,7 +202,6 @@ class GlobalAttention(SelfAttention):
         return self._attend(query, key, value, shared.get("rows"), training)
 
 
-@register_part
 class GlobalTokens(Part):
     """Longformer's global tokens, with projections of their own.
 
@@ -224,7 +223,7 @@ class GlobalTokens(Part):
         [6, 3, 4, 4, 4, 3]
     """
 
-    name = "global_tokens"
+    kind = "global_tokens"
     takes_causal_mask = False
     inputs = ("global_positions", "padding_mask", "example_ids")
 

@@ -11,10 +11,9 @@ import keras
 from kbert.configs.encoder import EncoderConfig
 from kbert.core.options import option
 from kbert.models.blocks import attention_of, feed_forward_of
-from kbert.models.parts.base import Part, register_part
+from kbert.models.parts.base import Part
 
 
-@register_part
 class Pruned(Part):
     """What is left of the heads and of the feed-forward parts, block by block.
 
@@ -34,7 +33,7 @@ class Pruned(Part):
         True
     """
 
-    name = "pruned"
+    kind = "pruned"
 
     heads: tuple[int, ...] = option(
         (), help="Attention heads of each block; () = those of the config.", at_least=1

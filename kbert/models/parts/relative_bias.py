@@ -21,7 +21,7 @@ from kbert.layers import SelfAttention
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_rows
 from kbert.layers.positions import relative_shift
-from kbert.models.parts.base import Part, register_part
+from kbert.models.parts.base import Part
 
 
 def bias_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
@@ -160,7 +160,6 @@ class BiasedAttention(SelfAttention):
         return outputs, {**made, "query": query, "key": key, "value": value}
 
 
-@register_part
 class RelativeBias(Part):
     """MPNet's attention, and the biases of distances that all layers share.
 
@@ -172,7 +171,7 @@ class RelativeBias(Part):
         {'name': 'relative_bias'}
     """
 
-    name = "relative_bias"
+    kind = "relative_bias"
 
     num_buckets: int = option(
         32,

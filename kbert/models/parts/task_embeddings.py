@@ -12,7 +12,7 @@ from kbert.core.options import option
 from kbert.core.types import Shape, Tensor
 from kbert.layers import Embeddings
 from kbert.models.blocks import embeddings_of
-from kbert.models.parts.base import Part, register_part
+from kbert.models.parts.base import Part
 
 
 class EmbeddingsOfTask(Embeddings):
@@ -44,7 +44,6 @@ class EmbeddingsOfTask(Embeddings):
         return super()._summed(token_ids, segment_ids, places) + self.task[self.task_number]
 
 
-@register_part
 class TaskEmbeddings(Part):
     """Of models that were trained on one task after another.
 
@@ -57,7 +56,7 @@ class TaskEmbeddings(Part):
         {'name': 'task_embeddings', 'num_tasks': 3}
     """
 
-    name = "task_embeddings"
+    kind = "task_embeddings"
 
     num_tasks: int = option(3, help="Tasks that have a vector.", at_least=1)
     task: int = option(0, help="The one whose vector is added, from 0 on.", at_least=0)

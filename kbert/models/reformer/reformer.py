@@ -13,13 +13,12 @@ from kbert.core.types import Shape, Tensor
 from kbert.layers import Block, Dense, Dropout, Embeddings, LayerNorm, gather_positions
 from kbert.layers.activations import get_activation
 from kbert.models.blocks import embeddings_of
-from kbert.models.encoder import INPUTS, Encoder, Layers, Reads, register_encoder
+from kbert.models.encoder import INPUTS, Encoder, Layers, Reads
 from kbert.models.pooling import make_pooler
 from kbert.models.reformer.attention import LocalAttention, LSHAttention
 from kbert.models.reformer.reversible import is_reversible, run_reversible
 
 
-@register_encoder
 @keras.saving.register_keras_serializable(package="kbert")
 class Reformer(Encoder):
     """`Encoder` for a `ReformerConfig`.

@@ -20,13 +20,12 @@ from kbert.layers.bias import mask_bias
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.recompute import run_layer
 from kbert.models.blocks import embeddings_of
-from kbert.models.encoder import INPUTS, Encoder, Layers, Reads, register_encoder
+from kbert.models.encoder import INPUTS, Encoder, Layers, Reads
 from kbert.models.inputs_and_outputs import output_spec
 from kbert.models.pooling import make_pooler
 from kbert.models.xlnet.attention import XlnetBlock, distance_vectors
 
 
-@register_encoder
 @keras.saving.register_keras_serializable(package="kbert")
 class Xlnet(Encoder):
     """`Encoder` for an `XlnetConfig`, with three more inputs and two more outputs.

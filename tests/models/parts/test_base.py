@@ -11,7 +11,7 @@ import kbert
 from kbert.core import registry
 from kbert.core.options import option
 from kbert.layers import Block, SelfAttention
-from kbert.models import Encoder, Part, describe, register_part
+from kbert.models import Encoder, Part, describe
 from tests.harness import (
     KINDS,
     assert_close,
@@ -45,9 +45,8 @@ class Table(keras.layers.Layer):
         return ops.zeros_like(x) + ops.cast(self.vector, x.dtype)
 
 
-@register_part
 class SharedVector(Part):
-    name = "test_shared_vector"
+    kind = "test_shared_vector"
     factor: float = option(1.0, help="Of the vector.", above=0)
 
     def check_config(self, config):
@@ -71,11 +70,10 @@ class Nothing(keras.layers.Identity):
         return x
 
 
-@register_part
 class AttentionAlone(Part):
     """A block without a feed-forward part and norms."""
 
-    name = "test_attention_alone"
+    kind = "test_attention_alone"
 
     def count_parameters(self, config):
         forwarded = 2 * config.hidden_size * config.intermediate_size
@@ -188,9 +186,8 @@ def test_what_does_not_fit_is_refused():
             config_of(part=part)
     with pytest.raises(ValueError, match="needs a unique name, and 'test_attention_alone'"):
 
-        @register_part
         class Other(Part):
-            name = "test_attention_alone"
+            kind = "test_attention_alone"
 
 
 @pytest.mark.jax_slow

@@ -55,7 +55,7 @@ def make(config, tokenizer, names=("colour", "number", "word"), dropout=0.0, pal
     tasks = {name: made[name]() for name in names}
     if pal:
         for name, task in tasks.items():
-            kbert.adapters.add(task, "pal", name=name, size=8)
+            kbert.edit.adapters.add(task, "pal", name=name, size=8)
     return MultiTask(tasks, **options)
 
 
@@ -249,8 +249,8 @@ def test_what_cannot_be_trained_together(config, tokenizer):
     task.compile("sgd")
     task.fit(*data["colour"], epochs=1, batch_size=8, verbose=0)
     with pytest.raises(ValueError, match=r"compile the task after it.*a compiled TextClassifier"):
-        kbert.adapters.add(task, "lora")
-    kbert.adapters.add(multi.tasks["colour"], "lora")
+        kbert.edit.adapters.add(task, "lora")
+    kbert.edit.adapters.add(multi.tasks["colour"], "lora")
     multi.tasks["number"].variant = "lora"
     with pytest.raises(ValueError, match=r"a named edit of its own, or none"):
         MultiTask(multi.tasks)

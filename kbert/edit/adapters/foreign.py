@@ -5,8 +5,8 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from kbert.adapters.files import FOREIGN_FILE
 from kbert.core.types import Arrays, PathLike
+from kbert.edit.adapters.files import FOREIGN_FILE
 from kbert.io import atomic
 from kbert.io.arrays import check_finite, read_safetensors, serialise
 from kbert.io.json_file import read_json

@@ -11,13 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from kbert.adapters.files import FOREIGN_FILE
-from kbert.adapters.foreign import check_only, read_folder, write_folder
 from kbert.checkpoints.huggingface.architectures import infer
 from kbert.core.types import Arrays, PathLike
-from kbert.io.paths import Path
-from kbert.models import Encoder
-from kbert.models.adapters.base import (
+from kbert.edit.adapters.base import (
     Adapter,
     encoder_of,
     inserting,
@@ -26,7 +22,11 @@ from kbert.models.adapters.base import (
     running,
     slot,
 )
-from kbert.models.adapters.bottleneck import Houlsby, Pfeiffer
+from kbert.edit.adapters.bottleneck import Houlsby, Pfeiffer
+from kbert.edit.adapters.files import FOREIGN_FILE
+from kbert.edit.adapters.foreign import check_only, read_folder, write_folder
+from kbert.io.paths import Path
+from kbert.models import Encoder
 
 WEIGHTS_FILE = "adapter.safetensors"
 _HINT = ", written with use_safetensors=True: pytorch_adapter.bin is a pickle and is never read"

@@ -22,11 +22,12 @@ class EditFile(NamedTuple):
     config_keys: tuple[str, ...] = ()
 
 
-OURS = EditFile("an adapter", "is of an adapter: see kbert.adapters.load_task.")
+OURS = EditFile("an adapter", "is of an adapter: see kbert.edit.adapters.load_task.")
 THEIRS = EditFile(
     "an adapter",
     "is of an adapter without its model: load the model, then the adapter by "
-    "kbert.adapters.read_peft or read_adapterhub.",
-    "is not applied, as transformers would: kbert.adapters.read_peft(model, folder) adds peft's",
+    "kbert.edit.adapters.read_peft or read_adapterhub.",
+    "is not applied, as transformers would: kbert.edit.adapters.read_peft(model, folder) adds "
+    "peft's",
     ("adapters",),
 )

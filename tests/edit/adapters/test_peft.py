@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert import adapters
-from kbert.models.adapters.base import weights_of
+from kbert.edit import adapters
+from kbert.edit.adapters.base import weights_of
 from tests.harness import assert_close, randomise, tiny_config, tiny_inputs, to_numpy
 
 pytestmark = pytest.mark.tensorflow

@@ -6,8 +6,9 @@ import pytest
 from keras import ops
 
 import kbert
-from kbert.models import Decoder, DecoderEncoder, adapters
-from kbert.models.adapters.base import base_weights, weights_of
+from kbert.edit import adapters
+from kbert.edit.adapters.base import base_weights, weights_of
+from kbert.models import Decoder, DecoderEncoder
 from tests.harness import assert_close, to_numpy
 from tests.models.generators.test_decoder import KINDS
 from tests.models.generators.tiny import padded, tiny_decoder
@@ -110,7 +111,7 @@ def test_a_decoder_as_an_encoder_runs_its_decoder_s(tmp_path):
 
 
 @pytest.mark.jax_slow
-@pytest.mark.skipif(keras.backend.backend() == "torch", reason="kbert.adapters needs tasks")
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="kbert.edit.adapters needs tasks")
 @pytest.mark.parametrize("kind", ["prefix", "pal"])
 def test_what_does_not_run_token_by_token_is_refused(kind):
     decoder = tiny_decoder()
@@ -120,6 +121,6 @@ def test_what_does_not_run_token_by_token_is_refused(kind):
         adapters.add(decoder, "lora", pooler=True)
     assert not decoder.variants.added
     with pytest.raises(ValueError, match=r"for encoders. Received: a Decoder"):
-        kbert.adapters.write_peft(adapters.add(decoder, "lora"), "never_written")
+        kbert.edit.adapters.write_peft(adapters.add(decoder, "lora"), "never_written")
     with pytest.raises(TypeError, match=r"a kbert.Encoder or a kbert.Decoder.*Received: 'gpt2'"):
         adapters.add("gpt2", "lora")

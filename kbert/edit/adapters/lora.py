@@ -13,16 +13,15 @@ from keras import ops
 
 from kbert.core.options import option
 from kbert.core.types import Shape, Tensor
-from kbert.layers import Dense, Dropout, LayerNorm
-from kbert.models.adapters.base import (
+from kbert.edit.adapters.base import (
     Adapter,
     DenseDelta,
     Filled,
     NormDelta,
-    layers_of,
-    register_adapter,
+    sites,
     slot,
 )
+from kbert.layers import Dense, Dropout
 
 # Name of a dense layer -> what the columns of its kernel are for, in their order.
 _COLUMNS = {
@@ -32,7 +31,6 @@ _COLUMNS = {
 TARGETS = ("query", "key", "value", "attention_output", "intermediate", "output")
 
 
-@register_adapter
 class Lora(Adapter):
     """`x @ A @ B` beside some of the kernels (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
 
@@ -67,7 +65,7 @@ class Lora(Adapter):
                     "Adapters of kind 'lora' add to what a layer gives, and this attention reads "
                     f"its kernels. Received: an encoder with {type(attention).__name__}"
                 )
-        found = {target for dense in layers_of(encoder, Dense) for target, *_ in columns(dense)}
+        found = {target for dense in sites(encoder, "product") for target, *_ in columns(dense)}
         if missing := set(self.targets) - found:
             raise ValueError(
                 f"The encoder must have the kernels that are adapted; it has {sorted(found)}. "
@@ -80,7 +78,7 @@ class Lora(Adapter):
         return (self.rank if self.alpha is None else self.alpha) / self.rank
 
     def slots(self, encoder: Any, **kwargs: Any) -> Iterator[Filled]:
-        for dense in layers_of(encoder, Dense):
+        for dense in sites(encoder, "product"):
             chosen = [found for found in columns(dense) if found[0] in self.targets]
             if chosen:
                 made = LowRank(
@@ -93,7 +91,7 @@ class Lora(Adapter):
                 yield dense, made, (None, dense.kernel.shape[0])
 
     def merge(self, encoder: Any, name: str) -> None:
-        for dense in layers_of(encoder, Dense):
+        for dense in sites(encoder, "product"):
             if (made := slot(dense, name)) is not None:
                 dense.kernel.assign_add(made.difference())
 
@@ -177,7 +175,6 @@ class LowRank(keras.layers.Layer):
         return a, ops.concatenate(rows, axis=0)
 
 
-@register_adapter
 class BitFit(Adapter):
     """The biases alone (Ben Zaken et al. 2021, https://arxiv.org/abs/2106.10199).
 
@@ -194,14 +191,16 @@ class BitFit(Adapter):
             )
 
     def slots(self, encoder: Any, **kwargs: Any) -> Iterator[Filled]:
-        for layer in layers_of(encoder, (Dense, LayerNorm)):
-            if isinstance(layer, LayerNorm) and layer.beta is not None:
-                yield layer, NormDelta(gamma=False, beta=True, **kwargs), tuple(layer.beta.shape)
-            elif isinstance(layer, Dense) and layer.bias is not None:
+        for layer in sites(encoder, "product", "scale_and_shift"):
+            if hasattr(layer, "scale_and_shift"):
+                if layer.beta is not None:
+                    shape = tuple(layer.beta.shape)
+                    yield layer, NormDelta(gamma=False, beta=True, **kwargs), shape
+            elif layer.bias is not None:
                 made = DenseDelta(layer.units, kernel=False, bias=True, **kwargs)
                 yield layer, made, (None, layer.kernel.shape[0])
 
     def merge(self, encoder: Any, name: str) -> None:
-        for layer in layers_of(encoder, (Dense, LayerNorm)):
+        for layer in sites(encoder, "product", "scale_and_shift"):
             if (made := slot(layer, name)) is not None:
                 made.merge_into(layer)

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 import kbert
-from kbert import adapters
-from tests.adapters.conftest import make_encoder, reviews
-from tests.adapters.test_folder import draw, make, probabilities
+from kbert.edit import adapters
+from tests.edit.adapters.conftest import make_encoder, reviews
+from tests.edit.adapters.test_folder import draw, make, probabilities
 from tests.harness import assert_close
 from tests.tasks.pretraining.test_export import serve
 

@@ -11,17 +11,15 @@ import keras
 
 from kbert.core.options import option
 from kbert.core.types import Shape, Tensor
-from kbert.layers import Dense, SelfAttention
-from kbert.models.adapters.base import (
+from kbert.edit.adapters.base import (
     Adapter,
     Filled,
     plain_attentions,
     plain_blocks,
-    register_adapter,
 )
+from kbert.layers import Dense, SelfAttention
 
 
-@register_adapter
 class Prefix(Adapter):
     """Keys and values that every token attends to besides, in each layer.
 
@@ -67,7 +65,6 @@ class KeysValues(keras.layers.Layer):
         return self.key, self.value
 
 
-@register_adapter
 class ProjectedAttention(Adapter):
     """Projected attention layers, "PALs": a small attention beside each block.
 

@@ -8,17 +8,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from kbert.adapters.files import ADAPTER_FILE
 from kbert.checkpoints.preset import CONFIG_FILE, refuse_other
 from kbert.core import registry
 from kbert.core.types import Arrays, PathLike
-from kbert.hub import locate
-from kbert.io import fingerprints
-from kbert.io.arrays import WEIGHTS_FILE, check_finite, read_safetensors, write_model
-from kbert.io.json_file import read_json
-from kbert.io.paths import Path
-from kbert.models import Decoder, DecoderEncoder
-from kbert.models.adapters.base import (
+from kbert.edit.adapters.base import (
     Adapter,
     base_weights,
     encoder_of,
@@ -26,6 +19,13 @@ from kbert.models.adapters.base import (
     known,
     running,
 )
+from kbert.edit.adapters.files import ADAPTER_FILE
+from kbert.hub import locate
+from kbert.io import fingerprints
+from kbert.io.arrays import WEIGHTS_FILE, check_finite, read_safetensors, write_model
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
+from kbert.models import Decoder, DecoderEncoder
 from kbert.models.generators.decoder_encoder import INPUT_TOKENS
 from kbert.models.weights import get_arrays, set_arrays, set_parts
 from kbert.tasks import Task
@@ -140,7 +140,7 @@ def load_task(
         >>> encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=7))
         >>> task = kbert.tasks.TextClassifier(encoder, tokenizer, ["no", "yes"])
         >>> folder = tempfile.mkdtemp()
-        >>> kbert.adapters.save(kbert.adapters.add(task, "lora", name="reviews"), folder)
+        >>> kbert.edit.adapters.save(kbert.edit.adapters.add(task, "lora", name="reviews"), folder)
         >>> again = load_task(encoder, folder, tokenizer=tokenizer, name="copy")
         >>> again.variant, task.variant, again.labels
         ('copy', 'reviews', ['no', 'yes'])
@@ -149,8 +149,8 @@ def load_task(
     source = os.fspath(folder)
     if "task" not in content:
         raise ValueError(
-            f"The folder must hold the task that an adapter was trained in; kbert.adapters.load "
-            f"takes the adapter alone. Received: {source}"
+            "The folder must hold the task that an adapter was trained in; "
+            f"kbert.edit.adapters.load takes the adapter alone. Received: {source}"
         )
     settings = registry.current(content["task"])
     if "labels" in content:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert import adapters
-from kbert.adapters.adapterhub import reduction_factor
-from kbert.adapters.files import FOREIGN_FILE
-from kbert.adapters.foreign import write_folder
+from kbert.edit import adapters
+from kbert.edit.adapters.adapterhub import reduction_factor
+from kbert.edit.adapters.base import weights_of
+from kbert.edit.adapters.files import FOREIGN_FILE
+from kbert.edit.adapters.foreign import write_folder
 from kbert.io.arrays import read_safetensors
-from kbert.models.adapters.base import weights_of
 from tests.harness import assert_close, randomise, tiny_config, tiny_inputs, to_numpy
 
 pytestmark = pytest.mark.tensorflow

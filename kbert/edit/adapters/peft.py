@@ -11,17 +11,16 @@ import keras
 import numpy as np
 from absl import logging
 
-from kbert.adapters.files import FOREIGN_FILE
-from kbert.adapters.foreign import check_only, read_folder, write_folder
 from kbert.checkpoints.huggingface.architectures import ARCHITECTURES, infer
 from kbert.checkpoints.huggingface.architectures.base import CLASSIFIERS
 from kbert.checkpoints.renames import read_arrays
 from kbert.core.types import Arrays, PathLike
+from kbert.edit.adapters.base import encoder_of, inserting, known, running, sites, slot
+from kbert.edit.adapters.files import FOREIGN_FILE
+from kbert.edit.adapters.foreign import check_only, read_folder, write_folder
+from kbert.edit.adapters.lora import Lora, columns
 from kbert.io.paths import Path
-from kbert.layers import Dense
 from kbert.models import Encoder
-from kbert.models.adapters.base import encoder_of, inserting, known, layers_of, running, slot
-from kbert.models.adapters.lora import Lora, columns
 from kbert.models.weights import set_parts
 
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -119,7 +118,7 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
     if wrong:
         raise ValueError(f"`r` must be the weights' rank. Received: r={rank}, {wrong[0]} another")
     with inserting(model, adapter, name):
-        for dense in layers_of(encoder, Dense):
+        for dense in sites(encoder, "product"):
             made = slot(dense, name)
             for (target, *_), pair in zip(made.chosen, made.pairs, strict=True) if made else ():
                 for weight, array in zip(pair, found[dense.path, target], strict=True):
@@ -207,7 +206,7 @@ def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None
     modules: dict[str, str] = {}
     places = list(_places(encoder))
     at = {(path, target): module for path, target, module, rows in places if rows is None}
-    for dense in layers_of(encoder, Dense):
+    for dense in sites(encoder, "product"):
         made = slot(dense, str(name))
         for (target, *_), pair in zip(made.chosen, made.pairs, strict=True) if made else ():
             module = at.get((dense.path, target))
@@ -252,7 +251,7 @@ def _places(encoder: Any) -> Iterator[tuple[str, str, str, np.ndarray | None]]:
     prefix = f"{architecture.prefix}." if architecture.prefix else ""
     content = architecture.write_fields(encoder.config, None)
     rules = {rule.name: rule for rule in architecture.rules(encoder.config, None)}
-    for dense in layers_of(encoder, Dense):
+    for dense in sites(encoder, "product"):
         targets = [target for target, *_ in columns(dense)]
         place = re.sub(r"layers_(\d+)/", r"layers/\1/", dense.path.removeprefix(f"{encoder.path}/"))
         rule = rules.get(f"encoder/{place}/kernel")

@@ -10,16 +10,15 @@ import keras
 
 from kbert.core.options import option
 from kbert.core.types import Shape, Tensor
-from kbert.layers import Dense, LayerNorm
-from kbert.layers.activations import get_activation
-from kbert.models.adapters.base import (
+from kbert.edit.adapters.base import (
     Adapter,
     Filled,
     NormDelta,
-    layers_of,
     plain_blocks,
-    register_adapter,
+    sites,
 )
+from kbert.layers import Dense
+from kbert.layers.activations import get_activation
 
 
 class Bottleneck(keras.layers.Layer):
@@ -115,7 +114,6 @@ class _Bottlenecks(Adapter):
         plain_blocks(encoder, self.kind)
 
 
-@register_adapter
 class Houlsby(_Bottlenecks):
     """Two bottlenecks a block, behind each part and before its residual; norms are trained too.
 
@@ -135,12 +133,11 @@ class Houlsby(_Bottlenecks):
         for block in plain_blocks(encoder, self.kind):
             made = BlockBottlenecks("attention", "feed_forward", normed=False, **options, **kwargs)
             yield block, made, (None, None, width)
-        for norm in layers_of(encoder, LayerNorm) if self.norms else ():
+        for norm in sites(encoder, "scale_and_shift") if self.norms else ():
             beta = norm.beta is not None
             yield norm, NormDelta(gamma=True, beta=beta, **kwargs), tuple(norm.gamma.shape)
 
 
-@register_adapter
 class Pfeiffer(_Bottlenecks):
     """One bottleneck a block, behind the feed-forward part, on the norm of its residual.
 

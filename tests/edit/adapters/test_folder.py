@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert import adapters
 from kbert.distillation import OwnLoss, SoftTargets
-from kbert.models.adapters.base import base_weights, weights_of
-from tests.adapters.conftest import make_encoder, reviews
+from kbert.edit import adapters
+from kbert.edit.adapters.base import base_weights, weights_of
+from tests.edit.adapters.conftest import make_encoder, reviews
 from tests.harness import assert_close, to_numpy
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.graphs]
@@ -238,7 +238,7 @@ def test_another_base_another_task_and_damaged_folders_are_refused(tokenizer, tm
     adapters.save(adapters.add(make_encoder(tokenizer), "lora"), tmp_path / "alone")
     with pytest.raises(ValueError, match="must hold the task that an adapter was trained in"):
         adapters.load_task(encoder, tmp_path / "alone", tokenizer=tokenizer)
-    with pytest.raises(ValueError, match=r"is of an adapter: see kbert\.adapters"):
+    with pytest.raises(ValueError, match=r"is of an adapter: see kbert\.edit\.adapters"):
         kbert.Encoder.from_preset(folder)
     with pytest.raises(ValueError, match="holds an adapter, whose weights"):
         task.save_to_preset(folder)

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert import adapters
+from kbert.edit import adapters
+from kbert.edit.adapters.base import base_weights
 from kbert.models import Decoder, DecoderEncoder
-from kbert.models.adapters.base import base_weights
 from kbert.tasks import CausalLM, TextClassifier
 from kbert.training import AdamW
-from tests.adapters.conftest import reviews
+from tests.edit.adapters.conftest import reviews
 from tests.harness import to_numpy
 from tests.tasks.generation import writing
 

@@ -9,12 +9,13 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import keras
 
 from kbert.core import registry
 from kbert.core.options import Options, option, parse_kind
+from kbert.core.registry import Registered
 from kbert.core.types import Shape, Tensor
 from kbert.layers import Block, Dense, LayerNorm, SelfAttention
 from kbert.layers.slots import Editable, Switch
@@ -22,16 +23,14 @@ from kbert.models.edits import Variants
 from kbert.models.encoder import Encoder
 from kbert.models.generators.decoder import Decoder
 
-_Made = TypeVar("_Made", bound=type["Adapter"])
-
 # A layer with a slot, what is put into it, and what that is built with.
 Filled = tuple[Editable, keras.layers.Layer, Shape]
 
 
-class Adapter(Options):
+class Adapter(Registered, Options, sort="adapter"):
     """A frozen dataclass of its options that says which layers go into which slots.
 
-    A subclass registers by its `kind`, see `register_adapter`, and is added by it.
+    A subclass is known by its `kind` once it is defined, and is added by it.
 
     Attributes:
         kind: what `add` and folders call it.
@@ -39,7 +38,6 @@ class Adapter(Options):
         takes_decoders: whether it runs in a KV cache, token by token, as in a whole row.
     """
 
-    kind: ClassVar[str]
     learning_rate: ClassVar[float] = 1e-3
     takes_decoders: ClassVar[bool] = True
 
@@ -73,22 +71,6 @@ class Adapter(Options):
         )
 
 
-def register_adapter(adapter: _Made) -> _Made:
-    """Makes an adapter known by its kind, as a decorator or a function.
-
-    Args:
-        adapter: a subclass of `Adapter` with a `kind`.
-
-    Returns:
-        The class.
-
-    Raises:
-        ValueError: another class has the name.
-    """
-    registry.register("adapter", adapter.kind, adapter)
-    return adapter
-
-
 class Adapters(Variants):
     """The adapters of an encoder.
 
@@ -107,7 +89,7 @@ class Adapters(Variants):
         self.version = 0
 
     @property
-    def key(self) -> Any:  # type: ignore[override]
+    def key(self) -> Any:
         return self.current, self.version
 
     @property
@@ -133,7 +115,7 @@ class Adapters(Variants):
         if name is not None and name not in self.added:
             raise ValueError(
                 "A task keeps to its adapter, which was removed or merged through its encoder or "
-                "another task: kbert.adapters.activate(task, None) has it follow the encoder "
+                "another task: kbert.edit.adapters.activate(task, None) has it follow the encoder "
                 f"again. Received: a task with the adapter {name!r}, of "
                 f"{', '.join(self.added) or 'none'}"
             )
@@ -167,7 +149,7 @@ class Adapters(Variants):
         if self.added:
             raise ValueError(
                 "A config says nothing of adapters: save_to_preset keeps them, and "
-                "kbert.adapters.merge and remove take them out. Received: a "
+                "kbert.edit.adapters.merge and remove take them out. Received: a "
                 f"kbert.{type(self.encoder).__name__} with {', '.join(self.added)}"
             )
 
@@ -192,9 +174,9 @@ def add(model: Any, kind: str, *, name: str | None = None, **options: Any) -> An
             adapter that it was given, whichever of the encoder's another task or `activate`
             chooses; a `CausalLM` runs its decoder's.
         kind: "houlsby", "pfeiffer", "lora", "bitfit", "prefix" or "pal", or one that
-            `register_adapter` knows.
+            your own module has defined (`Adapter`).
         name: of the adapter: letters, digits and underscores; None = the kind.
-        **options: of the kind, such as `rank` of "lora"; see `kbert.adapters`.
+        **options: of the kind, such as `rank` of "lora"; see `kbert.edit.adapters`.
 
     Returns:
         The model.
@@ -510,11 +492,18 @@ def plain_attentions(encoder: Any, kind: str) -> list[SelfAttention]:
     return attentions
 
 
-def layers_of(encoder: Any, kind: Any) -> Iterator[Any]:
-    """All layers of a class below the encoder, adapters' and the pooler's apart."""
+def sites(encoder: Any, *seams: str) -> Iterator[Any]:
+    """The layers below an encoder where an adapter may act, adapters' and the pooler's apart.
+
+    Args:
+        encoder: A built one.
+        *seams: Of which a site has one: "product", where rows are multiplied with a kernel;
+            "scale_and_shift" of norms.
+    """
+    of_pooler = [] if encoder.pooler is None else list(encoder.pooler._flatten_layers())
     for layer in encoder._flatten_layers():
-        own = not isinstance(layer, kind) or "/adapter_" in layer.path
-        if not own and (encoder.pooler is None or not layer.path.startswith(encoder.pooler.path)):
+        has_seam = any(hasattr(type(layer), seam) for seam in seams)
+        if has_seam and layer not in of_pooler and "/adapter_" not in layer.path:
             yield layer
 
 
@@ -586,7 +575,7 @@ class NormDelta(keras.layers.Layer):
 
 
 def _of_pooler(encoder: Any, **kwargs: Any) -> Filled:
-    if not isinstance(encoder.pooler, Dense):
+    if not hasattr(encoder.pooler, "product"):
         raise ValueError(
             "pooler=True trains the dense layer of the pooler, and the encoder has none. "
             f"Received: a kbert.{type(encoder).__name__} with pooler={encoder.pooler!r}"

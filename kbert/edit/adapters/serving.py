@@ -33,12 +33,13 @@ def export(
     encoders = {id(task.encoder) for task in tasks.values()}
     if len(encoders) != 1:
         raise ValueError(
-            "Tasks of one SavedModel share an encoder, as kbert.adapters.load_task(encoder, …) "
-            f"makes them. Received: {len(tasks)} tasks on {len(encoders)} encoders"
+            "Tasks of one SavedModel share an encoder, as "
+            "kbert.edit.adapters.load_task(encoder, …) makes them. "
+            f"Received: {len(tasks)} tasks on {len(encoders)} encoders"
         )
     if loose := [name for name, task in tasks.items() if task.variant is None]:
         raise ValueError(
-            "Each task must keep to an adapter: kbert.adapters.add(task, …). "
+            "Each task must keep to an adapter: kbert.edit.adapters.add(task, …). "
             f"Received: without one: {', '.join(loose)}"
         )
     signatures: dict[str, Signature] = {}

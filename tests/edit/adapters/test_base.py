@@ -7,8 +7,9 @@ from keras import ops
 
 import kbert
 from kbert.core.contexts import recomputation
-from kbert.models import Encoder, adapters
-from kbert.models.adapters.base import base_weights, slot, weights_of
+from kbert.edit import adapters
+from kbert.edit.adapters.base import base_weights, slot, weights_of
+from kbert.models import Encoder
 from tests.harness import (
     KINDS,
     assert_close,
@@ -407,7 +408,6 @@ def test_what_runs_decides_the_graph_and_none_is_traced_twice():
 
 @pytest.mark.jax_slow
 def test_a_part_of_someone_else_is_registered():
-    @adapters.register_adapter
     class Shift(adapters.Adapter):
         kind = "test_shift"
         by: float = kbert.core.options.option(1.0, help="How far.")
