@@ -39,8 +39,8 @@ ORDER = {
         adapterhub folder peft serving
     """,
     "catalog": """
-        recipe repositories
-        families recipes
+        glue recipe repositories
+        families named_tasks recipes
     """,
     "checkpoints": """
         checkpoint renames sizes vocabulary
