@@ -43,7 +43,7 @@ def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
     flags.DEFINE_string("from", None, "Model to read: a folder, zip file or name, see above.")
     flags.DEFINE_string("to", None, "Folder to write, empty or not there yet.")
-    flags.DEFINE_enum("format", "kbert", kbert.checkpoints.FORMATS, "Format to write.")
+    flags.DEFINE_enum("format", "kbert", kbert.configs.EncoderConfig.FORMATS, "Format to write.")
     flags.DEFINE_string(
         "architecture",
         None,

@@ -27,6 +27,7 @@ from absl import flags
 
 import kbert
 from kbert import experiments
+from kbert.catalog.named_tasks import task_table
 from kbert.io.paths import Path
 
 from . import command, option_flags
@@ -100,7 +101,7 @@ def _evaluate(options: flags.FlagValues) -> None:
 
 def run() -> None:
     """Entry point of the console script."""
-    listing = textwrap.indent(experiments.task_table(), "  ")
+    listing = textwrap.indent(task_table(), "  ")
     command.run(main, define_flags, f"{__doc__}\nTasks (--task):\n\n{listing}\n")
 
 

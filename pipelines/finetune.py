@@ -44,6 +44,7 @@ import textwrap
 from absl import flags
 
 from kbert import experiments
+from kbert.catalog.named_tasks import task_table
 from kbert.training import NonFiniteLoss
 
 from . import command, option_flags
@@ -97,7 +98,7 @@ def _finetune(options: flags.FlagValues) -> None:
 
 def run() -> None:
     """Entry point of the console script."""
-    listing = textwrap.indent(experiments.task_table(), "  ")
+    listing = textwrap.indent(task_table(), "  ")
     command.run(main, define_flags, f"{__doc__}\nTasks (--task):\n\n{listing}\n")
 
 

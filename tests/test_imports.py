@@ -31,12 +31,12 @@ RANKS = {
 # subfolder, from itself). So no two subfolders lean on each other.
 ORDER = {
     "core": """
-        in_memory late options types
+        in_memory late options text_table types
         contexts protocols registry
     """,
     "catalog": """
-        recipe repositories
-        families recipes
+        glue recipe repositories
+        families named_tasks recipes
     """,
     "checkpoints": """
         checkpoint renames sizes vocabulary
@@ -126,7 +126,7 @@ ORDER = {
         adaptive attention bidirectional_lstm block embeddings feed_forward
     """,
     "metrics": """
-        bleu checks squad text_table thresholds
+        bleu checks squad thresholds
         classification clustering correlation entities pairs report retrieval
         multi_label
     """,

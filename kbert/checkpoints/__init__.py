@@ -7,12 +7,10 @@ from kbert.core import late
 if TYPE_CHECKING:
     from kbert.checkpoints.checkpoint import Checkpoint as Checkpoint
     from kbert.checkpoints.folder import (
-        FORMATS as FORMATS,
         read_checkpoint as read_checkpoint,
         write_checkpoint as write_checkpoint,
     )
     from kbert.checkpoints.keys import ignoring as ignoring
-    from kbert.checkpoints.preset import write_preset as write_preset
     from kbert.checkpoints.vocabulary import extend_vocabulary as extend_vocabulary
 else:
     __getattr__, __dir__, __all__ = late.public_names(__name__)

@@ -20,9 +20,11 @@ from kbert.io.paths import Path, check_folder
 
 CONFIG_FILE = "kbert.json"
 FORMAT_VERSION = 1
+READS = f"a kbert folder ({CONFIG_FILE})"
+TAKES = ("task", "labels", "edits")
 
 
-def write_preset(
+def write_folder(
     folder: PathLike,
     config: Config,
     arrays: Arrays,
@@ -112,7 +114,7 @@ def read_folder(folder: Path) -> Checkpoint:
 
 
 def check_target(folder: PathLike, kind: str | None) -> None:
-    """Raises where `write_preset` would fail, or write over the preset of another task.
+    """Raises where `write_folder` would fail, or write over the preset of another task.
 
     Args:
         folder: the preset's.

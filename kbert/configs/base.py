@@ -20,11 +20,14 @@ class Config(Registered, sort="config"):
     Attributes:
         kind: what presets call this kind of model; a subclass that has its own is known by it.
         told: what it is of, and what loads it, for messages.
+        FORMATS: of folders that a model is written as, the usual one first; see
+            `kbert.checkpoints.write_checkpoint`.
         LATER: fields that came after the first version. They are not said where they have their
             default, so that presets, runs and caches of a model without them are what they were.
     """
 
     told: ClassVar[str]
+    FORMATS: ClassVar[tuple[str, ...]] = ("kbert",)
     LATER: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class ElmoConfig(Config):
 
     kind: ClassVar[str] = "elmo"
     told: ClassVar[str] = "a language model of ELMo's, which kbert.Elmo loads"
+    FORMATS: ClassVar[tuple[str, ...]] = ("kbert", "bilm")
 
     character_size: int = 16
     filters: tuple[tuple[int, int], ...] = (

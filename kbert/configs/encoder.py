@@ -103,6 +103,7 @@ class EncoderConfig(TransformerConfig):
 
     kind: ClassVar[str] = "encoder"
     told: ClassVar[str] = "an encoder of the BERT family, which kbert.Encoder loads"
+    FORMATS: ClassVar[tuple[str, ...]] = ("kbert", "huggingface", "keras_hub")
 
     num_segments: int = 2
     embedding_size: int | None = None

@@ -95,7 +95,7 @@ def convert(
     Args:
         source: a folder of any format that kbert reads, or a name (see `kbert.hub.locate`).
         target: a folder that is empty or not there yet.
-        format: one of `kbert.checkpoints.FORMATS`; a decoder is not written as "keras_hub".
+        format: one of the config's `FORMATS`: "kbert", "huggingface" or, for encoders, "keras_hub".
         architecture: the model's kind in the other library ("bert", "roberta", …); None = as the
             config says.
         revision: of a repository of the hub.

@@ -17,8 +17,11 @@ from typing import Any
 
 # Sort -> name -> "module", or "module:attribute". Higher rooms are named here alone.
 TABLE = {
-    # In the order in which a folder is tried. Each has `is_folder(path)` and
-    # `read_folder(path) -> Checkpoint`.
+    # In the order in which a folder is tried. Each has `READS`, what its folders are in words,
+    # `is_folder(path)` and `read_folder(path) -> Checkpoint`, and may have `why_not(files)`: why a
+    # folder of files with these names, which no format reads, is none of its own. One that configs
+    # name in their `FORMATS` also has `write_folder(folder, config, arrays, **options)`, and
+    # `TAKES`, which of the options of `write_checkpoint` these are.
     "checkpoint format": {
         "kbert": "kbert.checkpoints.preset",
         "huggingface": "kbert.checkpoints.huggingface.huggingface",

@@ -7,6 +7,11 @@ from kbert.experiments.preview import preview as preview
 from kbert.experiments.run import run as run
 
 if TYPE_CHECKING:
+    from kbert.catalog.named_tasks import (
+        TASKS as TASKS,
+        NamedTask as NamedTask,
+        task_table as task_table,
+    )
     from kbert.experiments.answer_file import (
         AnswerFile as AnswerFile,
         answer_records as answer_records,
@@ -15,11 +20,9 @@ if TYPE_CHECKING:
     )
     from kbert.experiments.beam import answer_on_beam as answer_on_beam
     from kbert.experiments.catalogue import (
-        TASKS as TASKS,
-        NamedTask as NamedTask,
         named_task as named_task,
+        settings_for as settings_for,
         task_for as task_for,
-        task_table as task_table,
     )
     from kbert.experiments.evaluation import (
         Evaluation as Evaluation,

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from kbert.catalog.named_tasks import NamedTask
 from kbert.core.types import PathLike
 from kbert.data import Table
 from kbert.data.readers import check_glue_submission, write_glue_submission
-from kbert.experiments.catalogue import NamedTask
 from kbert.io import atomic
 from kbert.io.paths import Path
 from kbert.metrics import Report, text_table

@@ -11,7 +11,7 @@ from kbert import pruning
 from kbert.core.types import PathLike
 from kbert.data import Table
 from kbert.edit import adapters
-from kbert.experiments.catalogue import named_task
+from kbert.experiments.catalogue import named_task, settings_for
 from kbert.experiments.evaluation import check_submission, is_labelled
 from kbert.experiments.folder import checksum_of
 from kbert.experiments.reading import first_place, labels_of, read
@@ -136,7 +136,7 @@ class Experiment:
 
     def settings(self, **settings: Any) -> Settings:
         """The task's defaults with other values."""
-        return self.named.settings(**settings)
+        return settings_for(self.named, **settings)
 
     def make_task(self, settings: Settings) -> FineTuningTask:
         """What is trained: `new_task`, with the adapter, or what 8 bits or a pruning need."""

@@ -1,6 +1,7 @@
 """How the files of named tasks become tables: benchmarks by their layouts, others by columns."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -42,9 +43,6 @@ class Files:
     split: str | None = None
     label_separator: str = ","
     others: Sequence[str] = ()
-
-
-Reader = Callable[[Files], Table]
 
 
 def by_columns(files: Files) -> Table:
@@ -112,6 +110,18 @@ def tagged(files: Files, column: int = -1) -> Table:
             f"The column of the tags is a number, from 0, or -1 for the last. Received: {name!r}"
         )
     return read_conll(files.path, column=int(name))
+
+
+# What named tasks call them (`kbert.catalog.named_tasks`).
+READERS: dict[str, Callable[[Files], Table]] = {
+    "columns": by_columns,
+    "glue": glue,
+    "choices": choices,
+    "squad": squad,
+    "squad_or_columns": squad_or_columns,
+    "tagged": tagged,
+    "tagged_second": functools.partial(tagged, column=1),
+}
 
 
 def _complete(files: Files) -> dict[str, Any] | None:

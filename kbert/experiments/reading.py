@@ -13,9 +13,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from kbert.catalog.named_tasks import NamedTask
 from kbert.data import Table, as_table
-from kbert.experiments.catalogue import NamedTask
-from kbert.experiments.readers import Columns, Files
+from kbert.experiments.readers import READERS, Columns, Files
 
 
 def read(
@@ -65,7 +65,7 @@ def read(
             label_separator=label_separator,
             others=others,
         )
-        table = named.reader(files)
+        table = READERS[named.reader](files)
     else:
         table = _rename(as_table(data), columns)
     return task.adapt_table(table, columns, named.fixed)

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from kbert.core import late
+from kbert.core.text_table import text_table as text_table
 from kbert.metrics.bleu import bleu as bleu
 from kbert.metrics.multi_label import multi_label as multi_label
-from kbert.metrics.text_table import text_table as text_table
 
 if TYPE_CHECKING:
     from kbert.metrics.bleu import Bleu as Bleu, chrf as chrf

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kbert.core.text_table import text_table
 from kbert.core.types import Values
-from kbert.metrics.text_table import text_table
 
 _LABEL = re.compile(r"(O)|([BIESLU])(?:-(.+))?", re.DOTALL)
 _PREFIXES = {"BIO": "BI", "BIOES": "BIES", "BILOU": "BILU"}

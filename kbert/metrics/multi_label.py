@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kbert.core.text_table import text_table
 from kbert.core.types import Values
 from kbert.metrics.checks import array, indicators, paired
 from kbert.metrics.report import classification_report
-from kbert.metrics.text_table import text_table
 from kbert.metrics.thresholds import cuts
 
 

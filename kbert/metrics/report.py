@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kbert.core.text_table import text_table
 from kbert.core.types import Values
 from kbert.metrics.checks import paired
-from kbert.metrics.text_table import text_table
 
 # Of more a matrix is no longer read in a terminal; `Report.confusion` holds it.
 MOST_CLASSES = 20

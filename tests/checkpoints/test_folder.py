@@ -6,8 +6,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from kbert.checkpoints import read_checkpoint, write_checkpoint, write_preset
-from kbert.checkpoints.preset import check_target
+from kbert.checkpoints import read_checkpoint, write_checkpoint
+from kbert.checkpoints.preset import check_target, write_folder as write_preset
 from kbert.io.arrays import read_safetensors, write_safetensors
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
@@ -215,7 +215,11 @@ def test_another_model_altogether_is_refused_even_if_not_strict(hub):
         ({"format": "onnx"}, "one of kbert, huggingface, keras_hub. Received: 'onnx'"),
         ({"architecture": "bert"}, "another library's .* architecture='bert' with format='kbert'"),
         ({"max_shard_size": 9}, "alone. Received: max_shard_size=9 with format='kbert'"),
-        ({"weight_dtype": "bfloat16"}, "in float32 with format='kbert'. .*='bfloat16'"),
+        (
+            {"weight_dtype": "bfloat16"},
+            "in float32; Hugging .* weight_dtype='bfloat16' with format='kbert'",
+        ),
+        ({"format": "huggingface", "weight_dtype": "int8"}, "or bfloat16. Received: 'int8'"),
         ({"format": "huggingface", "max_shard_size": 0}, "1 or more, or None. Received: 0"),
     ],
 )

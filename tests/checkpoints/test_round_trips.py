@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kbert.checkpoints import read_checkpoint
-from kbert.checkpoints.huggingface.huggingface import write_huggingface
+from kbert.checkpoints.huggingface.huggingface import write_folder
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
 from tests.harness import KINDS, randomise, tiny_config
@@ -27,7 +27,7 @@ def test_there_and_back_is_bit_equal(model_type, ending, tmp_path):
         clear_unused_rows(model)
     model.save_pretrained(tmp_path / "theirs")
     first = read_checkpoint(tmp_path / "theirs")
-    write_huggingface(
+    write_folder(
         tmp_path / "ours", first.config, first.arrays, architecture=model_type, labels=first.labels
     )
     second = read_checkpoint(tmp_path / "ours")

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from kbert.checkpoints import write_preset
+from kbert.checkpoints.preset import write_folder as write_preset
 from kbert.checkpoints.sizes import check_size, fewest_numbers
 from kbert.models import Encoder, describe
 from tests.harness import tiny_config

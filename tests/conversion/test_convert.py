@@ -7,7 +7,8 @@ import pytest
 
 from kbert import conversion
 from kbert.catalog.families import family
-from kbert.checkpoints import read_checkpoint, write_checkpoint, write_preset
+from kbert.checkpoints import read_checkpoint, write_checkpoint
+from kbert.checkpoints.preset import write_folder as write_preset
 from kbert.conversion import check, convert
 from kbert.heads import SpanBoundaryHead
 from kbert.io.arrays import write_safetensors

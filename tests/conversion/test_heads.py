@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from kbert.checkpoints import read_checkpoint, write_preset
+from kbert.checkpoints import read_checkpoint
+from kbert.checkpoints.preset import write_folder as write_preset
 from kbert.conversion import convert
 from kbert.conversion.heads import HEADS, check_heads
 from kbert.heads import DiscriminatorHead, MaskedLMHead, SpanBoundaryHead, TokenLogits

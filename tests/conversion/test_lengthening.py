@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from kbert.checkpoints import read_checkpoint, write_preset
+from kbert.checkpoints import read_checkpoint
+from kbert.checkpoints.preset import write_folder as write_preset
 from kbert.conversion import check, convert, lengthen
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, set_arrays

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from kbert.checkpoints import folder
 from kbert.core import late, registry
 from tests.processes import ROOT
 
@@ -92,6 +93,10 @@ def test_a_format_keeps_its_contract(name, tmp_path):
     found = late.load("checkpoint format", name)
     assert not found.is_folder(tmp_path)
     assert callable(found.read_folder)
+    assert found.READS
+    if name in {x for config in late.TABLE["config"] for x in late.load("config", config).FORMATS}:
+        assert callable(found.write_folder)
+        assert {*found.TAKES} <= {*folder._OPTIONS}
 
 
 def by_name(source: str) -> bool:

@@ -6,7 +6,7 @@ from keras import ops
 
 from kbert.catalog.families import family
 from kbert.checkpoints import read_checkpoint
-from kbert.checkpoints.huggingface.huggingface import export_model, import_model, write_huggingface
+from kbert.checkpoints.huggingface.huggingface import export_model, import_model, write_folder
 from kbert.models import Encoder
 from kbert.models.weights import named_weights, set_arrays
 from tests.harness import assert_close, assert_gradients_close
@@ -140,7 +140,7 @@ def test_there_and_back_is_bit_equal(name, head, tmp_path):
     assert written["model_type"] == content["model_type"]
     assert written["architectures"] == content["architectures"]
     assert all("--" in place for place in written["auto_map"].values())
-    write_huggingface(
+    write_folder(
         tmp_path,
         first.config,
         first.arrays,

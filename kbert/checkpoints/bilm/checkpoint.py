@@ -29,6 +29,9 @@ from kbert.io.paths import Path
 OPTIONS_FILE, WEIGHTS_FILE = "options.json", "lm_weights.hdf5"  # as they are written
 _OPTIONS, _WEIGHTS = "*options.json", "*weights.hdf5"  # as they are found
 
+READS = "one of ELMo's (*options.json + *weights.hdf5)"
+TAKES = ("task",)
+
 
 def is_folder(folder: Path) -> bool:
     """Whether one of the two files is there."""
@@ -60,7 +63,7 @@ def read_folder(folder: Path) -> Checkpoint:
     return Checkpoint(config=config, arrays=arrays, task=None, source=str(folder))
 
 
-def write_bilm(
+def write_folder(
     folder: PathLike,
     config: ElmoConfig,
     arrays: Arrays,

@@ -21,6 +21,7 @@ from kbert.io.arrays import widened
 from kbert.io.paths import Path
 
 MODEL_FILE = "model.pt"
+READS = f"RoBERTa of fairseq ({MODEL_FILE})"
 # Key of the settings -> of Hugging Face's config.
 _SIZES = {
     "encoder_layers": "num_hidden_layers",

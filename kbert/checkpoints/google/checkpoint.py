@@ -51,6 +51,7 @@ from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 
 # Hugging Face kept Google's keys; only the epsilon is fixed in Google's code.
+READS = "a Google one (*_config.json + *.ckpt.index, TensorFlow 1 or the Model Garden's)"
 _FIELDS = {key: field for key, field in Bert.fields.items() if key != "layer_norm_eps"}
 # What the original code takes for a key that is absent.
 _DEFAULTS = {

@@ -29,6 +29,7 @@ from kbert.io.paths import Path
 
 GRAPH_FILE = "saved_model.pb"
 _VARIABLES = "variables"
+READS = f"a SavedModel of TF Hub ({GRAPH_FILE} + {_VARIABLES}/)"
 # What the original ALBERT's code calls the scope of a layer (modeling.py, transformer_model).
 _LAYER = re.compile(r"/layer_(\d+)/inner_group_0/")
 

@@ -46,6 +46,12 @@ from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 
 CONFIG_FILE = "config.json"
+READS = (
+    f"a Hugging Face one ({CONFIG_FILE} + model.safetensors, pytorch_model.bin, tf_model.h5 or "
+    "flax_model.msgpack)"
+)
+TAKES = ("task", "tokenizer", "labels", "architecture", "max_shard_size", "weight_dtype")
+WEIGHT_DTYPES = ("float32", "bfloat16")
 _IN_SHARDS = ("tf_model.h5.index.json", "flax_model.msgpack.index.json")
 # Kinds of tasks whose rows transformers cuts at the tokenizer's `model_max_length`.
 ON_ROWS = ("classify", "regress", "tag", "answer", "choose")
@@ -94,7 +100,7 @@ def read_folder(folder: Path) -> Checkpoint:
     return checkpoint
 
 
-def write_huggingface(
+def write_folder(
     folder: PathLike,
     config: Any,
     arrays: Arrays,
@@ -110,12 +116,17 @@ def write_huggingface(
         config: the model's.
         arrays: weight name -> array, under kbert's names; heads as far as there are any.
         max_shard_size: bytes of weights in one file; None = all in one.
-        weight_dtype: of the weights in the files.
+        weight_dtype: of the weights in the files, "float32" or "bfloat16".
         **options: of `export_model`.
 
     Raises:
-        ValueError: the architecture cannot be this model, or the folder holds a preset.
+        ValueError: another `weight_dtype`, the architecture cannot be this model, or the folder
+            holds a preset.
     """
+    if weight_dtype not in WEIGHT_DTYPES:
+        raise ValueError(
+            f"Weights are written in {' or '.join(WEIGHT_DTYPES)}. Received: {weight_dtype!r}"
+        )
     preset.refuse_other(Path(folder), preset.CONFIG_FILE, "a kbert preset")
     preset.refuse_other(Path(folder), "model.weights.h5", "a KerasHub preset")
     if isinstance(config, StaticConfig):

@@ -41,6 +41,8 @@ from kbert.io.json_file import read_json
 from kbert.io.paths import Path, local_only
 
 CONFIG_FILE = "config.json"
+READS = "a KerasHub one (config.json + model.weights.h5)"
+TAKES = ("architecture", "tokenizer")
 # Weights in one file, or the index of several.
 _WEIGHTS = ("model.weights.h5", "model.weights.json")
 _HEADS = "task.weights.h5"
@@ -163,7 +165,7 @@ def without_place(
     return [name for name in names if not re.match(held, name)]
 
 
-def write_keras_hub(
+def write_folder(
     folder: PathLike,
     config: EncoderConfig,
     arrays: Arrays,

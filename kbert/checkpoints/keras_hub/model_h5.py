@@ -27,6 +27,7 @@ from kbert.core.types import Arrays
 from kbert.io.paths import Path
 
 WEIGHTS_FILE = "model.h5"
+READS = "one of KerasNLP before 0.7 (model.h5)"
 _BLOCK = re.compile(r"(transformer_layer_\d+|group_\d+_inner_layer_0)/")
 # Inside a block Keras 2 numbered the layers of one kind: the first is the lower number.
 _PARTS = {

@@ -5,14 +5,11 @@ from typing import TYPE_CHECKING
 from kbert.core import late
 
 if TYPE_CHECKING:
+    from kbert.catalog.glue import GLUE as GLUE, GlueTask as GlueTask
     from kbert.data.readers.choices import read_choices as read_choices
     from kbert.data.readers.conll import read_conll as read_conll, read_conllu as read_conllu
     from kbert.data.readers.glue import read_glue as read_glue
-    from kbert.data.readers.glue_tasks import (
-        GLUE as GLUE,
-        GlueTask as GlueTask,
-        glue_task as glue_task,
-    )
+    from kbert.data.readers.glue_tasks import glue_scores as glue_scores, glue_task as glue_task
     from kbert.data.readers.squad import read_squad as read_squad
     from kbert.data.readers.submissions import (
         check_glue_submission as check_glue_submission,

@@ -4,9 +4,10 @@ import os
 
 from absl import logging
 
+from kbert.catalog.glue import GlueTask
 from kbert.core.types import PathLike
 from kbert.data.readers.content import DataFile, warn_of
-from kbert.data.readers.glue_tasks import GlueTask, glue_task
+from kbert.data.readers.glue_tasks import glue_task
 from kbert.data.tables.table import Table
 from kbert.io.paths import is_dir, is_file
 

@@ -4,8 +4,9 @@ import math
 import os
 from collections.abc import Sequence
 
+from kbert.catalog.glue import GlueTask
 from kbert.core.types import PathLike
-from kbert.data.readers.glue_tasks import GlueTask, glue_task
+from kbert.data.readers.glue_tasks import glue_task
 from kbert.io import atomic
 from kbert.io.paths import is_dir
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from kbert.checkpoints import read_checkpoint
-from kbert.checkpoints.keras_hub.checkpoint import to_keras_hub, write_keras_hub
+from kbert.checkpoints.keras_hub.checkpoint import to_keras_hub, write_folder
 from kbert.checkpoints.keras_hub.names import BACKBONES
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
@@ -294,7 +294,7 @@ TEXTS = ["Red foxes jumped, jumping!", "a Café the quick [MASK] fox"]
 
 def saved_tokenizer(folder, encoder, tokenizer):
     arrays = get_arrays(encoder, "encoder")
-    write_keras_hub(folder, encoder.config, arrays, tokenizer=tokenizer)
+    write_folder(folder, encoder.config, arrays, tokenizer=tokenizer)
     return keras_hub.models.Tokenizer.from_preset(str(folder))
 
 
@@ -326,7 +326,7 @@ def test_a_tokenizer_that_theirs_is_not_stays_away(tmp_path, tiny_vocabulary, ca
         (WordPieceTokenizer(tiny_vocabulary, split_chinese=False), "split Chinese characters"),
         (WordPieceTokenizer(tiny_vocabulary, added_tokens=[tiny_vocabulary[-1]]), "added tokens"),
     ):
-        write_keras_hub(tmp_path, encoder.config, arrays, tokenizer=tokenizer)
+        write_folder(tmp_path, encoder.config, arrays, tokenizer=tokenizer)
         assert reason in caplog.text
         assert not (tmp_path / "tokenizer.json").exists()
     encoder = Encoder(config_for("RobertaBackbone"))
@@ -337,7 +337,7 @@ def test_a_tokenizer_that_theirs_is_not_stays_away(tmp_path, tiny_vocabulary, ca
         caplog.clear()
         tokenizer = BytePairTokenizer(vocabulary, [], **options)
         arrays = get_arrays(encoder, "encoder")
-        write_keras_hub(tmp_path, encoder.config, arrays, tokenizer=tokenizer)
+        write_folder(tmp_path, encoder.config, arrays, tokenizer=tokenizer)
         assert reason in caplog.text
 
 

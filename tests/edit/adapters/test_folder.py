@@ -205,7 +205,7 @@ def test_a_merged_task_is_any_other(tokenizer, tmp_path):
     texts = reviews(6)[0]
     before = probabilities(task, texts)
     with pytest.raises(
-        ValueError, match=r"no place for adapters: .*merges .*Received: edits=.*'lora'.* with"
+        ValueError, match=r"no place for edits: .*merges .*Received: edits=.*'lora'.* with"
     ):
         task.save_to_preset(tmp_path, format="huggingface")
     assert not list(tmp_path.iterdir())

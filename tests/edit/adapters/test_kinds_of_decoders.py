@@ -106,7 +106,7 @@ def test_a_decoder_as_an_encoder_runs_its_decoder_s(tmp_path):
     assert_close(to_numpy(again(inputs)["sequence"]), wanted, 1e-6)
     with pytest.raises(ValueError, match=r"says nothing of adapters.*a kbert.Decoder with lora"):
         decoder.get_config()
-    with pytest.raises(ValueError, match=r"no place for adapters"):
+    with pytest.raises(ValueError, match=r"no place for edits"):
         decoder.save_to_preset(tmp_path / "other", format="huggingface")
 
 

@@ -10,7 +10,7 @@ from kbert.checkpoints import Checkpoint, read_checkpoint
 from kbert.checkpoints.huggingface.architectures import find
 from kbert.checkpoints.huggingface.architectures.mobilebert import USUAL
 from kbert.checkpoints.huggingface.config import read_config
-from kbert.checkpoints.huggingface.huggingface import import_model, write_huggingface
+from kbert.checkpoints.huggingface.huggingface import import_model, write_folder
 from kbert.checkpoints.renames import read_arrays
 from kbert.checkpoints.vocabulary import extend_vocabulary
 from kbert.configs.encoder import EncoderConfig
@@ -109,7 +109,7 @@ def test_other_kinds_there_and_back(kind, tmp_path):
     model = reference("ForPreTraining", kind)
     model.save_pretrained(tmp_path / "theirs")
     checkpoint = read_checkpoint(tmp_path / "theirs")
-    write_huggingface(tmp_path / "ours", checkpoint.config, checkpoint.arrays)
+    write_folder(tmp_path / "ours", checkpoint.config, checkpoint.arrays)
     again = transformers.MobileBertForPreTraining.from_pretrained(tmp_path / "ours")
     for name, weight in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], weight), name
@@ -163,7 +163,7 @@ def test_the_count_by_formula_is_that_of_the_weights(attention_input, no_norm):
 def test_what_transformers_cannot_be(tmp_path):
     teacher = family("ib-bert-large-uncased")
     with pytest.raises(ValueError, match=r"whole hidden states.*epsilon of some of its norms"):
-        write_huggingface(tmp_path, teacher, {})
+        write_folder(tmp_path, teacher, {})
     content = {"model_type": "mobilebert", "vocab_size": 9, **TEACHER}
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
     content |= {**sizes, "intermediate_size": 8}

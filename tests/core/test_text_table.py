@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbert.metrics import text_table
+from kbert.core.text_table import text_table
 
 
 def test_columns_are_aligned():

@@ -1,0 +1,136 @@
+"""The tasks of GLUE as a table: texts, labels, metrics, files.
+
+Sources: Wang et al. 2019, "GLUE: A Multi-Task Benchmark", and the published files.
+"""
+
+import dataclasses
+import functools
+
+_NLI = ("entailment", "neutral", "contradiction")
+_TWO_WAY_NLI = ("entailment", "not_entailment")
+_FILES = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTask:
+    """One task.
+
+    Attributes:
+        name: its folder in the published archive.
+        labels: names in GLUE's order; none for a regression.
+        numbered: whether files hold 0 and 1 for the labels instead of their names.
+        texts: the headers of its text or its two texts.
+        label_header: the header of its labels.
+        metrics: the official ones, named as in `kbert.metrics`; the first decides between models.
+        files: split -> file in the folder.
+        server_name: what GLUE's server calls it; None = as `name` does.
+        test_rows: how many test predictions the server takes; 0 for none.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    numbered: bool = False
+    texts: tuple[str, ...] = ("sentence1", "sentence2")
+    label_header: str = "label"
+    metrics: tuple[str, ...] = ("accuracy",)
+    files: dict[str, str] = dataclasses.field(default_factory=lambda: _FILES)
+    server_name: str | None = None
+    test_rows: int = 0
+
+    @property
+    def is_pair(self) -> bool:
+        return len(self.texts) == 2
+
+    @property
+    def is_regression(self) -> bool:
+        return not self.labels
+
+    @property
+    def submission(self) -> str:
+        """The file of test predictions."""
+        return f"{self.server_name or self.name}.tsv"
+
+    @functools.cached_property
+    def values(self) -> dict[str, str]:
+        """label -> what stands for it in the files."""
+        return {name: str(i) if self.numbered else name for i, name in enumerate(self.labels)}
+
+
+_MNLI = GlueTask("MNLI", _NLI, label_header="gold_label")
+
+# Looked up without case, hyphens and underscores.
+GLUE = {
+    "cola": GlueTask(
+        "CoLA",
+        ("unacceptable", "acceptable"),
+        numbered=True,
+        texts=("sentence",),
+        metrics=("matthews",),
+        test_rows=1063,
+    ),
+    "sst2": GlueTask(
+        "SST-2",
+        ("negative", "positive"),
+        numbered=True,
+        texts=("sentence",),
+        test_rows=1821,
+    ),
+    "mrpc": GlueTask(
+        "MRPC",
+        ("not_equivalent", "equivalent"),
+        numbered=True,
+        texts=("#1 String", "#2 String"),
+        label_header="Quality",
+        metrics=("f1", "accuracy"),
+        test_rows=1725,
+    ),
+    "stsb": GlueTask(
+        "STS-B",
+        (),
+        label_header="score",
+        metrics=("spearman", "pearson"),
+        test_rows=1379,
+    ),
+    "qqp": GlueTask(
+        "QQP",
+        ("not_duplicate", "duplicate"),
+        numbered=True,
+        texts=("question1", "question2"),
+        label_header="is_duplicate",
+        metrics=("f1", "accuracy"),
+        test_rows=390965,
+    ),
+    "mnli": dataclasses.replace(
+        _MNLI,
+        files={"train": "train.tsv", "dev": "dev_matched.tsv", "test": "test_matched.tsv"},
+        server_name="MNLI-m",
+        test_rows=9796,
+    ),
+    "mnlimm": dataclasses.replace(
+        _MNLI,
+        files={"train": "train.tsv", "dev": "dev_mismatched.tsv", "test": "test_mismatched.tsv"},
+        server_name="MNLI-mm",
+        test_rows=9847,
+    ),
+    "qnli": GlueTask(
+        "QNLI",
+        _TWO_WAY_NLI,
+        texts=("question", "sentence"),
+        test_rows=5463,
+    ),
+    "rte": GlueTask("RTE", _TWO_WAY_NLI, test_rows=3000),
+    "wnli": GlueTask(
+        "WNLI",
+        ("not_entailment", "entailment"),
+        numbered=True,
+        test_rows=146,
+    ),
+    "ax": GlueTask(
+        "AX",
+        _NLI,
+        metrics=("matthews",),
+        files={"test": "diagnostic.tsv"},
+        test_rows=1104,
+    ),
+    "snli": GlueTask("SNLI", _NLI, label_header="gold_label"),
+}

@@ -1,0 +1,146 @@
+"""The tasks by name: which kind, which files, which settings."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from kbert.catalog.glue import GLUE
+from kbert.core import late, registry
+from kbert.core.text_table import text_table
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NamedTask:
+    """What a name stands for.
+
+    Attributes:
+        name: such as "sst2".
+        kind: of the class of tasks.
+        files: what its files are, for a reader of the help.
+        reader: how they become a table, a name of `kbert.experiments.readers.READERS`.
+        is_benchmark: whether its files have one published layout.
+        labels: the classes where the benchmark names them; None = those found in the training data.
+        fixed: arguments of the class's constructor that the name decides.
+        defaults: settings other than the general ones.
+    """
+
+    name: str
+    kind: str
+    files: str
+    reader: str = "columns"
+    is_benchmark: bool = False
+    labels: tuple[str, ...] | None = None
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def task_class(self) -> Any:
+        """The class of tasks, a `kbert.tasks.FineTuningTask`."""
+        return registry.get("task", self.kind)
+
+    @property
+    def glue(self) -> bool:
+        """Whether it is one of GLUE's."""
+        return self.name in GLUE
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the class has labels by name."""
+        return "labels" in self.task_class.options.names()
+
+    def arguments(self, settings: Any) -> dict[str, Any]:
+        """Arguments of the class's constructor, other than labels, by the settings of a run."""
+        own = {name: getattr(settings, name, None) for name in self.task_class.options.names()}
+        return {**self.fixed, **{name: x for name, x in own.items() if x is not None}}
+
+
+def _glue() -> list[NamedTask]:
+    """GLUE's tasks, and SNLI with them; the first official metric chooses."""
+    return [
+        NamedTask(
+            name=name,
+            kind="regress" if task.is_regression else "classify",
+            reader="glue",
+            is_benchmark=True,
+            files=f"{task.name}: {', '.join(task.files.values())}, or their folder",
+            labels=task.labels or None,
+            defaults={"metric": task.metrics[0]},
+        )
+        for name, task in GLUE.items()
+    ]
+
+
+# Settings: BERT, sections 4.1 to 4.4.
+_SPAN: dict[str, Any] = {
+    "kind": "answer",
+    "files": "SQuAD's JSON",
+    "reader": "squad",
+    "is_benchmark": True,
+}
+_TUNED = {"tune_threshold": True}
+_CHOICE: dict[str, Any] = {
+    "kind": "choose",
+    "reader": "choices",
+    "is_benchmark": True,
+    "defaults": {"learning_rate": 2e-5, "batch_size": 16},
+}
+TASKS: dict[str, NamedTask] = {
+    task.name: task
+    for task in [
+        *_glue(),
+        NamedTask(name="squad", **_SPAN),
+        NamedTask(name="squad2", **_SPAN, defaults={"epochs": 2, "batch_size": 48, **_TUNED}),
+        NamedTask(name="ner", kind="tag", files="CoNLL columns, tag in the last", reader="tagged"),
+        NamedTask(
+            name="pos",
+            kind="tag",
+            files="CoNLL-U, or columns, tag in the 2nd",
+            reader="tagged_second",
+        ),
+        NamedTask(name="swag", **_CHOICE, files="SWAG's CSV"),
+        NamedTask(name="race", **_CHOICE, files="RACE's JSON, a file or a folder"),
+        NamedTask(name="codah", **_CHOICE, files="CODAH's TSV"),
+        NamedTask(name="cosmos", **_CHOICE, files="Cosmos QA's CSV or JSONL"),
+        NamedTask(name="classify", kind="classify", files="CSV, TSV, JSONL: text or pair, label"),
+        NamedTask(
+            name="multilabel",
+            kind="classify",
+            files="CSV, TSV, JSONL: text or pair, labels",
+            fixed={"multi_label": True},
+            defaults=_TUNED,
+        ),
+        NamedTask(name="regress", kind="regress", files="CSV, TSV, JSONL: text or pair, number"),
+        NamedTask(
+            name="tag",
+            kind="tag",
+            files="CoNLL columns; JSONL: words, labels",
+            reader="tagged",
+        ),
+        NamedTask(
+            name="answer",
+            kind="answer",
+            reader="squad_or_columns",
+            files="SQuAD's JSON; JSONL: question, context, answers, answer_starts",
+        ),
+        NamedTask(name="choose", kind="choose", files="CSV, TSV, JSONL: context, choices, label"),
+        NamedTask(
+            name="embed",
+            kind="embed",
+            files="CSV, TSV, JSONL: texts, pairs, pairs and number; JSONL: pairs and negatives",
+        ),
+        NamedTask(name="denoise", kind="denoise", files="TXT, CSV, TSV, JSONL: texts"),
+    ]
+}
+
+
+def task_table() -> str:
+    """The names with their classes and files, as text; imports no class.
+
+    >>> task_table().splitlines()[2].split()[:2]
+    ['sst2', 'TextClassifier']
+    """
+    rows = []
+    for named in TASKS.values():
+        _, _, class_name = late.TABLE["task"][named.kind].rpartition(":")
+        rows.append([named.name, class_name, named.files])
+    return text_table(["task", "class", "files"], rows)
