@@ -135,7 +135,7 @@ ORDER = {
         keras_model parts
         from_config
         elmo encoder
-        generators reformer static universal_transformer xlnet
+        captured_outputs generators reformer static universal_transformer xlnet
         transformer_xl
         description
     """,

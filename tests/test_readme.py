@@ -21,8 +21,7 @@ SMALLER = {
     "sentences, 8000": "sentences, 1000",
     "held_out_share=0.02": "held_out_share=0.2",
     "batch_size=64": "batch_size=8",
-    "total_steps=5000, warmup_steps=400": "total_steps=4, warmup_steps=1",
-    "epochs=5, steps_per_epoch=1000": "epochs=2, steps_per_epoch=2",
+    "steps=5000, learning_rate=2e-3, warmup_steps=400": "steps=4, learning_rate=2e-3",
 }
 
 

@@ -85,8 +85,13 @@ class Registered:
         super().__init_subclass__(**kwargs)
         if sort is not None:
             cls._sort = sort
-        if (kind := cls.__dict__.get("kind")) is not None:
-            register(cls._sort, kind, cls)
+        register_own(cls._sort, cls)
+
+
+def register_own(sort: str, cls: type) -> None:
+    """Makes a class known by its `kind`, if it has one that is not inherited; see `register`."""
+    if (kind := cls.__dict__.get("kind")) is not None:
+        register(sort, kind, cls)
 
 
 def find(sort: str, name: str) -> type | None:

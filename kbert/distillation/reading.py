@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from kbert.core.types import Tensor, Tensors
+from kbert.models import capturing
 from kbert.tasks import EncoderTask
 from kbert.tasks.encoder_task import input_names
 from kbert.tasks.losses import Prediction
@@ -67,7 +68,7 @@ def read(
         heads: whether logits and predictions are computed.
     """
     logits = {}
-    with task.capture_outputs(**returned) as captured:
+    with capturing(task.encoder, **returned) as captured:
         if heads:
             logits = task(batch, training=training)
         else:

@@ -68,7 +68,7 @@ def show_examples(task: FineTuningTask, table: Table) -> str:
             mask = batch[own if own in batch else "padding_mask"][row]
             # Choices, windows and wrong texts of one example are rows of their own.
             for line, real in zip(np.atleast_2d(ids[row]), np.atleast_2d(mask), strict=True):
-                pieces = [task.token_name(i) for i in line[real > 0].tolist()]
+                pieces = [task.form.token_name(i, task.tokenizer) for i in line[real > 0].tolist()]
                 pieces = [f"{piece}{marks.get(i, '')}" for i, piece in enumerate(pieces)]
                 lines += [f"  {text}" for text in _wrapped(pieces)]
     return "\n".join(lines)

@@ -20,6 +20,7 @@ from keras import ops
 from kbert import inference
 from kbert.core.types import Tensor, Tensors
 from kbert.layers import Dense
+from kbert.models import capturing
 from kbert.pruning.rebuilding import plain_encoder, sizes_of
 from kbert.tasks import EncoderTask, FineTuningTask
 
@@ -159,7 +160,7 @@ def _importance(
                 tape.watch(ones)
                 # What the encoder gives is kept whole: no windows in groups, one example after
                 # the other.
-                with task.capture_outputs():
+                with capturing(task.encoder):
                     losses = [total for total, _ in _terms(task, features).values()]
                     loss = ops.sum(ops.stack(losses) * factors)
             found = tape.gradient(loss, ones, unconnected_gradients="zero")

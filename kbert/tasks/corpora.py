@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -19,6 +19,7 @@ from kbert.data.pretraining.stream import Corpus, open_corpus
 from kbert.io import fingerprints
 from kbert.io.paths import Path, is_file
 from kbert.tasks.corpus_objective import CorpusObjective, CorpusSettings
+from kbert.tasks.steps_objective import StepsSettings
 from kbert.tokenizers import load_tokenizer
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase
@@ -47,7 +48,7 @@ class HybridSettings(MaskedSettings):
 class MaskedCorpus(CorpusObjective):
     """Rows in which tokens are masked, of one run of text each."""
 
-    settings = MaskedSettings
+    settings: ClassVar[type[StepsSettings]] = MaskedSettings
     masks = True
 
     def usual(self) -> dict[str, Any]:

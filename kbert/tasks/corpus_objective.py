@@ -59,7 +59,7 @@ class CorpusObjective(StepsObjective):
         ValueError: for settings that do not fit each other, the task or the corpus.
     """
 
-    settings = CorpusSettings
+    settings: ClassVar[type[StepsSettings]] = CorpusSettings
     masks: ClassVar[bool] = False  # whether tokens are masked
 
     def __init__(

@@ -3,8 +3,7 @@
 Shapes: B rows, T tokens, H hidden width.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -16,8 +15,8 @@ from kbert.checkpoints import Checkpoint
 from kbert.core import registry
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike, Tensor
-from kbert.layers.gather import gather_positions
 from kbert.models import Decoder, DecoderEncoder, Encoder
+from kbert.models.captured_outputs import call_encoder
 from kbert.models.edits import variants_of
 from kbert.models.generators.decoder_encoder import has_input_tokens
 from kbert.models.keras_model import KerasModel
@@ -32,21 +31,6 @@ _OTHER_ROWS = {
     "causal_mask": ("causal_share=…", "MaskedAndCausal"),
 }
 GLOBAL_POSITIONS = "global_positions"  # an input of encoders with global tokens
-
-
-class CapturedOutputs:
-    """Inputs and outputs of a task's encoder; a plain object, so that Keras does not track it.
-
-    Attributes:
-        returned: arguments of the encoder that request more outputs.
-        features: the inputs of its last call, (R, T) each.
-        outputs: the outputs of its last call.
-    """
-
-    def __init__(self, returned: Mapping[str, bool]) -> None:
-        self.returned = dict(returned)
-        self.features: dict[str, Any] = {}
-        self.outputs: dict[str, Any] = {}
 
 
 class EncoderTask(Task):
@@ -87,7 +71,6 @@ class EncoderTask(Task):
         self._check_tokens(encoder, tokenizer)
         self.form = self.own_form or input_form(encoder, tokenizer)
         self.encoder = encoder
-        self._captured: CapturedOutputs | None = None
 
     def _check_tokens(self, encoder: Any, tokenizer: Any) -> None:
         """Raises unless the encoder reads what the tokenizer gives: ids, or characters of words."""
@@ -185,26 +168,12 @@ class EncoderTask(Task):
         if GLOBAL_POSITIONS in names and GLOBAL_POSITIONS not in inputs:
             found = self.global_positions(features)
             inputs |= {} if found is None else {GLOBAL_POSITIONS: found}
-        if self._captured is None:
-            if positions is not None and isinstance(encoder, Encoder):
-                return encoder(inputs, training=training, output_positions=positions)
-            outputs = encoder(inputs, training=training)
-        else:
-            outputs = encoder(inputs, training=training, **self._captured.returned)
-            self._captured.features, self._captured.outputs = inputs, outputs
-        if positions is None:
-            return outputs
-        return {**outputs, "sequence": gather_positions(outputs["sequence"], positions)}
+        return call_encoder(encoder, inputs, training, positions)
 
     def predict_on_batch(self, x: Any) -> Any:
         """Keras' `predict_on_batch`, of features; ids outside of their tables are refused."""
         checks = isinstance(self.encoder, KerasModel)
         return super().predict_on_batch(self.encoder.checked_ids(x) if checks else x)
-
-    @property
-    def takes_global_positions(self) -> bool:
-        """Whether the encoder has global tokens."""
-        return GLOBAL_POSITIONS in input_names(self.encoder)
 
     def global_positions(self, features: Mapping[str, Any]) -> Tensor | None:
         """The global tokens of an encoder that has such (`kbert.models.parts.GlobalTokens`).
@@ -242,38 +211,6 @@ class EncoderTask(Task):
                     f"Received: a {type(self).__name__} and a batch with {name}"
                 )
 
-    @contextlib.contextmanager
-    def capture_outputs(self, **returned: bool) -> Iterator[CapturedOutputs]:
-        """Keeps the inputs and outputs of the encoder while the task is called in this context.
-
-        Args:
-            **returned: arguments of the encoder that request more outputs, such as
-                `return_hidden_states=True`.
-
-        Example:
-            >>> import kbert, numpy as np
-            >>> tokenizer = kbert.WordPieceTokenizer(
-            ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "yes"])
-            >>> config = kbert.EncoderConfig(vocabulary_size=6, hidden_size=8, num_layers=2,
-            ...                              num_heads=2, intermediate_size=16)
-            >>> task = kbert.tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["no", "yes"])
-            >>> batch = {name: np.ones((1, 3), "int32") for name in ("token_ids", "padding_mask")}
-            >>> with task.capture_outputs(return_hidden_states=True) as captured:
-            ...     logits = task(batch)
-            >>> len(captured.outputs["hidden_states"])
-            3
-        """
-        before, self._captured = self._captured, CapturedOutputs(returned)
-        try:
-            yield self._captured
-        finally:
-            self._captured = before
-
-    @property
-    def captures_outputs(self) -> bool:
-        """Whether a `capture_outputs` context is active."""
-        return self._captured is not None
-
     @property
     def row_length(self) -> int:
         """The most tokens of a row: what the encoder takes."""
@@ -286,11 +223,6 @@ class EncoderTask(Task):
         return self.form.build_inputs(
             first, second, max_length=self.row_length, multiple=self.width_multiple
         )
-
-    def token_name(self, token_id: int) -> str:
-        """The token of an id of a row, also of one that is none of the tokenizer's."""
-        names = self.form.names
-        return names[token_id] if token_id in names else self.tokenizer.id_to_token(token_id)
 
     def save_to_preset(self, path: PathLike, format: str = "kbert", **options: Any) -> None:
         """As `Task.save_to_preset`; a decoder with input tokens in kbert's format alone."""

@@ -71,6 +71,11 @@ class InputForm:
             return 0
         return 2 if texts == 1 else 2 + self.separators
 
+    def token_name(self, token_id: int, tokenizer: Any) -> str:
+        """The token of an id of a row, also of one that is none of the tokenizer's."""
+        own = self.names.get(token_id)
+        return tokenizer.id_to_token(token_id) if own is None else own
+
 
 TEXTS_ALONE = InputForm(cls_id=None, sep_id=None, last_id=None, pad_id=0, separators=0, names={})
 

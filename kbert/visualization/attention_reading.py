@@ -181,6 +181,7 @@ def _encoder(
 ) -> dict[str, Weights]:
     import tensorflow as tf
 
+    from kbert.models import capturing
     from kbert.tasks.input_form import input_form
     from kbert.tasks.pretraining.fill_mask import encode_with_masks
 
@@ -199,7 +200,7 @@ def _encoder(
             inputs.pop("segment_ids")
         found = encoder(inputs, return_attention=True)
     else:  # with the global tokens of a task
-        with task.capture_outputs(return_attention=True):
+        with capturing(encoder, return_attention=True):
             found = task.encode(inputs)
     names = token_names(tokenizer, inputs["token_ids"][0])
     return {"encoder": _weights(found["attention"], names, names, TITLES)}

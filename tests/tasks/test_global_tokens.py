@@ -6,6 +6,7 @@ import pytest
 
 import kbert
 from kbert import tasks
+from kbert.models import capturing
 from kbert.visualization.attention_reading import read_attention
 from tests.distillation import toys
 from tests.harness import KINDS, assert_close, to_numpy
@@ -53,7 +54,7 @@ def test_which_they_are(name, tokenizer):
     assert tokenizer.sep_id == 3
     task = make_task(name, tokenizer)
     batch = toys.make_batch(name, task)
-    with task.capture_outputs() as captured:
+    with capturing(task.encoder) as captured:
         task(batch)
     rows = [x.reshape(-1, x.shape[-1]) for x in (batch["token_ids"], batch["segment_ids"])]
     found = captured.features.get("global_positions")
@@ -80,7 +81,7 @@ def test_other_encoders_get_none(tokenizer):
         task = toys.make_task(name, tokenizer)
         batch = toys.make_batch(name, task)
         assert "global_positions" not in batch
-        with task.capture_outputs() as captured:
+        with capturing(task.encoder) as captured:
             task(batch)
         assert "global_positions" not in captured.features
 

@@ -22,7 +22,7 @@ from kbert.serving import Signature, text_tokens
 from kbert.serving.requests import in_chunks
 from kbert.serving.tf_serving import TEXTS
 from kbert.tasks.columns import Columns
-from kbert.tasks.encoder_task import GLOBAL_POSITIONS
+from kbert.tasks.encoder_task import GLOBAL_POSITIONS, input_names
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.task_options import AuxiliaryOptions, HeadOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
@@ -132,7 +132,7 @@ class MultipleChoice(FineTuningTask):
     def _by_row(self, features: Tensors, real: Any) -> Any:
         """(B * A, T) features as (B, A, T), those of absent alternatives as padding."""
         blank = {"token_ids": self.form.pad_id, "segment_ids": 0, "padding_mask": 0}
-        if self.takes_global_positions:
+        if GLOBAL_POSITIONS in input_names(self.encoder):
             segments = features["segment_ids"]
             features = {**features, GLOBAL_POSITIONS: _places(segments, self.width_multiple)}
             blank[GLOBAL_POSITIONS] = -1

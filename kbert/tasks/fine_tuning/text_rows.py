@@ -17,6 +17,7 @@ from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.data.tables.windows import pair_windows, text_windows, window_counts
 from kbert.heads import SentenceHead
+from kbert.models.captured_outputs import captured_of
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.encoder_task import EncoderTask, input_names
 
@@ -112,7 +113,7 @@ class TextRows:
             return self._logits(features, head, training, return_read)
         flat = {k: ops.reshape(x, (-1, *ops.shape(x)[2:])) for k, x in features.items()}
         # What is returned besides the logits must not be made inside a loop.
-        if training or return_read or self._task.captures_outputs:
+        if training or return_read or captured_of(self._task.encoder) is not None:
             logits, read = self._logits(flat, head, training, return_read)
         else:
             logits, read = self._logits_in_groups(flat, head), None

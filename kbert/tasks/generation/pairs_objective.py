@@ -118,7 +118,7 @@ class PairsObjective(StepsObjective):
         return translation_dataset(
             self._encoded[split],
             self.task.tokenizer,
-            max_tokens=phase.batch_tokens,
+            max_tokens=self.options.max_tokens,
             max_length=length,
             num_shapes=self.options.num_shapes,
             row_multiple=self.row_multiple,

@@ -161,7 +161,7 @@ class Translator(GenerationTask):
         schedule = WarmupDecay(LEARNING_RATE, total, warmup, decay="inverse_sqrt")
         return AdamW(schedule, weight_decay=0.0, beta_2=0.98, epsilon=1e-9, bias_correction=True)
 
-    def make_objective(
+    def make_objective(  # type: ignore[override]  # targets where others have labels
         self,
         data: Any,
         targets: Sequence[str] | None = None,

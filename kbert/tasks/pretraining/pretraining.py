@@ -19,7 +19,7 @@ from kbert.data.tables.table import Table
 from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
 from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
 from kbert.serving import Signature, text_tokens
-from kbert.tasks.corpora import SentencesCorpus
+from kbert.tasks.corpora import MaskedCorpus, SentencesCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.pretraining import fill_mask
@@ -80,7 +80,7 @@ class Pretraining(EncoderTask):
     """
 
     kind = "pretrain"
-    corpus_objective = SentencesCorpus
+    corpus_objective: ClassVar[type[MaskedCorpus]] = SentencesCorpus
     program = "kbert-fill-mask"
     answer_options = fill_mask.FillMaskOptions
     held_elsewhere: tuple[str, ...] = (

@@ -31,7 +31,7 @@ from kbert.training.step.keras_arguments import check_callbacks
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import Strategy, current_strategy
 
-_DEFAULTS = RunSettings()
+_DEFAULTS = RunSettings()  # type: ignore[call-arg]  # all fields have defaults
 _EVALUATED = ("metric", "patience", "evaluate_every")  # settings that need held-out data
 
 

@@ -51,7 +51,7 @@ def read(task, table):
     mask = batch["padding_mask"].numpy()
     return {
         name: [
-            " ".join(map(task.token_name, ids[real > 0].tolist()))
+            " ".join(task.form.token_name(i, task.tokenizer) for i in ids[real > 0].tolist())
             for ids, real in zip(
                 batch[name].numpy().reshape(-1, mask.shape[-1]),
                 mask.reshape(-1, mask.shape[-1]),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kbert.models.captured_outputs import captured_of, capturing
 from tests.distillation import toys
 from tests.harness import to_numpy
 
@@ -72,7 +73,7 @@ def test_predictions_are_logits_and_their_weights(made, name):
 def test_captured_outputs_are_the_encoders(made, name, training):
     task, batch = made(name)
     wanted = to_numpy(task(batch, training=training))
-    with task.capture_outputs(return_hidden_states=True, return_internals=True) as captured:
+    with capturing(task.encoder, return_hidden_states=True, return_internals=True) as captured:
         logits = task(batch, training=training)
     for head, values in to_numpy(logits).items():
         np.testing.assert_allclose(values, wanted[head], rtol=1e-4, atol=1e-4)
@@ -91,21 +92,21 @@ def test_captured_outputs_are_the_encoders(made, name, training):
 
 def test_nothing_is_kept_behind_the_block(made):
     task, batch = made("classes")
-    with task.capture_outputs() as outer:
+    with capturing(task.encoder) as outer:
         task(batch)
-        with task.capture_outputs(return_hidden_states=True) as inner:
+        with capturing(task.encoder, return_hidden_states=True) as inner:
             task(batch)
         assert "hidden_states" in inner.outputs
         assert "hidden_states" not in outer.outputs
         before = outer.outputs
-        with pytest.raises(RuntimeError), task.capture_outputs():
+        with pytest.raises(RuntimeError), capturing(task.encoder):
             raise RuntimeError
         task(batch)
         assert outer.outputs is not before
     last = outer.outputs
     task(batch)
     assert outer.outputs is last
-    assert task._captured is None
+    assert captured_of(task.encoder) is None
 
 
 def test_a_masked_lm_head_predicts_every_token(made):

@@ -1,0 +1,99 @@
+"""What an encoder reads and gives inside of whatever calls it, a task with its heads."""
+
+import contextlib
+import contextvars
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+
+from kbert.core.types import Tensor
+from kbert.layers.gather import gather_positions
+from kbert.models.encoder import Encoder
+
+
+class Captured:
+    """Inputs and outputs of an encoder; a plain object, which Keras does not track.
+
+    Attributes:
+        returned: arguments of the encoder that request more outputs.
+        features: the inputs of its last call, (R, T) each.
+        outputs: the outputs of its last call.
+    """
+
+    def __init__(self, returned: Mapping[str, bool]) -> None:
+        self.returned = dict(returned)
+        self.features: dict[str, Any] = {}
+        self.outputs: dict[str, Any] = {}
+
+
+# The id of an encoder -> what is captured of it in this context.
+_ACTIVE: contextvars.ContextVar[Mapping[int, Captured]] = contextvars.ContextVar(
+    "capturing", default=types.MappingProxyType({})
+)
+
+
+@contextlib.contextmanager
+def capturing(encoder: keras.Model, **returned: bool) -> Iterator[Captured]:
+    """Keeps what an encoder reads and gives while tasks on it are called in this context.
+
+    Args:
+        encoder: the encoder of a task.
+        **returned: arguments of the encoder that request more outputs, such as
+            `return_hidden_states=True`.
+
+    Yields:
+        What was captured of the last call.
+
+    Example:
+        >>> import kbert, numpy as np
+        >>> tokenizer = kbert.WordPieceTokenizer(
+        ...     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "yes"])
+        >>> config = kbert.EncoderConfig(vocabulary_size=6, hidden_size=8, num_layers=2,
+        ...                              num_heads=2, intermediate_size=16)
+        >>> task = kbert.tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["no", "yes"])
+        >>> batch = {name: np.ones((1, 3), "int32") for name in ("token_ids", "padding_mask")}
+        >>> with capturing(task.encoder, return_hidden_states=True) as captured:
+        ...     logits = task(batch)
+        >>> len(captured.outputs["hidden_states"])
+        3
+    """
+    captured = Captured(returned)
+    token = _ACTIVE.set({**_ACTIVE.get(), id(encoder): captured})
+    try:
+        yield captured
+    finally:
+        _ACTIVE.reset(token)
+
+
+def captured_of(encoder: keras.Model) -> Captured | None:
+    """What is captured of an encoder in this context; None where nothing is."""
+    return _ACTIVE.get().get(id(encoder))
+
+
+def call_encoder(
+    encoder: keras.Model,
+    inputs: Mapping[str, Any],
+    training: bool = False,
+    positions: Tensor | None = None,
+) -> dict[str, Any]:
+    """The outputs of an encoder, which are captured where that is requested.
+
+    Args:
+        encoder: a `kbert.Encoder`, or another model with its inputs and outputs.
+        inputs: those that it reads.
+        training: whether dropout is active.
+        positions: (B, P), the tokens that "sequence" is wanted of; None = all.
+    """
+    captured = captured_of(encoder)
+    if captured is not None:
+        outputs = encoder(inputs, training=training, **captured.returned)
+        captured.features, captured.outputs = dict(inputs), outputs
+    elif positions is not None and isinstance(encoder, Encoder):
+        return encoder(inputs, training=training, output_positions=positions)
+    else:
+        outputs = encoder(inputs, training=training)
+    if positions is None:
+        return outputs
+    return {**outputs, "sequence": gather_positions(outputs["sequence"], positions)}
