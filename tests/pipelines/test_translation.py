@@ -171,7 +171,7 @@ def test_killed_and_started_again(texts, tiny, tmp_path):
         assert whole.read_text() == again.read_text()
     settings = json.loads((tmp_path / "whole" / "run.json").read_text())
     assert settings["seq2seq"]["vocabulary_size"] <= 60
-    assert settings["settings"]["batch_tokens"] == 96
+    assert settings["settings"]["max_tokens"] == 96
     assert "data_dir" not in settings["settings"]
     assert kbert.load_tokenizer(tmp_path / "preset").kind == "wordpiece"
 

@@ -101,6 +101,8 @@ def differences(
     Example:
         >>> differences({"data": {"rows": 3}}, {"data": {"rows": 4}})
         {'data.rows': 'was 3, is 4'}
+        >>> differences({"data": {"rows": 3}}, {"data": {"rows": 4}}, unchecked=["data"])
+        {}
     """
     own = {_VERSION, _FORMAT, _CHANGES}
     same_version = all(before.get(name) == value for name, value in _head().items())
@@ -155,9 +157,10 @@ def _group(value: Any) -> Any:
 
 
 def _is_named(name: str, names: Collection[str]) -> bool:
-    """Whether a joined name, or the end of it, is among `names`."""
+    """Whether a joined name, the end of it or a group that it is in, is among `names`."""
     parts = name.split(".")
-    return any(".".join(parts[i:]) in names for i in range(len(parts)))
+    places = range(len(parts))
+    return any(".".join(parts[i:]) in names or ".".join(parts[:i]) in names for i in places)
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
