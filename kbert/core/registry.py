@@ -58,6 +58,12 @@ def register(sort: str, name: str, cls: type) -> None:
     known[name] = cls
 
 
+def register_own(sort: str, cls: type) -> None:
+    """Makes a class known by its `kind`, where it has one of its own."""
+    if (kind := cls.__dict__.get("kind")) is not None:
+        register(sort, kind, cls)
+
+
 class Registered:
     """Base of classes that folders and flags name: each is known by its `kind` once it is defined.
 
@@ -85,8 +91,7 @@ class Registered:
         super().__init_subclass__(**kwargs)
         if sort is not None:
             cls._sort = sort
-        if (kind := cls.__dict__.get("kind")) is not None:
-            register(cls._sort, kind, cls)
+        register_own(cls._sort, cls)
 
 
 def find(sort: str, name: str) -> type | None:

@@ -15,11 +15,10 @@ from absl import logging
 
 from kbert import inference
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
-from kbert.core import late
+from kbert.core import late, registry
 from kbert.core.contexts import without_rounding
 from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
-from kbert.core.registry import Registered
 from kbert.core.types import DType, PathLike
 from kbert.data.tables.table import Table
 from kbert.hub import locate
@@ -73,7 +72,7 @@ class NoAnswerOptions(Options):
     """Of a task whose answers follow from what it was built with."""
 
 
-class Task(Registered, TrainStep, keras.Model, sort="task"):
+class Task(TrainStep, keras.Model):
     """A model and its tokenizer, trained by `fit`, asked with text by `predict`.
 
     A task defines `model`, `call` (batch -> outputs), `loss_terms` (see `TrainStep`), `parts`,
@@ -111,6 +110,10 @@ class Task(Registered, TrainStep, keras.Model, sort="task"):
     answer_options: ClassVar[type[Options]] = NoAnswerOptions
     # Records that are answered before they are written: what a kill may cost.
     answers_at_once: ClassVar[int] = 1024
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        registry.register_own("task", cls)
 
     def __init__(self, model: keras.Model, tokenizer: TokenizerLike, *, name: str) -> None:
         super().__init__(name=name, dtype=model.dtype_policy)
