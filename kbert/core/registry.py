@@ -58,6 +58,12 @@ def register(sort: str, name: str, cls: type) -> None:
     known[name] = cls
 
 
+def register_own(sort: str, cls: type) -> None:
+    """Makes a class known by its `kind`, where it has one of its own."""
+    if (kind := cls.__dict__.get("kind")) is not None:
+        register(sort, kind, cls)
+
+
 class Registered:
     """Base of classes that folders and flags name: each is known by its `kind` once it is defined.
 
@@ -86,12 +92,6 @@ class Registered:
         if sort is not None:
             cls._sort = sort
         register_own(cls._sort, cls)
-
-
-def register_own(sort: str, cls: type) -> None:
-    """Makes a class known by its `kind`, if it has one that is not inherited; see `register`."""
-    if (kind := cls.__dict__.get("kind")) is not None:
-        register(sort, kind, cls)
 
 
 def find(sort: str, name: str) -> type | None:

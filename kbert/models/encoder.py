@@ -77,9 +77,6 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
 
     Args:
         config: sizes and values.
-        embeddings: another layer in the place of `kbert.layers.Embeddings`, with its call and a
-            `token` table of the config's shape, e.g. `kbert.layers.SharedEmbeddings`. None: one
-            of the config's sizes. Such an encoder is not saved as a preset.
         name: first part of the weights' paths.
         dtype: a Keras dtype policy or its name, e.g. "mixed_bfloat16".
 
@@ -114,7 +111,6 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         self,
         config: EncoderConfig,
         *,
-        embeddings: keras.layers.Layer | None = None,
         name: str = "encoder",
         dtype: DType = None,
         **kwargs: Any,
@@ -128,18 +124,18 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         super().__init__(name=name, dtype=dtype, autocast=False, **kwargs)
         self.config = config
         self.part = part_of(config)
-        self.has_own_embeddings = embeddings is None
-        self._make_layers(embeddings)
+        self._make_layers()
         self.build()
         self.apply_edits()
 
-    def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
+    def _make_embeddings(self) -> keras.layers.Layer:
+        options: dict[str, Any] = {"name": "embeddings", "dtype": self.dtype_policy}
+        own = self.part.make_embeddings(self.config, **options)
+        return embeddings_of(self.config, **options) if own is None else own
+
+    def _make_layers(self) -> None:
         config, policy = self.config, {"dtype": self.dtype_policy}
-        if embeddings is None:
-            embeddings = self.part.make_embeddings(config, name="embeddings", **policy)
-        if embeddings is None:
-            embeddings = embeddings_of(config, name="embeddings", **policy)
-        self.embeddings = embeddings
+        self.embeddings: Any = self._make_embeddings()
         self.shared = self.part.make_shared(config, name="shared", **policy)
         self.blocks = [self._make_block(group) for group in range(config.num_blocks)]
         self.norm = last_norm(config, kind=config.norm, name="norm", **policy)
@@ -420,10 +416,9 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
             weight_dtype: for "huggingface", of the weights in the files: "float32" or "bfloat16".
 
         Raises:
-            ValueError: an unknown format, parts that no config names, a model that the other
-                library cannot be, or weights or outputs that are not finite.
+            ValueError: an unknown format, a model that the other library cannot be, or weights or
+                outputs that are not finite.
         """
-        self._check_revivable()
         arrays = get_arrays(self, self.prefix)
         check_finite(arrays, os.fspath(path))
         inference.check_sample(self.sample_outputs, os.fspath(path))
@@ -439,7 +434,6 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         )
 
     def get_config(self) -> dict[str, Any]:
-        self._check_revivable()
         self._check_one_table()
         return super().get_config()
 
@@ -450,12 +444,4 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
                 "trained: take the encoder of what the task's save_to_preset writes. "
                 f"Received: {self.name!r} of a task with "
                 "embedding_sharing='gradient_disentangled'"
-            )
-
-    def _check_revivable(self) -> None:
-        if not self.has_own_embeddings:
-            raise ValueError(
-                "An encoder with embeddings of another kind cannot be revived from its config: "
-                "build it with the same ones and use save_weights and load_weights. "
-                f"Received: embeddings={self.embeddings!r}"
             )

@@ -9,6 +9,7 @@ import keras
 from kbert import inference
 from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.configs.base import Config
+from kbert.core import late
 from kbert.core.types import DType, PathLike
 from kbert.hub import locate
 from kbert.io.arrays import check_finite
@@ -110,8 +111,8 @@ class FromConfig(KerasModel):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, for Keras."""
-        self.variants.refuse_config()
         return {
+            **self.variants.record(),
             "config": self.config.to_dict(),
             "name": self.name,
             "trainable": self.trainable,
@@ -124,7 +125,9 @@ class FromConfig(KerasModel):
         config = dict(config)
         dtype = keras.saving.deserialize_keras_object(config.pop("dtype"))
         trainable = config.pop("trainable", True)  # files of before have no such key
+        edits = {key: config.pop(key) for key in late.TABLE["edits of a preset"] if key in config}
         model = cls(cls.config_class.from_dict(config.pop("config")), dtype=dtype, **config)
+        restore_edits(model, edits, "what Keras saved")
         if not trainable:
             model.trainable = False
         model.weights_from = "what Keras saved"

@@ -42,17 +42,19 @@ class Static(Encoder):
     INPUTS = INPUTS
     has_input_tokens = False  # rows are texts alone
 
-    def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
+    def _make_embeddings(self) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
-        if embeddings is None:
-            embeddings = TokenEmbeddings(
-                config.vocabulary_size,
-                config.hidden_size,
-                initializer_range=config.initializer_range,
-                name="embeddings",
-                **policy,
-            )
-        self.embeddings = embeddings
+        return TokenEmbeddings(
+            config.vocabulary_size,
+            config.hidden_size,
+            initializer_range=config.initializer_range,
+            name="embeddings",
+            **policy,
+        )
+
+    def _make_layers(self) -> None:
+        config, policy = self.config, {"dtype": self.dtype_policy}
+        self.embeddings = self._make_embeddings()
         self.dropout = Dropout(config.dropout, name="dropout", **policy)
         self.blocks: list[keras.layers.Layer] = []
         self.shared = self.norm = None

@@ -50,21 +50,23 @@ class TransformerXl(Xlnet):
     )
     first_seen = 1
 
-    def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
+    def _make_embeddings(self) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
-        if embeddings is None:
-            embeddings = AdaptiveEmbeddings(
-                config.vocabulary_size,
-                config.embedding_width,
-                config.hidden_size,
-                cutoffs=config.cutoffs,
-                divisor=config.divisor,
-                dropout=Dropout(config.dropout, name="dropout", **policy),
-                initializer_range=config.initializer_range,
-                name="embeddings",
-                **policy,
-            )
-        self.embeddings = embeddings
+        return AdaptiveEmbeddings(
+            config.vocabulary_size,
+            config.embedding_width,
+            config.hidden_size,
+            cutoffs=config.cutoffs,
+            divisor=config.divisor,
+            dropout=Dropout(config.dropout, name="dropout", **policy),
+            initializer_range=config.initializer_range,
+            name="embeddings",
+            **policy,
+        )
+
+    def _make_layers(self) -> None:
+        config, policy = self.config, {"dtype": self.dtype_policy}
+        self.embeddings = self._make_embeddings()
         self.dropout = Dropout(config.dropout, name="dropout", **policy)
         self.blocks = [self._make_block(layer) for layer in range(config.num_layers)]
         self.query = self.shared = self.norm = self.pooler = None

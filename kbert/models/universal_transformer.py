@@ -55,11 +55,14 @@ class UniversalTransformer(Encoder):
     config: UniversalTransformerConfig
     INPUTS = INPUTS
 
-    def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
+    def _make_embeddings(self) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
-        if embeddings is None:  # the places are added in each step
-            embeddings = embeddings_of(config, positions="none", name="embeddings", **policy)
-        self.embeddings = embeddings
+        # The places are added in each step.
+        return embeddings_of(config, positions="none", name="embeddings", **policy)
+
+    def _make_layers(self) -> None:
+        config, policy = self.config, {"dtype": self.dtype_policy}
+        self.embeddings = self._make_embeddings()
         self.blocks = [self._make_block(0)]
         self.shared = self.norm = None
         self.pooler = make_pooler(config, name="pooler", **policy)

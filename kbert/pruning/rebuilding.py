@@ -40,6 +40,7 @@ def encoder_of(model: Any) -> Any:
             f"Received: a {type(encoder).__name__}"
         )
     encoder.get_config()  # or raises: it is more than its config says
+    encoder.variants.refuse_config()
     return encoder
 
 

@@ -87,7 +87,7 @@ class Task(TrainStep, keras.Model):
     """
 
     # What a preset, a program and a run's record call the task; declaring it registers the class.
-    kind: str | None = None
+    kind: ClassVar[str | None] = None
     # How a corpus becomes batches; None = the task is not trained on one.
     corpus_objective: ClassVar["type[CorpusObjective] | None"] = None
     # What a progress line shows, of the values that are logged besides the loss.

@@ -10,7 +10,7 @@ import pytest
 from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
-from kbert.layers import Block, Dropout, FeedForward, SelfAttention, SharedEmbeddings
+from kbert.layers import Block, Dropout, FeedForward, SelfAttention
 from kbert.models import Encoder, describe
 from kbert.models.parts import Part
 from kbert.models.weights import get_arrays, set_arrays
@@ -233,15 +233,6 @@ def test_preset_round_trip_in_both_formats(tmp_path, encoder, inputs):
         np.testing.assert_array_equal(sequence(loaded, inputs), sequence(encoder, inputs))
     with pytest.raises(ValueError, match=r"one of kbert, huggingface, keras_hub. Received: 'onnx'"):
         encoder.save_to_preset(tmp_path, format="onnx")
-
-
-def test_embeddings_handed_in_keep_the_model_from_lying_about_its_config(inputs):
-    tables = Encoder(tiny_config()).embeddings
-    encoder = Encoder(tiny_config(), embeddings=SharedEmbeddings(tables, hidden_size=16))
-    assert encoder(inputs)["sequence"].shape == (3, 12, 16)
-    for use in (encoder.get_config, lambda: encoder.save_to_preset("nowhere")):
-        with pytest.raises(ValueError, match=r"cannot be revived from its config.*SharedEmb"):
-            use()
 
 
 @pytest.mark.jax_slow

@@ -8,12 +8,12 @@ from hypothesis import given, settings, strategies as st
 
 import kbert
 from kbert.edit import adapters
-from kbert.layers import SharedEmbeddings
 from kbert.models import Encoder, describe
 from kbert.models.parts import Pruned
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.pruning import least_important, neuron_magnitudes, prune_heads, prune_neurons
 from kbert.tasks import TextClassifier
+from kbert.tasks.pretraining.replaced_tokens import sharing
 from tests.harness import KINDS, assert_close, randomise, tiny_config, tiny_inputs, to_numpy
 
 # Those whose heads can go.
@@ -255,9 +255,8 @@ def test_what_a_config_does_not_say_is_refused():
     adapters.add(encoder, "lora")
     with pytest.raises(ValueError, match=r"config says nothing of adapters.*with lora"):
         prune_heads(encoder, HEADS)
-    shared = SharedEmbeddings(encoder.embeddings, hidden_size=16)
-    own = Encoder(tiny_config(), embeddings=shared)
-    with pytest.raises(ValueError, match="cannot be revived from its config"):
+    own = sharing(encoder.embeddings, encoder.config)
+    with pytest.raises(ValueError, match="not revived from its config"):
         prune_heads(own, HEADS)
     with pytest.raises(TypeError, match=r"or a task on one. Received: a Dense"):
         prune_heads(keras.layers.Dense(2), HEADS)

@@ -9,6 +9,7 @@ import kbert
 from kbert import tasks
 from kbert.data.tables.table import Table
 from kbert.tasks.fine_tuning.sample_weights import example_weights, weigh_examples
+from kbert.tasks.pretraining.replaced_tokens import sharing
 from tests.harness import KINDS
 from tests.tasks import toy
 
@@ -283,9 +284,9 @@ def test_a_file_that_is_there_stays_where_a_task_or_a_model_cannot_be_saved(clas
     path.write_bytes(b"what was here")
     with pytest.raises(NotImplementedError, match="save_to_preset"):
         classifier.save(path)
-    kbert.edit.adapters.add(classifier, "lora", rank=2)
-    with pytest.raises(ValueError, match="A config says nothing of adapters"):
-        classifier.encoder.save(path)
+    generator = sharing(classifier.encoder.embeddings, classifier.encoder.config)
+    with pytest.raises(ValueError, match="not revived from its config"):
+        generator.save(path)
     assert path.read_bytes() == b"what was here"
 
 

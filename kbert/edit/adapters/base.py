@@ -148,8 +148,8 @@ class Adapters(Variants):
     def refuse_config(self) -> None:
         if self.added:
             raise ValueError(
-                "A config says nothing of adapters: save_to_preset keeps them, and "
-                "kbert.edit.adapters.merge and remove take them out. Received: a "
+                "A config says nothing of adapters, which kbert.edit.adapters.merge and remove "
+                "take out. Received: a "
                 f"kbert.{type(self.encoder).__name__} with {', '.join(self.added)}"
             )
 

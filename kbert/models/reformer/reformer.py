@@ -50,22 +50,24 @@ class Reformer(Encoder):
     # Its config says whether all tokens are causal.
     INPUTS = tuple(name for name in INPUTS if name != "causal_mask")
 
-    def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
+    def _make_embeddings(self) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
-        if embeddings is None:
-            embeddings = embeddings_of(
-                config,
-                made=AxialEmbeddings,
-                axial_shape=config.axial_shape,
-                axial_sizes=config.axial_sizes,
-                embedding_size=config.stream_size,
-                hidden_size=config.stream_size,
-                num_segments=0,
-                norm=None,
-                name="embeddings",
-                **policy,
-            )
-        self.embeddings = embeddings
+        return embeddings_of(
+            config,
+            made=AxialEmbeddings,
+            axial_shape=config.axial_shape,
+            axial_sizes=config.axial_sizes,
+            embedding_size=config.stream_size,
+            hidden_size=config.stream_size,
+            num_segments=0,
+            norm=None,
+            name="embeddings",
+            **policy,
+        )
+
+    def _make_layers(self) -> None:
+        config, policy = self.config, {"dtype": self.dtype_policy}
+        self.embeddings = self._make_embeddings()
         self.blocks = [self._make_block(layer) for layer in range(config.num_layers)]
         self.shared = None
         self.norm = LayerNorm(config.layer_norm_epsilon, name="norm", **policy)

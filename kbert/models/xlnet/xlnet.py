@@ -68,13 +68,15 @@ class Xlnet(Encoder):
         *("order_ids", "target_positions", "memory"),
     )
 
-    def _make_layers(self, embeddings: keras.layers.Layer | None) -> None:
+    def _make_embeddings(self) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
-        if embeddings is None:
-            embeddings = embeddings_of(
-                config, positions="none", num_segments=0, norm=None, name="embeddings", **policy
-            )
-        self.embeddings = embeddings
+        return embeddings_of(
+            config, positions="none", num_segments=0, norm=None, name="embeddings", **policy
+        )
+
+    def _make_layers(self) -> None:
+        config, policy = self.config, {"dtype": self.dtype_policy}
+        self.embeddings = self._make_embeddings()
         self.query: Any = _Query(config.initializer_range, name="query", **policy)
         self.dropout = Dropout(config.dropout, name="dropout", **policy)
         self.blocks = [self._make_block(layer) for layer in range(config.num_layers)]

@@ -16,6 +16,7 @@ from kbert import inference
 from kbert.checkpoints import ignoring, read_checkpoint
 from kbert.configs.base import check_choice
 from kbert.configs.encoder import EncoderConfig
+from kbert.core import registry
 from kbert.core.types import DType, MaybeNone, PathLike, Tensor, Tensors, Terms
 from kbert.data.tables.table import Table
 from kbert.graphs import TEXTS, on_cpu
@@ -96,6 +97,44 @@ def generator_config(
         intermediate_size=4 * hidden_size,
         embedding_size=config.embedding_width,
     )
+
+
+def sharing(embeddings: keras.layers.Layer, config: EncoderConfig, **options: Any) -> Encoder:
+    """An encoder with the tables of another, which it neither holds nor saves.
+
+    Args:
+        embeddings: The other's, built.
+        config: The encoder's.
+        **options: Of its constructor.
+
+    Raises:
+        ValueError: The embeddings are none that can be shared, see `SharedEmbeddings`.
+    """
+    made: Any = registry.get("encoder", config.kind)
+
+    class Sharing(made):
+        """It has a config, which does not say whose tables it reads."""
+
+        def _make_embeddings(self) -> keras.layers.Layer:
+            return SharedEmbeddings(
+                embeddings,
+                hidden_size=config.hidden_size,
+                dropout=config.dropout,
+                dtype=self.dtype_policy,
+                name="embeddings",
+            )
+
+        def get_config(self) -> dict[str, Any]:
+            raise ValueError(
+                "An encoder with the tables of another is not revived from its config: "
+                "save_generator writes it with them, as a model of its own. "
+                f"Received: {self.name!r}"
+            )
+
+        def save_to_preset(self, path: PathLike, *args: Any, **kwargs: Any) -> None:
+            self.get_config()  # or rather raises
+
+    return Sharing(config, **options)
 
 
 class ReplacedTokenDetection(EncoderTask):
@@ -190,14 +229,7 @@ class ReplacedTokenDetection(EncoderTask):
         options: dict[str, Any] = {"name": "generator", "dtype": self.encoder.dtype_policy}
         embeddings = self.encoder.embeddings
         if self.embedding_sharing == ALL:
-            shared = SharedEmbeddings(
-                embeddings,
-                hidden_size=config.hidden_size,
-                dropout=config.dropout,
-                dtype=self.encoder.dtype_policy,
-                name="embeddings",
-            )
-            self.generator = Encoder(config, embeddings=shared, **options)
+            self.generator = sharing(embeddings, config, **options)
             return self.encoder.token_embedding
         self.generator = Encoder(config, **options)
         tables = get_arrays(self.generator.embeddings, "tables")

@@ -384,6 +384,47 @@ def test_other_encoders_of_berts_kin(name, kind):
 
 @pytest.mark.tensorflow
 @pytest.mark.graphs
+@KIND
+@pytest.mark.parametrize("sharing", ["alone", "shared"])
+def test_each_way_of_saving_keeps_it_and_graphs_see_it(kind, sharing, tmp_path):
+    changes = KINDS["shared"] if sharing == "shared" else {}
+    drawn, _ = adapted(kind, **changes)
+    encoder = Encoder(drawn.config)
+    encoder.set_weights([weight.value for weight in base_weights(drawn)])
+    inputs, traced = tiny_inputs(encoder.config), []
+
+    def forward(features):
+        traced.append(1)
+        return encoder(features)["sequence"]
+
+    run = kbert.inference.compiled(forward, encoder)
+    before = run(inputs)
+    adapters.add(encoder, kind, **ADAPTERS[kind])
+    encoder.set_weights(drawn.get_weights())
+    own = to_numpy(drawn(inputs)["sequence"])
+    assert_close(run(inputs), own, 1e-5)
+    assert len(traced) == 2
+    encoder.save_to_preset(tmp_path / "preset")
+    encoder.save(tmp_path / "model.keras")
+    encoder.save_weights(tmp_path / "model.weights.h5")
+    by_weights = adapters.add(Encoder(encoder.config), kind, **ADAPTERS[kind])
+    by_weights.load_weights(tmp_path / "model.weights.h5")
+    for again in (
+        Encoder.from_preset(tmp_path / "preset"),
+        keras.saving.load_model(tmp_path / "model.keras"),
+        by_weights,
+    ):
+        assert again.variants.record() == encoder.variants.record()
+        assert_close(to_numpy(again(inputs)["sequence"]), own, 1e-6)
+        names = [weight.path for weight in encoder.trainable_weights]
+        assert [weight.path for weight in again.trainable_weights] == names
+    adapters.remove(encoder, kind)
+    assert_close(run(inputs), before, 1e-6)
+    assert not encoder.variants.record()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.graphs
 def test_what_runs_decides_the_graph_and_none_is_traced_twice():
     encoder, _ = adapted("lora")
     adapters.add(encoder, "bitfit")
@@ -457,8 +498,6 @@ def test_what_cannot_be(monkeypatch):
         adapters.activate(encoder, "other")
     with pytest.raises(ValueError, match=r"one of lora.*'other'"):
         adapters.using(encoder, "other")
-    with pytest.raises(ValueError, match=r"nothing of adapters.*a kbert.Encoder with lora"):
-        encoder.get_config()
     adapters.add(encoder, "houlsby", size=2)
     with pytest.raises(ValueError, match=r"remove them first. Received: lora, houlsby"):
         adapters.merge(encoder)

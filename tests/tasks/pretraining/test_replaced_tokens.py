@@ -38,6 +38,17 @@ def task(small, tokenizer):
     return make(small, tokenizer)
 
 
+def test_no_config_says_whose_tables_the_generator_reads(task, tmp_path):
+    for use in (
+        task.generator.get_config,
+        lambda: task.generator.save_to_preset(tmp_path),
+        lambda: task.generator.save(tmp_path / "generator.keras"),
+    ):
+        with pytest.raises(ValueError, match=r"not revived from its config: save_gen.*'generator'"):
+            use()
+    assert not list(tmp_path.iterdir())
+
+
 def batches(tokenizer, steps, batch_size=8, seed=0):
     """Batches with the position that a real data set would give them."""
     data = toy.batches(tokenizer, batch_size=batch_size, next_sentence=False, seed=seed)
