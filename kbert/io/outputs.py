@@ -82,12 +82,17 @@ def check_same(
 output, or remove it and note. Received: settings.seed was 1, is None; settings.words was None, \
 is 2
     """
-    now = json.loads(json.dumps(now))  # as it comes back from a file
-    if changed := [*_changed({name: before.get(name) for name in now}, now)]:
+    if changed := changes(before, now):
         raise ValueError(
             f"{path} was begun with other settings: give the same to resume it, choose another "
             f"output, or remove it and {note}. Received: {'; '.join(changed)}"
         )
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs from a note, with both values, as `check_same` compares it."""
+    now = json.loads(json.dumps(now))  # as it comes back from a file
+    return [*_changed({name: before.get(name) for name in now}, now)]
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any], within: str = "") -> Iterator[str]:

@@ -189,7 +189,7 @@ def test_the_vocabulary_of_a_run_stays(parse, texts, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     assert learned("--vocabulary_size=300").checksum == second.checksum
     assert learned("--vocabulary_size=300", writes=False).checksum == second.checksum
-    rule = "checkpoints was made with another vocabulary.*vocabulary_size was 300 and is 290"
+    rule = "checkpoints was made with another vocabulary.*vocabulary_size was 300, is 290"
     with pytest.raises(ValueError, match=rule):
         learned("--vocabulary_size=290")
 

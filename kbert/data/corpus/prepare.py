@@ -31,7 +31,7 @@ from kbert.data.corpus.manifest import Manifest, Shard, Split, read_manifest
 from kbert.data.corpus.vocabulary import check_kind, save_tokenizer
 from kbert.data.corpus.workers import Workers
 from kbert.io import atomic, fingerprints
-from kbert.io.outputs import read_note, write_note
+from kbert.io.outputs import changes, read_note, write_note
 from kbert.io.paths import Path, exists, remove_tree
 from kbert.io.progress import Progress
 from kbert.text import open_sources, source as text_source
@@ -200,11 +200,8 @@ def _read_plan(output_dir: str) -> dict | None:
 def _differences(old: dict | None, new: dict) -> list[str]:
     if old is None:
         return ["no plan.json"]
-    found = [
-        f"{name}: {old['settings'].get(name)!r}, now {value!r}"
-        for name, value in new["settings"].items()
-        if name != _VERSION and old["settings"].get(name) != value
-    ]
+    settings = {name: x for name, x in new["settings"].items() if name != _VERSION}
+    found = changes(old["settings"], settings)
     if old["sources"] != new["sources"]:
         found.append("sources, or files among them that have changed since")
     return found

@@ -10,7 +10,7 @@ from kbert import tokenizers
 from kbert.core.types import PathLike
 from kbert.data.corpus import manifest
 from kbert.io import atomic, fingerprints
-from kbert.io.outputs import read_note, write_note
+from kbert.io.outputs import changes, read_note, write_note
 from kbert.io.paths import Path, remove_tree
 from kbert.text.source import Source
 from kbert.text.sources import open_sources
@@ -98,10 +98,10 @@ def train_or_reuse_tokenizer(
         made = f"{used_by} was" if used_by else f"{folder} holds shards that were"
         other = "of other data" if differing == [_OTHER_SOURCES] else "with another vocabulary"
         raise ValueError(
-            f"{made} made {other}; choose another folder. Received: {', '.join(differing)}"
+            f"{made} made {other}; choose another folder. Received: {'; '.join(differing)}"
         )
     if record:
-        changed = ", ".join(differing)
+        changed = "; ".join(differing)
         logging.info("Retraining the tokenizer in %s. Received: %s", folder, changed)
     for name in record.get("files", ()):
         atomic.remove(folder / name)
@@ -167,11 +167,8 @@ def _differences(record: dict, origin: dict, folder: Path) -> list[str]:
     """What keeps the tokenizer in the folder from being the one of `origin`."""
     if not record:
         return [f"no {RECORD}"]
-    found = [
-        f"{name} was {record.get(name)!r} and is {value!r}"
-        for name, value in origin.items()
-        if name not in ("sources", _VERSION) and record.get(name) != value
-    ]
+    settings = {name: x for name, x in origin.items() if name not in ("sources", _VERSION)}
+    found = changes(record, settings)
     if record.get("sources") != origin["sources"]:
         found.append(_OTHER_SOURCES)
     for name, checksum in record["files"].items():

@@ -17,6 +17,7 @@ from kbert import inference
 from kbert.core.types import Tensor, Tensors
 from kbert.decoding import Beam, Decoded, DecodingOptions, Method, Sampling, decode
 from kbert.decoding.decode import check_method
+from kbert.io.progress import Progress
 from kbert.serving.rows import Run
 from kbert.tasks.exported import RuntimeModel
 from kbert.tasks.task import Task
@@ -184,6 +185,52 @@ class GenerationTask(Task):
             )
             self._compiled[key] = inference.compiled(run, self.model, jit_compile=jit_compile)
         return Decoded(*(x[:rows] for x in self._compiled[key](features)))
+
+    def write_each(
+        self,
+        lengths: np.ndarray,
+        most: int,
+        batch: Callable[[np.ndarray, int], tuple[dict[str, Any], int]],
+        texts: Callable[[np.ndarray, Decoded], Sequence[list[str]]],
+        method: Method,
+        *,
+        batch_size: int,
+        first: int = 0,
+        verbose: str | int = 0,
+        **how: Any,
+    ) -> tuple[list[list[str]], np.ndarray]:
+        """What is written for rows of any number, in batches of one width.
+
+        Args:
+            lengths: (N,), tokens of each row; for one without any nothing is written.
+            most: the widest row.
+            batch: (numbers of rows, width) -> what `decode_batch` reads of them, and G.
+            texts: (numbers of rows, what was decoded) -> K texts of each.
+            method: how the next token is chosen.
+            batch_size: the most rows of a batch.
+            first: the number of the first row, for what is drawn at random.
+            verbose: 1 = a progress bar, 0 = none, "auto" = one where it takes longer than a moment.
+            **how: `stop_ids`, `seed` and `jit_compile` of `decode_batch`.
+
+        Returns:
+            K texts for each row, and their scores (N, K).
+        """
+        found = [[""] * num_results(method) for _ in lengths]
+        scores = np.zeros((len(lengths), num_results(method)), np.float32)
+        filled = np.flatnonzero(lengths)
+        done = len(lengths) - len(filled)
+        with Progress("", len(lengths), " examples", verbose=verbose) as bar:
+            for width, index in batches_of_like_width(lengths[filled], most, batch_size):
+                rows = filled[index]
+                features, longest = batch(rows, width)
+                numbers = first + rows
+                decoded = self.decode_batch(features, method, longest, row_numbers=numbers, **how)
+                for row, results in zip(rows, texts(rows, decoded), strict=True):
+                    found[row] = results
+                scores[rows] = decoded.scores
+                done += len(rows)
+                bar.show(done)
+        return found, scores
 
     def row_outputs(
         self,

@@ -15,9 +15,8 @@ from kbert import inference
 from kbert.core.options import Options, option
 from kbert.core.types import Tensors, Terms
 from kbert.data.tables.table import Table
-from kbert.decoding import DecodingOptions, Greedy, Method, Sampling
+from kbert.decoding import Decoded, DecodingOptions, Greedy, Method, Sampling
 from kbert.decoding.decode import check_method
-from kbert.io.progress import Progress
 from kbert.models.generators.decoder import Decoder
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.corpora import CausalCorpus
@@ -29,7 +28,6 @@ from kbert.tasks.generation.base import (
     check_max_new_tokens,
     check_seed,
     num_beams,
-    num_results,
     padded,
     request_seed,
     tokenize,
@@ -258,39 +256,22 @@ class CausalLM(GenerationTask):
         *,
         strings: Sequence[str],
         stop_ids: tuple[int, ...],
-        batch_size: int,
-        seed: int,
-        jit_compile: bool,
-        first: int = 0,
-        verbose: str | int = 0,
+        **how: Any,
     ) -> tuple[list[list[str]], np.ndarray]:
         """K continuations of the ids of each prompt, and their scores (N, K)."""
-        texts: list[list[str]] = [[] for _ in ids]
-        scores = np.zeros((len(ids), num_results(method)), np.float32)
+
+        def batch(rows: np.ndarray, width: int) -> tuple[dict[str, Any], int]:
+            made = padded([ids[row] for row in rows], width, self.stop_ids[0])
+            return dict(zip(self.row_inputs, made, strict=True)), max_new_tokens
+
+        def texts(rows: np.ndarray, decoded: Decoded) -> list[list[str]]:
+            before = inference.as_ragged([ids[row] for row in rows])
+            found = self._texts(before, decoded, stop_ids).numpy()
+            return [[cut(text.decode(), strings) for text in row] for row in found]
+
         lengths = np.array([len(x) for x in ids], int)
         most = self.decoder.config.max_positions - max_new_tokens
-        done = 0
-        with Progress("", len(ids), " examples", verbose=verbose) as bar:
-            for width, rows in batches_of_like_width(lengths, most, batch_size):
-                chosen = [ids[row] for row in rows]
-                token_ids, mask = padded(chosen, width, self.stop_ids[0])
-                decoded = self.decode_batch(
-                    {"token_ids": token_ids, "padding_mask": mask},
-                    method,
-                    max_new_tokens,
-                    stop_ids=stop_ids,
-                    seed=seed,
-                    row_numbers=first + rows,
-                    jit_compile=jit_compile,
-                )
-                before = tf.RaggedTensor.from_row_lengths(np.concatenate(chosen), lengths[rows])
-                found = self._texts(before, decoded, stop_ids).numpy()
-                for place, row in enumerate(rows):
-                    texts[row] = [cut(text.decode(), strings) for text in found[place]]
-                scores[rows] = decoded.scores
-                done += len(rows)
-                bar.show(done)
-        return texts, scores
+        return self.write_each(lengths, most, batch, texts, method, stop_ids=stop_ids, **how)
 
     def stream(
         self,

@@ -18,20 +18,17 @@ from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, Tensors, Terms
 from kbert.data.tables.table import Table
-from kbert.decoding import Beam, DecodingOptions, Method
+from kbert.decoding import Beam, Decoded, DecodingOptions, Method
 from kbert.decoding.decode import check_method
-from kbert.io.progress import Progress
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
 from kbert.models.generators.seq2seq import INPUTS
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.generation.base import (
     GenerationTask,
     answer,
-    batches_of_like_width,
     check_max_new_tokens,
     check_seed,
     num_beams,
-    num_results,
     padded,
     request_seed,
     tokenize,
@@ -348,38 +345,19 @@ class Translator(GenerationTask):
         sources: Sequence[np.ndarray],
         method: Method,
         max_new_tokens: int | None,
-        *,
-        batch_size: int,
-        seed: int,
-        jit_compile: bool,
-        first: int = 0,
-        verbose: str | int = 0,
+        **how: Any,
     ) -> tuple[list[list[str]], np.ndarray]:
         """K translations of the ids of each source, and their scores (N, K)."""
-        lengths = np.array([len(ids) + 1 for ids in sources], int)  # with the end
-        translations = [[""] * num_results(method) for _ in sources]
-        scores = np.zeros((len(sources), num_results(method)), np.float32)
-        filled = np.flatnonzero(lengths > 1)
-        done = len(sources) - len(filled)
-        most = self.seq2seq.max_length
-        with Progress("", len(sources), " examples", verbose=verbose) as bar:
-            for width, index in batches_of_like_width(lengths[filled], most, batch_size):
-                rows = filled[index]
-                decoded = self.decode_batch(
-                    self._features([sources[row] for row in rows], width),
-                    method,
-                    max_new_tokens or min(width + LONGER, self._max_new_tokens),
-                    seed=seed,
-                    row_numbers=first + rows,
-                    jit_compile=jit_compile,
-                )
-                found = self._texts(decoded).numpy()
-                for place, row in enumerate(rows):
-                    translations[row] = [text.decode() for text in found[place]]
-                scores[rows] = decoded.scores
-                done += len(rows)
-                bar.show(done)
-        return translations, scores
+
+        def batch(rows: np.ndarray, width: int) -> tuple[dict[str, Any], int]:
+            longest = max_new_tokens or min(width + LONGER, self._max_new_tokens)
+            return self._features([sources[row] for row in rows], width), longest
+
+        def texts(rows: np.ndarray, decoded: Decoded) -> list[list[str]]:
+            return [[text.decode() for text in row] for row in self._texts(decoded).numpy()]
+
+        lengths = np.array([len(ids) + (len(ids) > 0) for ids in sources], int)  # with the end
+        return self.write_each(lengths, self.seq2seq.max_length, batch, texts, method, **how)
 
     def source_ids(self, texts: Sequence[str | bytes]) -> list[np.ndarray]:
         """Ids of sources, without their ends, as the model reads them.

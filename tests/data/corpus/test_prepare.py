@@ -216,7 +216,7 @@ def test_a_finished_folder_is_taken_as_it_is(corpus, tmp_path, tokenizer, monkey
         patch.setattr(chunks, "chunks", lambda _: pytest.fail("read again"))
         assert prepare_corpus(f"{corpus}/*", out, tokenizer) == first
     before = contents(out)
-    with pytest.raises(ValueError, match=r"prepared otherwise.*held_out_share: 0\.01, now 0\.5"):
+    with pytest.raises(ValueError, match=r"prepared otherwise.*held_out_share was 0\.01, is 0\.5"):
         prepare_corpus(f"{corpus}/*", out, tokenizer, held_out_share=0.5)
     with pytest.raises(ValueError, match=r"prepared otherwise.*sources, or files among them"):
         prepare_corpus(f"{corpus}/*.txt", out, tokenizer)

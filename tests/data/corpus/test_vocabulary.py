@@ -107,7 +107,7 @@ def test_the_vocabulary_of_finished_shards_stays(text, folder):
     (folder / "manifest.json").write_text("{}")
     assert train_or_reuse_tokenizer(folder, text, 60).checksum == first.checksum
     rule = "holds shards that were made with another vocabulary; choose another folder. Received: "
-    changes = "vocabulary_size was 60 and is 61, lowercase was None and is False$"
+    changes = "vocabulary_size was 60, is 61; lowercase was None, is False$"
     with pytest.raises(ValueError, match=rule + changes):
         train_or_reuse_tokenizer(folder, text, 61, lowercase=False)
     before = text.read_text()
