@@ -91,15 +91,13 @@ def write_checkpoint(
         arrays: weight name -> array, under kbert's names; heads as far as there are any.
         format: one of the config's `FORMATS`: "kbert", and "huggingface", "keras_hub" or "bilm"
             where another library has such models.
-        **options: None = not given.
-            task: settings of the task around the model.
-            tokenizer: of the model, where the format repeats what it says.
-            labels: names of the classes of a fine-tuned head; not for "keras_hub".
-            edits: what was done to the model besides what its config says, see `Checkpoint`; for
-                "kbert" alone.
-            architecture: the model's kind in the other library; None = as the config says.
-            max_shard_size: for "huggingface", bytes of weights in one file; None = all in one.
-            weight_dtype: for "huggingface", of the weights in the files: "float32" or "bfloat16".
+        **options: what a format takes, None = not given: `task`, settings of the task around the
+            model; `tokenizer`, where the format repeats what it says; `labels`, names of the
+            classes of a fine-tuned head, not for "keras_hub"; `edits`, what was done to the model
+            besides what its config says, for "kbert" alone (see `Checkpoint`); `architecture`, the
+            model's kind in the other library, by default as the config says; and for "huggingface"
+            `max_shard_size`, bytes of weights in one file (by default all in one), and
+            `weight_dtype`, "float32" or "bfloat16".
 
     Raises:
         ValueError: an unknown format, an option that the format has not, a folder with a model of
