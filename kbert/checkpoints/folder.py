@@ -93,7 +93,7 @@ def write_checkpoint(
             where another library has such models.
         **options: None = not given.
             task: settings of the task around the model.
-            tokenizer: of the model, where the format repeats what it says.
+            tokenizer: The model's, where the format repeats what it says.
             labels: names of the classes of a fine-tuned head; not for "keras_hub".
             edits: what was done to the model besides what its config says, see `Checkpoint`; for
                 "kbert" alone.
