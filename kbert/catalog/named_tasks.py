@@ -15,7 +15,7 @@ class NamedTask:
 
     Attributes:
         name: such as "sst2".
-        kind: of the class of tasks.
+        kind: The kind that its class of tasks is registered by.
         files: what its files are, for a reader of the help.
         reader: how they become a table, a name of `kbert.experiments.readers.READERS`.
         is_benchmark: whether its files have one published layout.

@@ -100,10 +100,16 @@ def write_checkpoint(
             `weight_dtype`, "float32" or "bfloat16".
 
     Raises:
+        TypeError: no such option.
         ValueError: an unknown format, an option that the format has not, a folder with a model of
             another format, a model that the other library cannot be, or weights that hold NaN or
             infinity: then the folder is as it was.
     """
+    if unknown := sorted(options.keys() - _OPTIONS):
+        raise TypeError(
+            f"What is written besides the weights is {', '.join(_OPTIONS)}. Received: "
+            f"{', '.join(unknown)}"
+        )
     if format not in config.FORMATS:
         raise ValueError(
             f"`format` must be one of {', '.join(config.FORMATS)}. Received: {format!r}"

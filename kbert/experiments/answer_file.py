@@ -68,7 +68,7 @@ def answer_records(
         records: the input.
         output: where the answers go.
         batch_size: rows computed at once.
-        options: of the task's `answer_options`; None = their defaults.
+        options: What the task's `answer_options` choose; None = their defaults.
 
     Yields:
         How many records are answered so far.
@@ -154,7 +154,7 @@ class _Answering:
         Args:
             records: those that are not answered.
             first: the number of the first of them.
-            most: of a chunk; None = as many as a kill may cost.
+            most: Records in a chunk; None = as many as a kill may cost.
         """
         count = cut = reported = 0
         for chunk in chunks(records, min(most or CHUNK, CHUNK, self.task.answers_at_once)):

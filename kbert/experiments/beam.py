@@ -75,7 +75,8 @@ def answer_on_beam(
     Args:
         preset: the fine-tuned task, as `Task.from_preset` takes it; each worker process loads it
             once.
-        pattern: of files as `Records` takes them. All workers must see them and the folder.
+        pattern: Files of records, as `Records` takes them. All workers must see them and the
+            folder.
         folder: where `predictions-00000-of-00012.jsonl` and so on are in the end, one for each
             file of the input, in the order of their names; each has the bytes that
             `answer_records` writes for the file.

@@ -89,7 +89,7 @@ def task_for(task: Task, name: str | None = None) -> NamedTask:
 
     Args:
         task: the fine-tuned task.
-        name: of a named task of the same kind; None = the one for plain files.
+        name: A named task of the same kind; None = the one for plain files.
 
     Raises:
         ValueError: the name is that of another kind's task.

@@ -22,7 +22,7 @@ class RecordFile(Format):
     Args:
         width: D, which each record says itself.
         ragged: whether each text has its own number of vectors, likewise.
-        dtype: of the numbers in the file.
+        dtype: What the numbers in the file are stored as.
     """
 
     holds_vectors = True

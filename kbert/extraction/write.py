@@ -67,7 +67,7 @@ def write_features(
             (both also .gz), tfds:…, docs:….
         unit: a text of a source is a "line" or a "document"; empty lines are skipped.
         field: where JSON lines and TensorFlow data sets keep the text.
-        dtype: of the file, "float32" or "float16".
+        dtype: What the numbers in the file are stored as, "float32" or "float16".
         verbose: 1 = a progress bar, 0 = none, "auto" = one where it takes longer than a moment.
         **settings: layers, pooling, words, merge, special_tokens, max_length, doc_stride and
             batch_size, as in `kbert.features`.

@@ -75,7 +75,7 @@ class Array(Format):
         width: D.
         ragged: each record has its own number of vectors, and a second file
             `<path>.ends.npy`, (records,) int64, says where each ends.
-        dtype: of the numbers in the file.
+        dtype: What the numbers in the file are stored as.
     """
 
     holds_vectors = True

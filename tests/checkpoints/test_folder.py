@@ -229,6 +229,12 @@ def test_options_that_a_format_has_not(tmp_path, options, message):
     assert not (tmp_path / "x").exists()
 
 
+def test_an_option_that_none_has(tmp_path):
+    with pytest.raises(TypeError, match=r"is task, .*weight_dtype. Received: label, shard_size$"):
+        write_checkpoint(tmp_path / "x", tiny_config(), {}, label=["a"], shard_size=None)
+    assert not (tmp_path / "x").exists()
+
+
 def test_transformers_loads_what_we_write(hub):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")

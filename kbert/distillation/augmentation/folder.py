@@ -45,7 +45,7 @@ def write_augmented(
 
     Args:
         output_dir: the folder; made where it is not there.
-        augmenter: of the table.
+        augmenter: What augments the table.
         shards: files to write. None: one for every 1,024 rows.
         verbose: show a progress bar.
 
