@@ -154,7 +154,7 @@ def _measured(model: Any, table: Any, options: flags.FlagValues) -> Mapping[str,
         "parameters": f"{model.count_params():,}",
         "vocabulary": f"{config.vocabulary_size:,}",
         "layers": f"{config.num_layers}",
-        "part": f"{None if config.part is None else dict(config.part)}",
+        "edits": f"{[dict(edit) for edit in config.edits]}",
     }
     if table is None:
         return sizes

@@ -92,7 +92,7 @@ ORDER = {
     """,
     "edit": """
         base
-        adapters movement rounding
+        adapters movement pruned rounding
     """,
     "extraction": """
         files hidden_states inputs plan pooling

@@ -21,7 +21,7 @@ IDENTITY = "identity"  # in `pooler_activation`: no dense layer
 
 
 # Parts of the version before that are edits -> their kinds.
-_FORMER_PARTS = {"quantized": "rounding", "movement": "movement"}
+_FORMER_PARTS = {"quantized": "rounding", "movement": "movement", "pruned": "pruned"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -224,7 +224,8 @@ class EncoderConfig(TransformerConfig):
         kind = _FORMER_PARTS.get(str(part.get("name")))
         if kind is not None:
             options = {name: value for name, value in part.items() if name != "name"}
-            edits = [*fields.get("edits", ()), {**options, "kind": kind}]
+            former, edits = {**options, "kind": kind}, fields.get("edits", ())
+            edits = [former, *edits] if kind == "pruned" else [*edits, former]
             fields = {**fields, "part": None, "edits": edits}
         return super().from_dict(fields)
 

@@ -107,11 +107,11 @@ TABLE = {
         "disentangled": "kbert.models.parts.disentangled:Disentangled",
         "dynamic_convolution": "kbert.models.parts.dynamic_convolution:DynamicConvolution",
         "global_tokens": "kbert.models.parts.global_tokens:GlobalTokens",
-        "pruned": "kbert.models.parts.pruned:Pruned",
         "relative_bias": "kbert.models.parts.relative_bias:RelativeBias",
         "task_embeddings": "kbert.models.parts.task_embeddings:TaskEmbeddings",
     },
     "edit": {
+        "pruned": "kbert.edit.pruned:Pruned",
         "rounding": "kbert.edit.rounding:Rounding",
         "movement": "kbert.edit.movement:Movement",
     },

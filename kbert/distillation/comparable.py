@@ -43,11 +43,11 @@ def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence
 
 def _check_even(encoder: Encoder) -> None:
     config = encoder.config
-    heads = [encoder.part.num_heads(config, layer) for layer in range(config.num_layers)]
+    heads = encoder.layer_heads
     if set(heads) != {config.num_heads}:
         raise ValueError(
             "Attention is compared between encoders with as many heads in each layer as their "
-            f"configs say. Received: one with num_heads={config.num_heads}, pruned to {heads}"
+            f"configs say. Received: one with num_heads={config.num_heads}, pruned to {list(heads)}"
         )
 
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from kbert.edit import adapters as adapters
     from kbert.edit.base import Edit as Edit
     from kbert.edit.movement import Movement as Movement
+    from kbert.edit.pruned import Pruned as Pruned
     from kbert.edit.rounding import Rounding as Rounding
 else:
     __getattr__, __dir__, __all__ = late.public_names(__name__)

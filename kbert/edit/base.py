@@ -13,6 +13,9 @@ import keras
 from kbert.core.options import Options
 from kbert.core.registry import Registered
 
+# Of each block the shapes of its kernels.
+Kernels = Sequence[Sequence[tuple[int, int]]]
+
 
 class Edit(Registered, Options, sort="edit"):
     """A frozen dataclass of its options, which changes a model that is built.
@@ -39,11 +42,23 @@ class Edit(Registered, Options, sort="edit"):
         """Puts its layers into those of the model."""
         raise NotImplementedError(f"{type(self).__name__} must define `apply`.")
 
-    def count_parameters(self, kernels: Sequence[tuple[int, int]]) -> int:
-        """Weights beyond those of the model.
+    def check_config(self, config: Any) -> None:
+        """Raises ValueError where a config and these options do not fit."""
+
+    def layer_heads(self, config: Any, heads: Sequence[int]) -> Sequence[int]:
+        """Attention heads of each layer, of those that it had before."""
+        return heads
+
+    def kernels(self, config: Any, kernels: Kernels) -> Kernels:
+        """Shapes of the kernels in each block, of those that it had before."""
+        return kernels
+
+    def count_parameters(self, config: Any, kernels: Kernels) -> int:
+        """Weights beyond those of the model; negative where it has fewer.
 
         Args:
-            kernels: shapes of those in the blocks.
+            config: The model's.
+            kernels: Shapes of the kernels in each block.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `count_parameters`.")
 

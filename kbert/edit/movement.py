@@ -6,13 +6,13 @@ Shapes: `N` rows, `I` width in, `O` width out.
 """
 
 import math
-from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from kbert.core.types import Shape, Tensor
-from kbert.edit.base import Edit, products
+from kbert.edit.base import Edit, Kernels, products
 
 
 class MovementMask(keras.layers.Layer):
@@ -66,6 +66,7 @@ class Movement(Edit):
     """
 
     kind = "movement"
+    after = ("pruned",)
     takes_adapters = False  # they would train, and be merged into, kernels that are not what runs
 
     def apply(self, model: keras.Model) -> None:
@@ -74,5 +75,5 @@ class Movement(Edit):
                 MovementMask(dtype=layer.dtype_policy, name="movement"), layer.kernel.shape
             )
 
-    def count_parameters(self, kernels: Sequence[tuple[int, int]]) -> int:
-        return 2 * sum(map(math.prod, kernels))
+    def count_parameters(self, config: Any, kernels: Kernels) -> int:
+        return 2 * sum(math.prod(kernel) for block in kernels for kernel in block)

@@ -3,7 +3,6 @@
 Shapes: `N` rows, `I` width in, `O` width out.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,7 +10,7 @@ from keras import ops
 
 from kbert.core.contexts import is_rounded
 from kbert.core.types import Shape, Tensor
-from kbert.edit.base import Edit, products
+from kbert.edit.base import Edit, Kernels, products
 
 LEVELS = 127  # of either sign: 8 bits, symmetric, so that zero stays zero
 # How much of a moving range an update keeps (Q8BERT's `ema_decay`, of runs a hundred times as long,
@@ -114,7 +113,7 @@ class Rounding(Edit):
     """
 
     kind = "rounding"
-    after = ("movement",)
+    after = ("pruned", "movement")
     mergeable = False  # an adapter's weights would be rounded with the kernel's: other answers
 
     def apply(self, model: keras.Model) -> None:
@@ -126,5 +125,5 @@ class Rounding(Edit):
             made = FakeQuantizedRows(dtype=embeddings.dtype_policy, name="fake_quantization")
             embeddings.add_edit(made, embeddings.token.shape)
 
-    def count_parameters(self, kernels: Sequence[tuple[int, int]]) -> int:
-        return len(kernels)
+    def count_parameters(self, config: Any, kernels: Kernels) -> int:
+        return sum(map(len, kernels))

@@ -9,7 +9,7 @@ from kbert.configs.base import Config
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.transformer import GLOBAL
 from kbert.core import late
-from kbert.models.edits import edits_of
+from kbert.models.edits import count_edits
 from kbert.models.memory import TrainingMemory, estimate_memory
 from kbert.models.parts import part_of
 
@@ -255,5 +255,4 @@ def family_table(names: Iterable[str] = CHOICES) -> str:
 def _count_edits(config: EncoderConfig) -> int:
     part, layers = part_of(config), config.num_layers
     first = [-(-block * layers // config.num_blocks) for block in range(config.num_blocks)]
-    kernels = [kernel for layer in first for kernel in part.kernels(config, layer)]
-    return sum(edit.count_parameters(kernels) for edit in edits_of(config))
+    return count_edits(config, [part.kernels(config, layer) for layer in first])

@@ -82,8 +82,23 @@ def edits_of(config: Any) -> list[Any]:
                 f"{edit.kind!r} comes behind {' and '.join(map(repr, edit.after)) or 'no edit'}. "
                 f"Received: it, behind {', '.join(map(repr, others))}"
             )
+        edit.check_config(config)
         found.append(edit)
     return found
+
+
+def count_edits(config: Any, kernels: Any) -> int:
+    """Weights that edits have added, those that they have taken away off.
+
+    Args:
+        config: The model's.
+        kernels: Of each block the shapes of its kernels, without edits.
+    """
+    total = 0
+    for edit in edits_of(config):
+        total += edit.count_parameters(config, kernels)
+        kernels = edit.kernels(config, kernels)
+    return total
 
 
 def restore_edits(model: Any, edits: Mapping[str, Any], source: str) -> None:

@@ -5,7 +5,7 @@ examples of a packed row.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import keras
@@ -200,6 +200,15 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         layers = self.config.num_layers
         return [self.blocks[layer * len(self.blocks) // layers] for layer in range(layers)]
 
+    @property
+    def layer_heads(self) -> Sequence[int]:
+        """The attention heads of each layer."""
+        layers = range(self.config.num_layers)
+        heads: Sequence[int] = [self.part.num_heads(self.config, layer) for layer in layers]
+        for edit in self.edits:
+            heads = edit.layer_heads(self.config, heads)
+        return heads
+
     def call(
         self,
         inputs: Tensors,
@@ -365,8 +374,7 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         batch, length = inputs["token_ids"].shape
         keys = self._number_of_keys(inputs)
         hidden = (batch, length, self.config.hidden_size)
-        layers = self.config.num_layers
-        heads = [self.part.num_heads(self.config, layer) for layer in range(layers)]
+        layers, heads = self.config.num_layers, self.layer_heads
         scores = [(batch, number, length, keys) for number in heads]
         shapes: dict[str, Any] = {"sequence": hidden}
         if output_positions is not None:

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from kbert.core.types import Arrays
-from kbert.models.parts.pruned import check_heads_are_alone
+from kbert.edit.pruned import check_heads_are_alone
 from kbert.pruning.rebuilding import Cut, plain_encoder, rebuilt, sizes_of, with_sizes
 
 _LAYER = r"encoder/layers/(\d+)/"
@@ -82,7 +82,7 @@ def prune_heads(model: Any, heads: Chosen) -> Any:
     """Takes attention heads out: their queries, keys and values, and their rows of the output.
 
     What is left computes what the model computes whose other heads give zeros. The config says it
-    by the part "pruned" (`kbert.models.parts.Pruned`), so that the model is saved, loaded,
+    by the edit "pruned" (`kbert.edit.Pruned`), so that the model is saved, loaded,
     exported, counted, trained and pruned again like any other. Heads that are left keep their
     order, and are numbered anew.
 
@@ -103,8 +103,8 @@ def prune_heads(model: Any, heads: Chosen) -> Any:
         >>> import kbert
         >>> encoder = kbert.Encoder(kbert.family("bert-tiny"))
         >>> small = prune_heads(encoder, {1: [0]})
-        >>> dict(small.config.part)
-        {'name': 'pruned', 'heads': [2, 1]}
+        >>> dict(small.config.edits[0])
+        {'kind': 'pruned', 'heads': [2, 1]}
         >>> encoder.count_params() - small.count_params()
         32960
     """
@@ -120,7 +120,7 @@ def prune_neurons(model: Any, neurons: Chosen) -> Any:
     """Takes neurons out of feed-forward parts: columns of the first layer, rows of the second.
 
     What is left computes what the model computes whose other neurons give zeros. Where all blocks
-    are left as wide inside, the config has another `intermediate_size`; else the part "pruned"
+    are left as wide inside, the config has another `intermediate_size`; else the edit "pruned"
     says the width of each.
 
     Args:

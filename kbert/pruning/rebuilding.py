@@ -11,13 +11,13 @@ import numpy as np
 from kbert.configs.encoder import EncoderConfig
 from kbert.core.types import Arrays
 from kbert.edit.base import check_edit
+from kbert.edit.pruned import Pruned
 from kbert.layers import Block, FeedForward, SelfAttention
 from kbert.models import Decoder, Encoder
-from kbert.models.parts import Pruned
+from kbert.models.edits import edits_of
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tasks import Task
 
-PART = Pruned.kind
 _SOURCE = "the model that is pruned"
 # Arrays of one part of a model by their names, and the shapes that the smaller one has -> its own.
 Cut = Callable[[dict[str, np.ndarray], dict[str, tuple[int, ...]]], Arrays]
@@ -52,16 +52,16 @@ def plain_encoder(model: Any) -> Encoder:
     """
     encoder = encoder_of(model)
     part = getattr(encoder.config, "part", None)
-    if type(encoder) is not Encoder or (part is not None and part["name"] != PART):
+    if type(encoder) is not Encoder or part is not None:
         raise ValueError(
             "Heads, neurons and layers are pruned of BERT's kin: attention and feed-forward parts "
             "as kbert.EncoderConfig says them, and no part of one family alone. Received: a "
             f"{type(encoder).__name__} with part={None if part is None else dict(part)}"
         )
-    if encoder.edits:
+    if others := [edit.kind for edit in encoder.edits if edit.kind != Pruned.kind]:
         raise ValueError(
             "Heads, neurons and layers are pruned before other edits: take them off first. "
-            f"Received: edits={[edit.kind for edit in encoder.edits]}"
+            f"Received: edits={others}"
         )
     for block in encoder.blocks:
         kinds = (type(block), type(block.attention), type(block.feed_forward))
@@ -81,9 +81,8 @@ def sizes_of(config: EncoderConfig) -> tuple[list[int], list[int]]:
         >>> sizes_of(kbert.family("bert-tiny"))
         ([2, 2], [512, 512])
     """
-    part = config.find_part()
-    heads = part.heads if isinstance(part, Pruned) else ()
-    neurons = part.intermediate_sizes if isinstance(part, Pruned) else ()
+    before: Any = next((x for x in edits_of(config) if x.kind == Pruned.kind), Pruned.from_dict({}))
+    heads, neurons = before.heads, before.intermediate_sizes
     blocks = config.num_blocks
     return (
         list(heads or [config.num_heads] * blocks),
@@ -94,8 +93,8 @@ def sizes_of(config: EncoderConfig) -> tuple[list[int], list[int]]:
 def with_sizes(config: EncoderConfig, heads: list[int], neurons: list[int], **changes: Any) -> Any:
     """A config whose blocks have so many heads and neurons.
 
-    Where all blocks are as wide inside, that is a field; a part says what differs from the fields.
-    Heads have their width by `num_heads`, so that fewer of them are always a part.
+    Where all blocks are as wide inside, that is a field; an edit says what differs from the fields.
+    Heads have their width by `num_heads`, so that fewer of them are always an edit.
 
     Args:
         config: the config before.
@@ -111,8 +110,8 @@ def with_sizes(config: EncoderConfig, heads: list[int], neurons: list[int], **ch
     else:
         options["intermediate_sizes"] = neurons
         changes["intermediate_size"] = config.intermediate_size
-    part = {"name": PART, **options} if options else None
-    return config.replace(**changes, part=part)
+    edits = [{"kind": Pruned.kind, **options}] if options else []
+    return config.replace(**changes, edits=edits)
 
 
 def rebuilt(model: Any, config: Any, cut: Cut, *, tokenizer: Any = None) -> Any:

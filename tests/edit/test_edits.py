@@ -22,7 +22,8 @@ from tests.harness import KINDS, assert_close, randomise, tiny_config, tiny_inpu
 
 PLAIN = {name: dict(changes) for name, changes in KINDS.items() if name != "xlnet"}
 PLAIN["convolution"] = {**KINDS["convolution"], "part": {"name": "dynamic_convolution"}}
-PLAIN["pruned"] = {"part": {"name": "pruned", "heads": [1, 3], "intermediate_sizes": [32, 7]}}
+PRUNED = {"kind": "pruned", "heads": [1, 3], "intermediate_sizes": [32, 7]}
+PLAIN["pruned"] = {"edits": [PRUNED]}
 # On JAX every shape is compiled: there one family stands for the others.
 FAMILIES = [
     kind if kind == "disentangled" else pytest.param(kind, marks=pytest.mark.jax_slow)
@@ -80,7 +81,7 @@ def test_an_edit_is_put_on_and_taken_off(kind, edit, tmp_path):
     put_on, take_off, neutral = EDITS[edit]
     plain = make_encoder(kind)
     edited = put_on(plain)
-    assert edited.config.edits == ({"kind": edit},)
+    assert edited.config.edits == (*plain.config.edits, {"kind": edit})
     assert edited.count_params() == kbert.describe(edited.config).parameters
     assert all(len(layer.edits) == 1 for layer in products(edited))
     with neutral():
@@ -141,7 +142,7 @@ def test_two_edits_act_in_their_order():
     assert_close(steps, np.round(steps), 1e-3)
     plain = quantization.rounded(encoder)
     assert plain.config.edits == ({"kind": "movement"},)
-    with pytest.raises(ValueError, match=r"'movement' comes behind no edit.*behind 'rounding'"):
+    with pytest.raises(ValueError, match=r"'movement' comes behind 'pruned'.*behind 'rounding'"):
         pruning.with_movement(quantization.quantization_aware(make_encoder("disentangled")))
 
 

@@ -22,7 +22,7 @@ def test_everything_at_once_of_a_fine_tuned_model(run_dir, call, mail_file, tmp_
     assert "moon" in small.tokenizer.vocabulary
     config = small.encoder.config
     assert (config.num_layers, config.vocabulary_size) == (1, small.tokenizer.vocabulary_size)
-    assert config.part["heads"] == [whole.encoder.config.num_heads // 2]
+    assert config.edits[0]["heads"] == [whole.encoder.config.num_heads // 2]
     assert config.intermediate_size == whole.encoder.config.intermediate_size // 2
     assert len(small.predict(["the red fox"])) == 1
 

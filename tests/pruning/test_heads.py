@@ -7,9 +7,8 @@ import tensorflow as tf
 from hypothesis import given, settings, strategies as st
 
 import kbert
-from kbert.edit import adapters
+from kbert.edit import Pruned, adapters
 from kbert.models import Encoder, describe
-from kbert.models.parts import Pruned
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.pruning import least_important, neuron_magnitudes, prune_heads, prune_neurons
 from kbert.tasks import TextClassifier
@@ -76,9 +75,9 @@ def test_the_kernels_are_smaller_and_the_model_before_is_as_it_was():
     assert shapes["encoder/layers/1/attention/output/kernel"] == (12, 16)
     assert shapes["encoder/layers/0/feed_forward/intermediate/kernel"] == (16, 29)
     assert shapes["encoder/layers/1/feed_forward/output/kernel"] == (31, 16)
-    assert dict(small.config.part) == {
-        "name": "pruned", "heads": [2, 3], "intermediate_sizes": [29, 31]
-    }  # fmt: skip
+    assert small.config.edits == (
+        {"kind": "pruned", "heads": [2, 3], "intermediate_sizes": [29, 31]},
+    )
     for name, array in get_arrays(encoder, "encoder").items():
         np.testing.assert_array_equal(array, before[name])
 
@@ -93,10 +92,10 @@ def test_it_is_pruned_again_by_the_numbers_that_are_left():
 def test_the_same_width_in_all_blocks_is_a_field():
     encoder = made({})
     small = prune_neurons(encoder, {0: range(16), 1: range(8, 24)})
-    assert (small.config.intermediate_size, small.config.part) == (16, None)
+    assert (small.config.intermediate_size, small.config.edits) == (16, ())
     assert_same(small, masked(encoder, {}, {0: range(16), 1: range(8, 24)}), encoder.config)
     small = prune_heads(small, {0: [0]})
-    assert dict(small.config.part) == {"name": "pruned", "heads": [3, 4]}
+    assert small.config.edits == ({"kind": "pruned", "heads": [3, 4]},)
     # And nothing is nothing.
     assert prune_heads(encoder, {}).config == encoder.config
 
@@ -206,7 +205,7 @@ def test_keras_revives_it_and_a_student_of_it_must_say_its_layers(tmp_path):
 def test_other_formats_refuse_it(tmp_path):
     small = prune_heads(made({}), HEADS)
     for format in ("huggingface", "keras_hub"):
-        with pytest.raises(ValueError, match="part is None"):
+        with pytest.raises(ValueError, match="edits"):
             small.save_to_preset(tmp_path / format, format)
 
 
@@ -271,9 +270,17 @@ def test_what_a_config_does_not_say_is_refused():
         ({"intermediate_sizes": (33, 1)}, "at most intermediate_size=32"),
     ],
 )
-def test_the_part_fits_its_config(options, message):
+def test_the_edit_fits_its_config(options, message):
     with pytest.raises(ValueError, match=message):
-        tiny_config(part={"name": Pruned.kind, **options})
+        Encoder(tiny_config(edits=[{"kind": Pruned.kind, **options}]))
+
+
+def test_a_config_with_the_former_part_is_one_with_the_edit():
+    sizes = {"heads": [2, 3], "intermediate_sizes": [29, 31]}
+    fields = tiny_config(edits=[{"kind": "movement"}]).to_dict()
+    former = type(tiny_config()).from_dict({**fields, "part": {"name": "pruned", **sizes}})
+    assert former.part is None
+    assert former.edits == ({"kind": "pruned", **sizes}, {"kind": "movement"})
 
 
 def test_magnitudes_are_those_of_a_neurons_weights():

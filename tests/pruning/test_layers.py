@@ -81,14 +81,14 @@ def test_a_pattern_is_said_as_shortly_as_it_can_be():
 def test_layers_keep_their_heads_and_neurons():
     pruned = prune_neurons(prune_heads(made(), {1: [0], 4: [2, 3]}), {4: [1], 5: [7]})
     small = keep_layers(pruned, [0, 4])
-    assert small.config.part["heads"] == [4, 2]
-    assert small.config.part["intermediate_sizes"] == [32, 31]
+    sizes = {"heads": [4, 2], "intermediate_sizes": [32, 31]}
+    assert small.config.edits == ({"kind": "pruned", **sizes},)
     assert_close(
         to_numpy(small(tiny_inputs(small.config))["sequence"]),
         skipping(pruned, [0, 4])["sequence"],
         1e-6,
     )
-    # Those of no pruned layer need no part.
+    # Those of no pruned layer need no edit.
     assert keep_layers(pruned, [0, 2]).config == tiny_config()
 
 

@@ -13,18 +13,11 @@ import numpy as np
 
 from kbert.checkpoints.huggingface.architectures import infer
 from kbert.core.types import Arrays, PathLike
-from kbert.edit.adapters.base import (
-    Adapter,
-    encoder_of,
-    inserting,
-    known,
-    plain_blocks,
-    running,
-    slot,
-)
+from kbert.edit.adapters.base import Adapter, encoder_of, inserting, known, running, slot
 from kbert.edit.adapters.bottleneck import Houlsby, Pfeiffer
 from kbert.edit.adapters.files import FOREIGN_FILE
 from kbert.edit.adapters.foreign import check_only, read_folder, write_folder
+from kbert.edit.adapters.sites import plain_blocks
 from kbert.io.paths import Path
 from kbert.models import Encoder
 

@@ -11,12 +11,8 @@ import keras
 
 from kbert.core.options import option
 from kbert.core.types import Shape, Tensor
-from kbert.edit.adapters.base import (
-    Adapter,
-    Filled,
-    plain_attentions,
-    plain_blocks,
-)
+from kbert.edit.adapters.base import Adapter, Filled
+from kbert.edit.adapters.sites import plain_attentions, plain_blocks
 from kbert.layers import Dense, SelfAttention
 
 

@@ -16,8 +16,8 @@ import keras
 from kbert.core import registry
 from kbert.core.options import Options, option, parse_kind
 from kbert.core.registry import Registered
-from kbert.core.types import Shape, Tensor
-from kbert.layers import Block, Dense, LayerNorm, SelfAttention
+from kbert.core.types import Shape
+from kbert.edit.adapters.deltas import DenseDelta
 from kbert.layers.slots import Editable, Switch
 from kbert.models.edits import Variants
 from kbert.models.encoder import Encoder
@@ -458,120 +458,6 @@ def encoder_of(model: Any) -> Any:
 def slot(layer: Editable, name: str) -> Any:
     """What an adapter has put into a layer, or None."""
     return getattr(layer, f"adapter_{name}", None)
-
-
-def plain_blocks(encoder: Any, kind: str) -> list[Block]:
-    """The encoder's blocks, each once.
-
-    Raises:
-        ValueError: they are none of `kbert.layers.Block`.
-    """
-    for block in encoder.blocks:
-        own = [getattr(type(block), name, None) for name in ("call", "_attended", "_forwarded")]
-        if own != [Block.call, Block._attended, Block._forwarded]:
-            raise ValueError(
-                f"Adapters of kind {kind!r} stand in the blocks of BERT's kin. "
-                f"Received: an encoder of {type(block).__name__}"
-            )
-    return list(encoder.blocks)
-
-
-def plain_attentions(encoder: Any, kind: str) -> list[SelfAttention]:
-    """The attentions of the blocks.
-
-    Raises:
-        ValueError: they are not `kbert.layers.SelfAttention` alone.
-    """
-    attentions = [block.attention for block in plain_blocks(encoder, kind)]
-    for attention in attentions:
-        if type(attention).call is not SelfAttention.call:
-            raise ValueError(
-                f"Adapters of kind {kind!r} add to the attention of BERT's kin. "
-                f"Received: an encoder with {type(attention).__name__}"
-            )
-    return attentions
-
-
-def sites(encoder: Any, *seams: str) -> Iterator[Any]:
-    """The layers below an encoder where an adapter may act, adapters' and the pooler's apart.
-
-    Args:
-        encoder: A built one.
-        *seams: Of which a site has one: "product", where rows are multiplied with a kernel;
-            "scale_and_shift" of norms.
-    """
-    of_pooler = [] if encoder.pooler is None else list(encoder.pooler._flatten_layers())
-    for layer in encoder._flatten_layers():
-        has_seam = any(hasattr(type(layer), seam) for seam in seams)
-        if has_seam and layer not in of_pooler and "/adapter_" not in layer.path:
-            yield layer
-
-
-class DenseDelta(keras.layers.Layer):
-    """Kernel and bias, from zeros, that are added to those of a dense layer.
-
-    Args:
-        units: width of its output.
-        kernel: whether there is one.
-        bias: likewise.
-    """
-
-    def __init__(self, units: int, *, kernel: bool, bias: bool, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.units, self.has_kernel, self.has_bias = units, kernel, bias
-
-    def build(self, input_shape: Shape) -> None:
-        self.kernel = self.bias = None
-        if self.has_kernel:
-            shape = (input_shape[-1], self.units)
-            self.kernel = self.add_weight(name="kernel", shape=shape, initializer="zeros")
-        if self.has_bias:
-            self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
-
-    def call(self, rows: Tensor, training: bool = False) -> Tensor:
-        """What is added to the output: (N, O), or (O,) without a kernel."""
-        if self.kernel is None:
-            return self.bias
-        outputs = keras.ops.matmul(rows, self.kernel)
-        return outputs if self.bias is None else outputs + self.bias
-
-    def merge_into(self, dense: Dense) -> None:
-        """Adds the weights to those of the layer."""
-        pairs: Any = ((self.kernel, dense.kernel), (self.bias, dense.bias))
-        for own, its in pairs:
-            if own is not None:
-                its.assign_add(own)
-
-
-class NormDelta(keras.layers.Layer):
-    """Scale and shift, from zeros, that are added to those of a `LayerNorm`.
-
-    Args:
-        gamma: whether there is one.
-        beta: likewise.
-    """
-
-    def __init__(self, *, gamma: bool, beta: bool, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.given = {"gamma": gamma, "beta": beta}
-
-    def build(self, input_shape: Shape) -> None:
-        for name, given in self.given.items():
-            options = {"name": name, "initializer": "zeros", "autocast": False}
-            weight = self.add_weight(shape=(input_shape[-1],), **options) if given else None
-            setattr(self, name, weight)
-
-    def scale_and_shift(self, gamma: Any, beta: Any) -> tuple[Any, Any]:
-        """Those of a norm, (W,) each or None -> what it computes with."""
-        gamma = gamma if self.gamma is None else gamma + self.gamma
-        return gamma, beta if self.beta is None else beta + self.beta
-
-    def merge_into(self, norm: LayerNorm) -> None:
-        """Adds the weights to those of the layer."""
-        pairs: Any = ((self.gamma, norm.gamma), (self.beta, norm.beta))
-        for own, its in pairs:
-            if own is not None:
-                its.assign_add(own)
 
 
 def _of_pooler(encoder: Any, **kwargs: Any) -> Filled:

@@ -10,13 +10,9 @@ import keras
 
 from kbert.core.options import option
 from kbert.core.types import Shape, Tensor
-from kbert.edit.adapters.base import (
-    Adapter,
-    Filled,
-    NormDelta,
-    plain_blocks,
-    sites,
-)
+from kbert.edit.adapters.base import Adapter, Filled
+from kbert.edit.adapters.deltas import NormDelta
+from kbert.edit.adapters.sites import plain_blocks, sites
 from kbert.layers import Dense
 from kbert.layers.activations import get_activation
 

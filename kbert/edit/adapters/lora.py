@@ -13,14 +13,9 @@ from keras import ops
 
 from kbert.core.options import option
 from kbert.core.types import Shape, Tensor
-from kbert.edit.adapters.base import (
-    Adapter,
-    DenseDelta,
-    Filled,
-    NormDelta,
-    sites,
-    slot,
-)
+from kbert.edit.adapters.base import Adapter, Filled, slot
+from kbert.edit.adapters.deltas import DenseDelta, NormDelta
+from kbert.edit.adapters.sites import sites
 from kbert.layers import Dense, Dropout
 
 # Name of a dense layer -> what the columns of its kernel are for, in their order.

@@ -15,10 +15,11 @@ from kbert.checkpoints.huggingface.architectures import ARCHITECTURES, infer
 from kbert.checkpoints.huggingface.architectures.base import CLASSIFIERS
 from kbert.checkpoints.renames import read_arrays
 from kbert.core.types import Arrays, PathLike
-from kbert.edit.adapters.base import encoder_of, inserting, known, running, sites, slot
+from kbert.edit.adapters.base import encoder_of, inserting, known, running, slot
 from kbert.edit.adapters.files import FOREIGN_FILE
 from kbert.edit.adapters.foreign import check_only, read_folder, write_folder
 from kbert.edit.adapters.lora import Lora, columns
+from kbert.edit.adapters.sites import sites
 from kbert.io.paths import Path
 from kbert.models import Encoder
 from kbert.models.weights import set_parts

@@ -5,7 +5,7 @@ from typing import Any
 
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
-from kbert.models.edits import edits_of
+from kbert.models.edits import count_edits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +62,5 @@ def describe_generator(
     """
     total = config.count_parameters()
     if config.kind == DecoderConfig.kind:
-        kernels = config.kernels() * config.num_layers
-        total += sum(edit.count_parameters(kernels) for edit in edits_of(config))
+        total += count_edits(config, [config.kernels()] * config.num_layers)
     return GeneratorDescription(name, config, total, tokenizer)

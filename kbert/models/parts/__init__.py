@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from kbert.models.parts.disentangled import Disentangled as Disentangled
     from kbert.models.parts.dynamic_convolution import DynamicConvolution as DynamicConvolution
     from kbert.models.parts.global_tokens import GlobalTokens as GlobalTokens
-    from kbert.models.parts.pruned import Pruned as Pruned
     from kbert.models.parts.relative_bias import RelativeBias as RelativeBias
     from kbert.models.parts.task_embeddings import TaskEmbeddings as TaskEmbeddings
 else:

@@ -1,0 +1,78 @@
+"""Weights that are added to those of a dense layer or a norm.
+
+Shapes: `N` rows, `I` width in, `O` width out.
+"""
+
+from typing import Any
+
+import keras
+
+from kbert.core.types import Shape, Tensor
+from kbert.layers import Dense, LayerNorm
+
+
+class DenseDelta(keras.layers.Layer):
+    """Kernel and bias, from zeros, that are added to those of a dense layer.
+
+    Args:
+        units: width of its output.
+        kernel: whether there is one.
+        bias: likewise.
+    """
+
+    def __init__(self, units: int, *, kernel: bool, bias: bool, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.units, self.has_kernel, self.has_bias = units, kernel, bias
+
+    def build(self, input_shape: Shape) -> None:
+        self.kernel = self.bias = None
+        if self.has_kernel:
+            shape = (input_shape[-1], self.units)
+            self.kernel = self.add_weight(name="kernel", shape=shape, initializer="zeros")
+        if self.has_bias:
+            self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
+
+    def call(self, rows: Tensor, training: bool = False) -> Tensor:
+        """What is added to the output: (N, O), or (O,) without a kernel."""
+        if self.kernel is None:
+            return self.bias
+        outputs = keras.ops.matmul(rows, self.kernel)
+        return outputs if self.bias is None else outputs + self.bias
+
+    def merge_into(self, dense: Dense) -> None:
+        """Adds the weights to those of the layer."""
+        pairs: Any = ((self.kernel, dense.kernel), (self.bias, dense.bias))
+        for own, its in pairs:
+            if own is not None:
+                its.assign_add(own)
+
+
+class NormDelta(keras.layers.Layer):
+    """Scale and shift, from zeros, that are added to those of a `LayerNorm`.
+
+    Args:
+        gamma: whether there is one.
+        beta: likewise.
+    """
+
+    def __init__(self, *, gamma: bool, beta: bool, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.given = {"gamma": gamma, "beta": beta}
+
+    def build(self, input_shape: Shape) -> None:
+        for name, given in self.given.items():
+            options = {"name": name, "initializer": "zeros", "autocast": False}
+            weight = self.add_weight(shape=(input_shape[-1],), **options) if given else None
+            setattr(self, name, weight)
+
+    def scale_and_shift(self, gamma: Any, beta: Any) -> tuple[Any, Any]:
+        """Those of a norm, (W,) each or None -> what it computes with."""
+        gamma = gamma if self.gamma is None else gamma + self.gamma
+        return gamma, beta if self.beta is None else beta + self.beta
+
+    def merge_into(self, norm: LayerNorm) -> None:
+        """Adds the weights to those of the layer."""
+        pairs: Any = ((self.gamma, norm.gamma), (self.beta, norm.beta))
+        for own, its in pairs:
+            if own is not None:
+                its.assign_add(own)

@@ -1,0 +1,53 @@
+"""Where an adapter may act in a model: by seam, or in the blocks of BERT's kin."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from kbert.layers import Block, SelfAttention
+
+
+def plain_blocks(encoder: Any, kind: str) -> list[Block]:
+    """The encoder's blocks, each once.
+
+    Raises:
+        ValueError: they are none of `kbert.layers.Block`.
+    """
+    for block in encoder.blocks:
+        own = [getattr(type(block), name, None) for name in ("call", "_attended", "_forwarded")]
+        if own != [Block.call, Block._attended, Block._forwarded]:
+            raise ValueError(
+                f"Adapters of kind {kind!r} stand in the blocks of BERT's kin. "
+                f"Received: an encoder of {type(block).__name__}"
+            )
+    return list(encoder.blocks)
+
+
+def plain_attentions(encoder: Any, kind: str) -> list[SelfAttention]:
+    """The attentions of the blocks.
+
+    Raises:
+        ValueError: they are not `kbert.layers.SelfAttention` alone.
+    """
+    attentions = [block.attention for block in plain_blocks(encoder, kind)]
+    for attention in attentions:
+        if type(attention).call is not SelfAttention.call:
+            raise ValueError(
+                f"Adapters of kind {kind!r} add to the attention of BERT's kin. "
+                f"Received: an encoder with {type(attention).__name__}"
+            )
+    return attentions
+
+
+def sites(encoder: Any, *seams: str) -> Iterator[Any]:
+    """The layers below an encoder where an adapter may act, adapters' and the pooler's apart.
+
+    Args:
+        encoder: A built one.
+        *seams: Of which a site has one: "product", where rows are multiplied with a kernel;
+            "scale_and_shift" of norms.
+    """
+    of_pooler = [] if encoder.pooler is None else list(encoder.pooler._flatten_layers())
+    for layer in encoder._flatten_layers():
+        has_seam = any(hasattr(type(layer), seam) for seam in seams)
+        if has_seam and layer not in of_pooler and "/adapter_" not in layer.path:
+            yield layer

@@ -1,0 +1,120 @@
+"""Layers that were pruned: each has fewer heads, and fewer neurons, than the config says.
+
+`kbert.pruning` makes such models of trained ones. The width of a head is what it was, so that the
+heads that are left compute what they did.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from kbert.core.options import option
+from kbert.edit.base import Edit, Kernels
+from kbert.layers import FeedForward, SelfAttention
+
+
+class Pruned(Edit):
+    """What is left of the heads and of the feed-forward parts, block by block.
+
+    The config's `num_heads` and `intermediate_size` are those before the pruning. Layers that share
+    weights are one block.
+
+    {options}
+
+    Example:
+        >>> import kbert
+        >>> edit = {"kind": "pruned", "heads": [1, 2], "intermediate_sizes": [512, 100]}
+        >>> config = kbert.family("bert-tiny").replace(edits=[edit])
+        >>> encoder = kbert.Encoder(config)
+        >>> [tuple(block.attention.qkv.kernel.shape) for block in encoder.blocks]
+        [(128, 192), (128, 384)]
+        >>> encoder.count_params() == kbert.describe(config).parameters
+        True
+    """
+
+    kind = "pruned"
+
+    heads: tuple[int, ...] = option(
+        (), help="Attention heads of each block; () = those of the config.", at_least=1
+    )
+    intermediate_sizes: tuple[int, ...] = option(
+        (), help="Widths inside the feed-forward parts; () = that of the config.", at_least=1
+    )
+
+    def check_config(self, config: Any) -> None:
+        for name, most in (("heads", "num_heads"), ("intermediate_sizes", "intermediate_size")):
+            numbers, limit = getattr(self, name), getattr(config, most)
+            if numbers and (len(numbers) != config.num_blocks or max(numbers) > limit):
+                raise ValueError(
+                    f"`{name}` must have a number for each of the {config.num_blocks} blocks, at "
+                    f"most {most}={limit}. Received: {numbers}"
+                )
+        if self.heads:
+            check_heads_are_alone(config)
+
+    def apply(self, model: keras.Model) -> None:
+        blocks: list[Any] = list(model.blocks)
+        for block in blocks:
+            parts = [getattr(block, name, None) for name in ("attention", "feed_forward")]
+            if [type(part) for part in parts] != [SelfAttention, FeedForward]:
+                raise ValueError(
+                    "Heads and neurons are pruned of blocks with kbert.layers.SelfAttention and "
+                    f"FeedForward. Received: {', '.join(type(part).__name__ for part in parts)}"
+                )
+        width = model.config.hidden_size
+        for block, number in zip(blocks, self.heads, strict=False):  # none where none are pruned
+            attention = block.attention
+            attention.given_head_size = attention.head_size
+            attention.num_heads = attention.num_key_value_heads = number
+            _rebuild(attention, width, ("qkv", "output_dense"))
+        for block, size in zip(blocks, self.intermediate_sizes, strict=False):
+            block.feed_forward.intermediate_size = size
+            _rebuild(block.feed_forward, width, ("intermediate", "output_dense"))
+
+    def layer_heads(self, config: Any, heads: Sequence[int]) -> list[int]:
+        blocks, layers = config.num_blocks, config.num_layers
+        left = self.heads
+        return [left[i * blocks // layers] if left else heads[i] for i in range(layers)]
+
+    def kernels(self, config: Any, kernels: Kernels) -> Kernels:
+        return [
+            config.kernels(
+                self.heads[block] if self.heads else None,
+                self.intermediate_sizes[block] if self.intermediate_sizes else None,
+            )
+            for block in range(config.num_blocks)
+        ]
+
+    def count_parameters(self, config: Any, kernels: Kernels) -> int:
+        hidden, size = config.hidden_size, config.hidden_size // config.num_heads
+        of_head = config.count_dense(hidden, 3 * size) + size * hidden
+        gated = config.feed_forward == "gated"
+        columns = config.count_dense(hidden, 1 + gated, "gate" if gated else "")
+        heads = sum(config.num_heads - number for number in self.heads)
+        neurons = sum(config.intermediate_size - number for number in self.intermediate_sizes)
+        return -heads * of_head - neurons * (columns + hidden)
+
+
+def check_heads_are_alone(config: Any) -> None:
+    """Raises ValueError where a head cannot go without a change of the others."""
+    if config.num_key_value_heads is not None or config.positions == "alibi":
+        raise ValueError(
+            "Heads are pruned one by one: none may share keys and values with others, or have a "
+            "slope by its number (positions='alibi'). Received: "
+            f"num_key_value_heads={config.num_key_value_heads}, positions={config.positions!r}"
+        )
+
+
+def _rebuild(layer: Any, width: int, inner: Sequence[str]) -> None:
+    """Makes a layer's dense layers again, of its sizes of now, in their place among its layers."""
+    layer._tracker.unlock()
+    for name in inner:
+        layer._tracker.untrack(getattr(layer, name))
+        delattr(layer, name)
+    layer.built = False
+    with contextlib.ExitStack() as scopes:  # weights are saved by their paths
+        for part in layer.path.split("/")[:-1]:
+            scopes.enter_context(keras.name_scope(part))
+        layer.build((None, None, width))
