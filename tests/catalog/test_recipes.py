@@ -82,7 +82,7 @@ def test_an_unknown_name_lists_the_close_ones():
 def test_it_prints_all_it_holds():
     lines = recipe("electra-base").describe().splitlines()
     assert "generator_share       0.3333" in lines
-    assert "steps           766,000" in lines
+    assert "steps                 766,000" in lines
     assert "beta_1                0.9" in lines
     assert not any(line.startswith("sentence_objective") for line in lines)
     assert "sentence_objective    next_sentence" in recipe("bert").describe().splitlines()
