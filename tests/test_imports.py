@@ -60,7 +60,8 @@ ORDER = {
     """,
     "data": """
         masking pipeline position
-        corpus tables
+        corpus
+        tables
         pretraining readers translation
     """,
     "decoding": """

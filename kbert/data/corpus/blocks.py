@@ -90,11 +90,7 @@ class BlockReader:
 
     def order(self, epoch: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
         """The blocks that stand at some places of an epoch, (n,) int64."""
-        return tf.random.experimental.index_shuffle(
-            places,
-            tf.stack([tf.constant(self.seed, tf.int64), epoch]),
-            tf.constant(self.blocks - 1, tf.int64),
-        )
+        return block_order(self.seed, epoch, self.blocks, places)
 
     def window(self, epoch: tf.Tensor, window: tf.Tensor) -> tf.data.Dataset:
         """One element: the records of the window's blocks, (blocks,) string, in their order."""
@@ -103,8 +99,24 @@ class BlockReader:
         order = self.order(epoch, tf.range(first, stop))
         path = tf.gather(self.paths, tf.gather(self.shards, order))
         offset = tf.gather(self.offsets, order)
-        records = tf.data.Dataset.from_tensor_slices((path, offset)).flat_map(_read_record)
-        return records.batch(stop - first)
+        return read_records(path, offset).batch(stop - first)
+
+
+def block_order(seed: int, epoch: tf.Tensor, blocks: int, places: tf.Tensor) -> tf.Tensor:
+    """The blocks, of so many, that stand at some places of an epoch, (n,) int64."""
+    return tf.random.experimental.index_shuffle(
+        places,
+        tf.stack([tf.constant(seed, tf.int64), epoch]),
+        tf.constant(blocks - 1, tf.int64),
+    )
+
+
+def read_records(paths: tf.Tensor, offsets: tf.Tensor) -> tf.data.Dataset:
+    """The records (n,) string, one by one, that begin at bytes of shards; the shards' paths (n,).
+
+    One that cannot be read raises InvalidArgumentError, see `unreadable_record`.
+    """
+    return tf.data.Dataset.from_tensor_slices((paths, offsets)).flat_map(_read_record)
 
 
 def _read_record(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:

@@ -11,9 +11,7 @@ import tensorflow as tf
 from kbert.core.types import PathLike
 from kbert.data.corpus import records
 from kbert.io import fingerprints
-from kbert.io.npy import read_npy
 from kbert.io.outputs import read_note, write_note
-from kbert.io.paths import Path, exists
 from kbert.tokenizers.base import Tokenizer
 
 FORMAT_VERSION = 1
@@ -101,7 +99,8 @@ class Manifest:
         """(blocks, 5) int64: number of the shard, then the four columns of the shard's index."""
         tables = [np.zeros((0, 5), np.int64)]
         for number, shard in enumerate(self.split(split).shards):
-            table = _read_index(os.path.join(self.folder, shard.index), shard.blocks)
+            path = os.path.join(self.folder, shard.index)
+            table = records.read_index(path, shard.blocks, records.INDEX_COLUMNS)
             tables.append(np.insert(table, 0, number, axis=1))
         return np.concatenate(tables)
 
@@ -213,7 +212,7 @@ def read_manifest(folder: PathLike) -> Manifest:
         ) from error
     for split in manifest.splits.values():
         for shard in split.shards:
-            _check_size(os.path.join(folder, shard.file), shard.bytes)
+            records.check_size(os.path.join(folder, shard.file), shard.bytes)
     return manifest
 
 
@@ -229,25 +228,6 @@ def _typed(part: _Part) -> _Part:
     return part
 
 
-def _read_index(path: str, blocks: int) -> np.ndarray:
-    if not exists(path):
-        raise FileNotFoundError(f"{path} is named in the manifest and is not there")
-    rule = f"the rule is {blocks} rows of {len(records.INDEX_COLUMNS)} int64"
-    try:
-        table = read_npy(path)
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is cut off or was changed: {rule}. Received: {Path(path).stat().st_size} "
-            f"bytes. {error}"
-        ) from error
-    if table.shape != (blocks, len(records.INDEX_COLUMNS)) or table.dtype != np.int64:
-        raise ValueError(
-            f"{path} does not fit the manifest: {rule}. Received: shape {table.shape}, "
-            f"{table.dtype}"
-        )
-    return table
-
-
 def _option(config: dict, name: str) -> object:
     """The option as it works: accents left open go with the case."""
     value = config.get(name)
@@ -256,17 +236,6 @@ def _option(config: dict, name: str) -> object:
 
 def _shown(options: dict) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in options.items())
-
-
-def _check_size(path: str, expected: int) -> None:
-    if not exists(path):
-        raise FileNotFoundError(f"{path} is named in the manifest and is not there")
-    size = Path(path).stat().st_size
-    if size != expected:
-        raise ValueError(
-            f"{path} is truncated or was changed: the manifest says {expected} bytes. "
-            f"Received: {size} bytes"
-        )
 
 
 def verify_corpus(folder: PathLike) -> Manifest:

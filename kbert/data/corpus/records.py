@@ -13,18 +13,19 @@ without touching the others. No pairs and no masks are stored: they are drawn wh
 """
 
 import io
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
 
 from kbert.io import atomic
-from kbert.io.paths import Path
+from kbert.io.npy import read_npy
+from kbert.io.paths import Path, exists
 
 BLOCK_TOKENS = 65_536
-FEATURES = {
-    name: tf.io.FixedLenFeature([], tf.string) for name in ("tokens", "sentences", "documents")
-}
-INDEX_COLUMNS = ("offset", "tokens", "sentences", "documents")
+FEATURES = ("tokens", "sentences", "documents")
+INDEX_COLUMNS = ("offset", *FEATURES)
 # A TFRecord wraps its payload in an 8-byte length and two 4-byte checksums.
 RECORD_OVERHEAD = 16
 
@@ -38,23 +39,47 @@ def token_dtype(vocabulary_size: int) -> str:
     return "uint16" if vocabulary_size <= 2**16 else "int32"
 
 
-def encode_block(tokens: np.ndarray, sentences: np.ndarray, documents: np.ndarray) -> bytes:
-    """Serialises one block; equal arrays give equal bytes."""
-    arrays = {
-        "tokens": tokens.astype(tokens.dtype.newbyteorder("<"), copy=False),
-        "sentences": sentences.astype("<i4", copy=False),
-        "documents": documents.astype("<i4", copy=False),
-    }
+def encode_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Serialises arrays as a `tf.train.Example` of their bytes, little-endian; see `parse_arrays`.
+
+    Equal arrays give equal bytes.
+    """
     example = tf.train.Example(
         features=tf.train.Features(
             feature={
-                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[array.tobytes()]))
-                for name, array in arrays.items()
+                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[_little(x).tobytes()]))
+                for name, x in arrays.items()
             }
         )
     )
     # Without `deterministic` the order of a map's entries may differ from process to process.
     return example.SerializeToString(deterministic=True)
+
+
+def _little(array: np.ndarray) -> np.ndarray:
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
+def parse_arrays(serialized: tf.Tensor, dtypes: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    """Reads arrays back, flat, those of several records joined in the order given.
+
+    Args:
+        serialized: (records,) string.
+        dtypes: name -> type of an array, one that `tf.io.decode_raw` can read.
+    """
+    features = {name: tf.io.FixedLenFeature([], tf.string) for name in dtypes}
+    raw = tf.io.parse_example(serialized, features)
+    # Joining the strings before decoding costs one copy; decoding each would pad to the longest.
+    return {
+        name: tf.io.decode_raw(tf.strings.reduce_join(raw[name]), dtype)
+        for name, dtype in dtypes.items()
+    }
+
+
+def encode_block(tokens: np.ndarray, sentences: np.ndarray, documents: np.ndarray) -> bytes:
+    """Serialises one block; equal arrays give equal bytes."""
+    lengths = {"sentences": sentences.astype(np.int32), "documents": documents.astype(np.int32)}
+    return encode_arrays({"tokens": tokens, **lengths})
 
 
 def parse_blocks(serialized: tf.Tensor, dtype: str = "uint16") -> dict[str, tf.Tensor]:
@@ -73,19 +98,69 @@ def parse_blocks(serialized: tf.Tensor, dtype: str = "uint16") -> dict[str, tf.T
         >>> {name: array.numpy().tolist() for name, array in parse_blocks([block, block]).items()}
         {'tokens': [7, 8, 9, 7, 8, 9], 'sentences': [2, 1, 2, 1], 'documents': [2, 2]}
     """
-    raw = tf.io.parse_example(serialized, FEATURES)
-    types = {"tokens": tf.as_dtype(dtype), "sentences": tf.int32, "documents": tf.int32}
-    # Joining the strings before decoding costs one copy; decoding each would pad to the longest.
-    return {
-        name: tf.io.decode_raw(tf.strings.reduce_join(raw[name]), types[name]) for name in FEATURES
-    }
+    return parse_arrays(serialized, dict(zip(FEATURES, (dtype, "int32", "int32"), strict=True)))
 
 
-class BlockWriter:
-    """Writes documents into one shard and its index; both appear whole or not at all.
+class RecordWriter:
+    """Writes records into one shard and its index; both appear whole or not at all.
 
     Used as a context manager: on a clean exit the two files are renamed into place, on an
     exception they are removed.
+
+    Args:
+        path: the shard to write; the index goes to `index_path(path)`.
+        columns: of the index: the byte offset of a record, and what `write` counts in it.
+
+    Attributes:
+        index: a row of the index for each record so far.
+        bytes: length of the shard so far.
+    """
+
+    def __init__(self, path: str, columns: Sequence[str]) -> None:
+        self.path = path
+        self.columns = columns
+        self.index: list[tuple[int, ...]] = []
+        self.bytes = 0
+
+    def write(self, record: bytes, *counts: int) -> None:
+        """Appends a record."""
+        with atomic.naming(self.path):
+            self._writer.write(record)
+        self.index.append((self.bytes, *counts))
+        self.bytes += len(record) + RECORD_OVERHEAD
+
+    def _flush(self) -> None:
+        """Writes what waits for more to form a record."""
+
+    def __enter__(self) -> Self:
+        self._temporary = atomic.temporary_name(self.path)
+        with atomic.naming(self.path):
+            self._writer = tf.io.TFRecordWriter(self._temporary)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            if kind is None:
+                self._flush()
+            with atomic.naming(self.path):
+                self._writer.close()
+            if kind is None:
+                self._publish()
+        finally:
+            atomic.remove(self._temporary)
+
+    def _publish(self) -> None:
+        size = Path(self._temporary).stat().st_size
+        if size != self.bytes:
+            raise OSError(f"{self.path}: {self.bytes} bytes were written, {size} arrived on disk")
+        index = io.BytesIO()
+        np.save(index, np.array(self.index, np.int64).reshape(-1, len(self.columns)))
+        atomic.write(index_path(self.path), index.getvalue())
+        atomic.publish(self._temporary, self.path)
+
+
+class BlockWriter(RecordWriter):
+    """Writes documents into one shard and its index; both appear whole or not at all.
 
     Args:
         path: the shard to write; the index goes to `index_path(path)`.
@@ -104,11 +179,9 @@ class BlockWriter:
     """
 
     def __init__(self, path: str, dtype: str, block_tokens: int = BLOCK_TOKENS) -> None:
-        self.path = path
+        super().__init__(path, INDEX_COLUMNS)
         self.dtype = np.dtype(dtype)
         self.block_tokens = block_tokens
-        self.index: list[tuple[int, int, int, int]] = []
-        self.bytes = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -138,10 +211,7 @@ class BlockWriter:
                 f"sentences {[lengths.tolist() for lengths in self._sentences][:5]}"
             )
         record = encode_block(tokens, sentences, documents)
-        with atomic.naming(self.path):
-            self._writer.write(record)
-        self.index.append((self.bytes, len(tokens), len(sentences), len(documents)))
-        self.bytes += len(record) + RECORD_OVERHEAD
+        self.write(record, len(tokens), len(sentences), len(documents))
         self._clear()
 
     def totals(self) -> dict[str, int]:
@@ -150,33 +220,44 @@ class BlockWriter:
         counts = zip(INDEX_COLUMNS[1:], sums[1:].tolist(), strict=True)
         return {"blocks": len(self.index), **dict(counts)}
 
-    def __enter__(self) -> "BlockWriter":
-        self._temporary = atomic.temporary_name(self.path)
-        with atomic.naming(self.path):
-            self._writer = tf.io.TFRecordWriter(self._temporary)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        try:
-            if kind is None:
-                self._flush()
-            with atomic.naming(self.path):
-                self._writer.close()
-            if kind is None:
-                self._publish()
-        finally:
-            atomic.remove(self._temporary)
-
-    def _publish(self) -> None:
-        size = Path(self._temporary).stat().st_size
-        if size != self.bytes:
-            raise OSError(f"{self.path}: {self.bytes} bytes were written, {size} arrived on disk")
-        index = io.BytesIO()
-        np.save(index, np.array(self.index, np.int64).reshape(-1, 4))
-        atomic.write(index_path(self.path), index.getvalue())
-        atomic.publish(self._temporary, self.path)
-
 
 def index_path(path: str) -> str:
     """`train-00000-of-00004.tfrecord` → `train-00000-of-00004.index.npy`."""
     return path.removesuffix(".tfrecord") + ".index.npy"
+
+
+def read_index(path: str, count: int, columns: Sequence[str]) -> np.ndarray:
+    """(count, columns) int64, what a `RecordWriter` wrote beside a shard.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is damaged, or has another number of records or columns.
+    """
+    if not exists(path):
+        raise FileNotFoundError(f"{path} is named in the manifest and is not there")
+    rule = f"the rule is {count} rows of {len(columns)} int64"
+    try:
+        table = read_npy(path)
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is cut off or was changed: {rule}. Received: {Path(path).stat().st_size} "
+            f"bytes. {error}"
+        ) from error
+    if table.shape != (count, len(columns)) or table.dtype != np.int64:
+        raise ValueError(
+            f"{path} does not fit the manifest: {rule}. Received: shape {table.shape}, "
+            f"{table.dtype}"
+        )
+    return table
+
+
+def check_size(path: str, expected: int) -> None:
+    """Raises where a file of a manifest is missing, or has another size than that says."""
+    if not exists(path):
+        raise FileNotFoundError(f"{path} is named in the manifest and is not there")
+    size = Path(path).stat().st_size
+    if size != expected:
+        raise ValueError(
+            f"{path} is truncated or was changed: the manifest says {expected} bytes. "
+            f"Received: {size} bytes"
+        )
