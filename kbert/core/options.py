@@ -47,6 +47,7 @@ class Details:
         by_task: whether a task may have a default of its own. The flag has none, then.
         flag: whether programs have a flag for it.
         repeated: whether its flag is repeated for more items, which then may hold commas.
+        of_rows: whether the rows that a task makes of a table depend on it.
     """
 
     help: str
@@ -60,6 +61,7 @@ class Details:
     by_task: bool = False
     flag: bool = True
     repeated: bool = False
+    of_rows: bool = True
 
 
 def option(default: Any = dataclasses.MISSING, *, help: str, **details: Any) -> Any:

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
         read_glue as read_glue,
         read_squad as read_squad,
         read_table as read_table,
+        table_parts as table_parts,
         write_glue_submission as write_glue_submission,
     )
+    from kbert.data.tables.shards import StoredRows as StoredRows, read_rows as read_rows
     from kbert.data.tables.table import Table as Table, as_table as as_table
     from kbert.data.translation.dataset import translation_dataset as translation_dataset
     from kbert.data.translation.pairs import encode_pairs as encode_pairs

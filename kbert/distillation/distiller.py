@@ -16,6 +16,7 @@ from kbert.core.contexts import auxiliary_losses
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Pair, PathLike, Tensor, Tensors
 from kbert.data.tables.rows import Rows
+from kbert.data.tables.shards import StoredRows
 from kbert.distillation.cache import CacheSize, TeacherCache
 from kbert.distillation.comparable import check_comparable
 from kbert.distillation.reading import Reading, read, without_gradient
@@ -249,7 +250,7 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
             model_dir=model_dir, resume=resume, verbose=verbose, callbacks=callbacks
         )
 
-    def batches(self, rows: Rows, **options: Any) -> tf.data.Dataset:
+    def batches(self, rows: Rows | StoredRows, **options: Any) -> tf.data.Dataset:
         """What `fit` trains on, see `FineTuningTask.batches`.
 
         With a cache the teacher's outputs are part of the batches; those that the cache lacks are
@@ -263,6 +264,11 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
             raise ValueError(
                 "One process writes the cache of a teacher's outputs: on several hosts the teacher "
                 f"runs in every step. Received: a cache_dir, {options['num_hosts']} hosts"
+            )
+        if not isinstance(rows, Rows):
+            raise ValueError(
+                "A cache holds what the teacher gives for a table in memory: of rows on disk the "
+                f"teacher runs in every step. Received: a cache_dir, and the rows in {rows.folder}"
             )
         return cache.fill(rows, options["batch_size"], self._verbose).attach(batches)
 

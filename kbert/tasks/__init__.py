@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kbert.tasks.fine_tuning.labels import Labels as Labels
     from kbert.tasks.fine_tuning.multi_task import MultiTask as MultiTask
     from kbert.tasks.fine_tuning.multiple_choice import MultipleChoice as MultipleChoice
+    from kbert.tasks.fine_tuning.prepared import prepare_rows as prepare_rows
     from kbert.tasks.fine_tuning.task_options import (
         AuxiliaryOptions as AuxiliaryOptions,
         HeadOptions as HeadOptions,

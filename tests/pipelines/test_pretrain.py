@@ -211,7 +211,7 @@ def test_a_corrupt_record_is_told_in_one_line(data_dir, tmp_path, call):
         call(pretrain, *arguments(shards, tmp_path / "run"))
     assert stopped.value.code == (
         f"kbert-pretrain: Cannot read {path}, record at byte 0: missing, truncated or corrupt "
-        "(verify_corpus reads it all)"
+        "(verify_corpus, of rows StoredRows.verify, reads it all)"
     )
 
 

@@ -18,7 +18,10 @@ from kbert.data.pipeline import stage
 WINDOW_BLOCKS = 64
 _FOREVER = np.iinfo(np.int32).max
 _READ_BUFFER = 1 << 18  # a block of 64k uint16 tokens fits: one read call
-_UNREADABLE = ("Cannot read ", ": missing, truncated or corrupt (verify_corpus reads it all)")
+_UNREADABLE = (
+    "Cannot read ",
+    ": missing, truncated or corrupt (verify_corpus, of rows StoredRows.verify, reads it all)",
+)
 
 
 @dataclasses.dataclass(frozen=True)

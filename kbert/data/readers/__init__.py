@@ -15,6 +15,6 @@ if TYPE_CHECKING:
         check_glue_submission as check_glue_submission,
         write_glue_submission as write_glue_submission,
     )
-    from kbert.data.readers.tables import read_table as read_table
+    from kbert.data.readers.tables import read_table as read_table, table_parts as table_parts
 else:
     __getattr__, __dir__, __all__ = late.public_names(__name__)

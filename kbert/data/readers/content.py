@@ -149,26 +149,34 @@ def warn_of(path: str, what: str, rows: Sequence[object]) -> None:
         )
 
 
-def read_files(pattern: str, read: Callable[[str], Table]) -> Table:
-    """The tables of all files of a path or pattern, one below the other in the order of names.
+def read_parts(pattern: str, read: Callable[[str], Iterator[Table]]) -> Iterator[Table]:
+    """The tables of each file of a path or pattern, one after the other in the order of names.
 
     Raises:
         FileNotFoundError: no file matches.
         ValueError: files differ in their columns, or what `read` raises.
     """
-    paths = sorted(expand(pattern))
-    tables = [read(path) for path in paths]
+    first: tuple[str, Table] | None = None
+    for path in sorted(expand(pattern)):
+        for table in read(path):
+            first = first or (path, table)
+            if set(table.columns) != set(first[1].columns):
+                raise ValueError(
+                    f"The files of {pattern!r} must have the same columns. Received: "
+                    f"{list(first[1].columns)} in {first[0]} and {list(table.columns)} in {path}"
+                )
+            yield table
+
+
+def read_files(pattern: str, read: Callable[[str], Table]) -> Table:
+    """The tables of all files of a path or pattern, one below the other; see `read_parts`."""
+    tables = list(read_parts(pattern, lambda path: iter([read(path)])))
     if len(tables) == 1:
         return tables[0]
-    for path, table in zip(paths, tables, strict=True):
-        if set(table.columns) != set(tables[0].columns):
-            raise ValueError(
-                f"The files of {pattern!r} must have the same columns. Received: "
-                f"{list(tables[0].columns)} in {paths[0]} and {list(table.columns)} in {path}"
-            )
     lines = None
     if all(table.lines is not None for table in tables):
         lines = [line for table in tables for line in table.lines or ()]
+    paths = sorted(expand(pattern))
     return Table(
         {name: [v for table in tables for v in table[name]] for name in tables[0].columns},
         source=[path for path, table in zip(paths, tables, strict=True) for _ in range(len(table))],

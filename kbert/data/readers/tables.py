@@ -1,13 +1,18 @@
 """Tables from CSV, TSV, JSON lines, plain lines and tensorflow-datasets."""
 
 import difflib
+import functools
+import itertools
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from kbert.core.types import PathLike
-from kbert.data.readers.content import DataFile, format_of, read_files
+from kbert.data.readers.content import DataFile, format_of, read_files, read_parts
 from kbert.data.readers.datasets import read_split
 from kbert.data.tables.table import Table
+
+PART_ROWS = 4096  # of a table that is read in parts
 
 
 def read_table(
@@ -58,25 +63,88 @@ def read_table(
     path = os.fspath(path)
     if path.startswith("tfds:"):
         return read_split(path, columns, optional)
+    parts = functools.partial(
+        _parts_of_file,
+        size=None,
+        format=format,
+        columns=columns,
+        optional=optional,
+        header=header,
+        delimiter=delimiter,
+        quoted=quoted,
+        numeric_labels=numeric_labels,
+        label_separator=label_separator,
+    )
+    return read_files(path, lambda file: next(parts(file)))
+
+
+def table_parts(path: PathLike, size: int = PART_ROWS, **options: Any) -> Iterator[Table]:
+    """A table that is larger than memory, as tables of some of its rows each, in order.
+
+    Args:
+        path: a file, plain or `.gz`, or a pattern of files.
+        size: the most rows of a part.
+        **options: those of `read_table`.
+
+    Raises:
+        FileNotFoundError: no file matches.
+        ValueError: as `read_table`, once the part is reached that is wrong.
+
+    Example:
+        >>> import tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "reviews.csv")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("text,label\\nGood,5\\nBroke,1\\nFine,3\\n")
+        >>> [(part["text"], part.place(0)[-6:]) for part in table_parts(path, size=2)]
+        [(['Good', 'Broke'], 'line 2'), (['Fine'], 'line 4')]
+    """
+    path = os.fspath(path)
+    if path.startswith("tfds:") or size < 1:
+        raise ValueError(
+            "Parts are of a file, 1 row or more each; a TensorFlow data set gives its rows by "
+            f"as_numpy_iterator(). Received: {path}, size={size}"
+        )
+    options = {**(read_table.__kwdefaults__ or {}), **options}
+    yield from read_parts(path, functools.partial(_parts_of_file, size=size, **options))
+
+
+def _parts_of_file(
+    path: str,
+    *,
+    size: int | None,
+    format: str | None,
+    columns: Mapping[str, str | int] | None,
+    optional: Collection[str],
+    header: bool,
+    delimiter: str | None,
+    quoted: bool | None,
+    numeric_labels: bool,
+    label_separator: str | None,
+) -> Iterator[Table]:
+    """Parts of at most `size` rows; None is the whole file."""
     if numeric_labels and label_separator is not None:
         raise ValueError("Labels are numbers or lists of names, not both")
-
-    def read(file: str) -> Table:
-        kind = format or format_of(file)
-        if kind == "lines":
-            return _read_lines(file, _there(columns, ["text"], optional))
-        if kind == "jsonl":
-            return _strip_labels(_read_json_lines(file, columns, optional))
-        if kind not in ("csv", "tsv"):
-            raise ValueError(
-                f"format is 'csv', 'tsv', 'jsonl' or 'lines'. Received: {format!r} for {file}"
-            )
+    kind = format or format_of(path)
+    if kind == "lines":
+        yield from _read_lines(path, size, _there(columns, ["text"], optional))
+    elif kind == "jsonl":
+        yield from map(_strip_labels, _read_json_lines(path, size, columns, optional))
+    elif kind in ("csv", "tsv"):
         quotes = kind == "csv" if quoted is None else quoted
         between = delimiter or {"csv": ",", "tsv": "\t"}[kind]
-        table = _read_delimited(file, columns, optional, header, between, quotes)
-        return _convert_labels(table, numeric_labels, label_separator)
+        for table in _read_delimited(path, size, columns, optional, header, between, quotes):
+            yield _convert_labels(table, numeric_labels, label_separator)
+    else:
+        raise ValueError(
+            f"format is 'csv', 'tsv', 'jsonl' or 'lines'. Received: {format!r} for {path}"
+        )
 
-    return read_files(path, read)
+
+def _chunks(rows: Iterator, size: int | None, begin: Sequence = ()) -> Iterator[list]:
+    """Lists of at most `size` rows, of which `begin` are the first."""
+    rows = itertools.chain(begin, rows)
+    while chunk := list(itertools.islice(rows, size)):
+        yield chunk
 
 
 def _there(
@@ -88,34 +156,40 @@ def _there(
     return {ours: x for ours, x in columns.items() if ours not in optional or x in names}
 
 
-def _read_lines(path: str, columns: Mapping[str, str | int] | None) -> Table:
+def _read_lines(
+    path: str, size: int | None, columns: Mapping[str, str | int] | None
+) -> Iterator[Table]:
     wanted = columns or {"text": "text"}
     if unknown := {name: there for name, there in wanted.items() if there not in ("text", 0)}:
         raise ValueError(
             f"{path} holds a text a line, one column: it is called 'text', or 0 by its position. "
             f"Received: columns={unknown}"
         )
-    lines = list(DataFile(path).lines())
-    return Table(
-        {name: [text for _, text in lines] for name in wanted},
-        source=path,
-        lines=[number for number, _ in lines],
-    )
+    for lines in _chunks(DataFile(path).lines(), size):
+        yield Table(
+            {name: [text for _, text in lines] for name in wanted},
+            source=path,
+            lines=[number for number, _ in lines],
+        )
 
 
 def _read_delimited(
     path: str,
+    size: int | None,
     columns: Mapping[str, str | int] | None,
     optional: Collection[str],
     header: bool,
     delimiter: str,
     quoted: bool,
-) -> Table:
-    found = list(DataFile(path).rows(delimiter, quoted))
-    names = [name.strip() for name in found.pop(0)[1]] if header and found else []
-    if not found:
+) -> Iterator[Table]:
+    rows = DataFile(path).rows(delimiter, quoted)
+    first = next(rows, None)
+    names = [name.strip() for name in first[1]] if header and first else []
+    if header and first:
+        first = next(rows, None)
+    if first is None:
         raise ValueError(f"{path} holds no rows{' below its header' if header else ''}")
-    width = len(found[0][1])
+    width = len(first[1])
     if columns is None and not header:
         raise ValueError(
             f"{path} is read without a header: say which column is which, such as "
@@ -126,11 +200,12 @@ def _read_delimited(
         name: _position(path, there, names, width)
         for name, there in (columns or {name: name for name in names}).items()
     }
-    return Table(
-        {name: [fields[at] for _, fields in found] for name, at in positions.items()},
-        source=path,
-        lines=[line for line, _ in found],
-    )
+    for found in _chunks(rows, size, [first]):
+        yield Table(
+            {name: [fields[at] for _, fields in found] for name, at in positions.items()},
+            source=path,
+            lines=[line for line, _ in found],
+        )
 
 
 def _position(path: str, column: str | int, names: list[str], width: int) -> int:
@@ -206,21 +281,31 @@ def json_lines(path: str) -> list[tuple[int, dict]]:
 
 
 def _read_json_lines(
-    path: str, columns: Mapping[str, str | int] | None, optional: Collection[str]
-) -> Table:
-    found = json_lines(path)
-    wanted = _there(columns, [*found[0][1]], optional) or {name: name for name in found[0][1]}
-    if not wanted:
-        raise ValueError(f"{path}, line {found[0][0]}: the object is empty, and names no columns")
-    for line, record in found:
-        missing = sorted(set(wanted.values()) - set(record), key=str)
-        if missing:
+    path: str,
+    size: int | None,
+    columns: Mapping[str, str | int] | None,
+    optional: Collection[str],
+) -> Iterator[Table]:
+    wanted: Mapping[Any, Any] | None = None
+    for found in _chunks(DataFile(path).objects(), size):
+        if wanted is None:  # as the first object has them
+            first = found[0][1]
+            wanted = _there(columns, [*first], optional) or {name: name for name in first}
+        if not wanted:
             raise ValueError(
-                f"{path}, line {line}: the object must have the keys "
-                f"{[*map(str, wanted.values())]}. Received: {[*record]}, without {missing}"
+                f"{path}, line {found[0][0]}: the object is empty, and names no columns"
             )
-    return Table(
-        {name: [record[key] for _, record in found] for name, key in wanted.items()},
-        source=path,
-        lines=[line for line, _ in found],
-    )
+        for line, record in found:
+            missing = sorted(set(wanted.values()) - set(record), key=str)
+            if missing:
+                raise ValueError(
+                    f"{path}, line {line}: the object must have the keys "
+                    f"{[*map(str, wanted.values())]}. Received: {[*record]}, without {missing}"
+                )
+        yield Table(
+            {name: [record[key] for _, record in found] for name, key in wanted.items()},
+            source=path,
+            lines=[line for line, _ in found],
+        )
+    if wanted is None:
+        raise ValueError(f"{path} holds no rows")

@@ -1,9 +1,10 @@
 """Batches of rows of like length, so that little is computed on padding.
 
-An epoch's plan is a few integers a row, drawn for each epoch from the seed: so a restart
-resumes at any batch without reading the ones before.
+A plan is a few integers a row, drawn for each epoch from the seed: so a restart resumes at any
+batch without reading the ones before. It is of a whole epoch where the rows are in memory, and else
+of a window, the rows that are in memory at a time.
 
-Shapes: N rows, S batches of an epoch, B rows of a batch.
+Shapes: N rows, W rows of a window, S batches of one, B rows of a batch.
 """
 
 import math
@@ -14,7 +15,8 @@ import tensorflow as tf
 
 from kbert.data.masking.hashing import fold
 from kbert.data.pipeline import exact_options
-from kbert.data.tables.rows import Rows
+from kbert.data.tables.rows import Rows, gather
+from kbert.data.tables.shards import StoredRows
 
 # Rows whose lengths agree when rounded up to this many tokens are of like length.
 BUCKET = 4
@@ -22,7 +24,7 @@ _RANDOM_BITS = 40  # of the sorting key, below those of the bucket
 
 
 def bucketed_batches(
-    rows: Rows,
+    rows: Rows | StoredRows,
     assemble: Callable[[dict[str, Any]], dict[str, tf.Tensor]],
     *,
     batch_size: int,
@@ -38,10 +40,11 @@ def bucketed_batches(
 
     The rows of an epoch are permuted, sorted by their length in steps of `BUCKET` tokens and cut
     into batches, and the batches are permuted: which rows meet, and when, differs from epoch to
-    epoch. Where the last batch is not full, copies of rows without weight fill it up.
+    epoch. Rows on disk are permuted block by block, and sorted within windows. Where the last batch
+    is not full, copies of rows without weight fill it up.
 
     Args:
-        rows: the data, N of them.
+        rows: the data, N of them, in memory or on disk.
         assemble: the columns of a batch's rows -> batch-first features; runs inside `tf.data`.
         batch_size: B.
         seed: of the orders of all epochs.
@@ -85,32 +88,64 @@ def bucketed_batches(
             f"start must be the position of a batch; an epoch has {steps} of them. "
             f"Received: {tuple(start)}"
         )
-    lengths = tf.constant(rows.lengths if by_length else [0] * len(rows), tf.int64)
     share = batch_size // num_hosts
     own_rows = slice(host_index * share, (host_index + 1) * share)
-    keys = Keys(-(-lengths // BUCKET), seed if shuffle else None)
+    order_seed = seed if shuffle else None
+    window_steps = steps
+    if rows.window_rows is not None:
+        window_steps = min(steps, max(1, rows.window_rows // batch_size))
+    windows = math.ceil(steps / window_steps)
+    first_window, first_step = divmod(first_batch, window_steps)
 
     @tf.autograph.experimental.do_not_convert
-    def epoch_batches(epoch: tf.Tensor) -> tf.data.Dataset:
-        order, weights, position = _plan(keys, batch_size, steps, epoch)
-        batches = tf.data.Dataset.from_tensor_slices((order, weights, position))
-        return batches.skip(tf.where(epoch == first_epoch, tf.constant(first_batch, tf.int64), 0))
+    def read_windows(epoch: tf.Tensor) -> tf.data.Dataset:
+        order = rows.order(epoch, order_seed)  # once an epoch: it is as long as the data
+
+        @tf.autograph.experimental.do_not_convert
+        def read(window: tf.Tensor) -> tf.data.Dataset:
+            first = window * (window_steps * batch_size)
+            stop = tf.minimum(first + window_steps * batch_size, len(rows))
+            found = rows.window(order, first, stop)
+            return found.map(lambda *content: (epoch, window, *content))
+
+        begin = tf.where(epoch == first_epoch, tf.constant(first_window, tf.int64), 0)
+        return tf.data.Dataset.range(begin, windows).flat_map(read)
 
     @tf.autograph.experimental.do_not_convert
-    def make(index: tf.Tensor, weights: tf.Tensor, position: tf.Tensor) -> dict[str, tf.Tensor]:
-        batch = dict(assemble(rows.gather(index)))
-        for feature in batch.values():
-            feature.set_shape([batch_size, *feature.shape[1:]])
-        own = batch.get("label_weights", tf.ones_like(weights))
-        rest = [1] * (own.shape.rank - 1)
-        batch["label_weights"] = tf.cast(own, tf.float32) * tf.reshape(weights, [-1, *rest])
-        batch["rows"] = index
-        batch["position"] = tf.tile(position[None], [batch_size, 1])
-        return {name: feature[own_rows] for name, feature in batch.items()}
+    def window_batches(
+        epoch: tf.Tensor,
+        window: tf.Tensor,
+        columns: dict[str, Any],
+        lengths: tf.Tensor,
+        numbers: tf.Tensor,
+    ) -> tf.data.Dataset:
+        buckets = -(-lengths // BUCKET) if by_length else tf.zeros_like(lengths)
+        keys = Keys(buckets, order_seed)
+        order, weights = _plan(keys, batch_size, epoch, numbers)
+        places, position = keys.batches(steps, epoch, window * window_steps, tf.shape(order)[0])
+        order, weights = tf.gather(order, places), tf.gather(weights, places)
+
+        @tf.autograph.experimental.do_not_convert
+        def make(index: tf.Tensor, weights: tf.Tensor, position: tf.Tensor) -> dict[str, tf.Tensor]:
+            batch = dict(assemble(gather(columns, index)))
+            for feature in batch.values():
+                feature.set_shape([batch_size, *feature.shape[1:]])
+            own = batch.get("label_weights", tf.ones_like(weights))
+            rest = [1] * (own.shape.rank - 1)
+            batch["label_weights"] = tf.cast(own, tf.float32) * tf.reshape(weights, [-1, *rest])
+            batch["rows"] = tf.cast(tf.gather(numbers, index), tf.int32)
+            batch["position"] = tf.tile(position[None], [batch_size, 1])
+            return {name: feature[own_rows] for name, feature in batch.items()}
+
+        plan = tf.data.Dataset.from_tensor_slices((order, weights, position))
+        is_first = (epoch == first_epoch) & (window == first_window)
+        plan = plan.skip(tf.where(is_first, tf.constant(first_step, tf.int64), 0))
+        return plan.map(make, num_parallel_calls=tf.data.AUTOTUNE)
 
     last = tf.int64.max if epochs is None else epochs
-    dataset = tf.data.Dataset.range(first_epoch, last).flat_map(epoch_batches)
-    dataset = dataset.map(make, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    # The next window is read while there are batches of this one.
+    dataset = tf.data.Dataset.range(first_epoch, last).flat_map(read_windows).prefetch(1)
+    dataset = dataset.flat_map(window_batches).prefetch(tf.data.AUTOTUNE)
     if epochs is not None:
         left = max(0, (epochs - first_epoch) * steps - first_batch)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(left))
@@ -124,34 +159,45 @@ class Keys:
         self.buckets = buckets
         self.seed = seed
 
-    def rows(self, epoch: tf.Tensor) -> tf.Tensor:
-        """(N,) int64."""
-        return self.buckets * 2**_RANDOM_BITS + self._draws(tf.size(self.buckets), epoch, 0)
+    def rows(self, epoch: tf.Tensor, numbers: tf.Tensor | None = None) -> tf.Tensor:
+        """(N,) int64; of rows that have these numbers, by default 0, 1, …."""
+        numbers = tf.range(tf.size(self.buckets)) if numbers is None else numbers
+        return self.buckets * 2**_RANDOM_BITS + self._draws(numbers, epoch, 0)
 
-    def batches(self, steps: int, epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The batches of an epoch in their order (S,) int32, and their positions (S, 3) int32."""
-        order = tf.argsort(self._draws(steps, epoch, 1), stable=True)
-        after = tf.cast(epoch, tf.int32) * steps + tf.range(1, steps + 1)
+    def batches(
+        self, steps: int, epoch: tf.Tensor, first: tf.Tensor | int = 0, count: Any = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Batches of an epoch in their order (S,) int32, and their positions (S, 3) int32.
+
+        Args:
+            steps: batches of the epoch.
+            epoch: its number.
+            first: the number of the first batch that is wanted.
+            count: S; None = all.
+        """
+        first = tf.cast(first, tf.int32)
+        numbers = first + tf.range(steps if count is None else count)
+        order = tf.argsort(self._draws(numbers, epoch, 1), stable=True)
+        after = tf.cast(epoch, tf.int32) * steps + numbers + 1
         return order, tf.stack([after // steps, after % steps, tf.zeros_like(after)], 1)
 
-    def _draws(self, count: Any, epoch: tf.Tensor, what: int) -> tf.Tensor:
-        """(count,) int64."""
+    def _draws(self, numbers: tf.Tensor, epoch: tf.Tensor, what: int) -> tf.Tensor:
+        """(n,) int64, one for each of the numbers."""
         if self.seed is None:
-            return tf.zeros([count], tf.int64)
-        bits = fold(fold(fold(self.seed, epoch), what), tf.range(count))
+            return tf.zeros(tf.shape(numbers), tf.int64)
+        bits = fold(fold(fold(self.seed, epoch), what), numbers)
         return tf.cast(
             tf.bitwise.right_shift(bits, tf.constant(64 - _RANDOM_BITS, tf.uint64)), tf.int64
         )
 
 
-def _plan(keys: Keys, batch_size: int, steps: int, epoch: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """Row numbers (S, B) int32, weights (S, B) float32 and positions (S, 3) int32 of an epoch."""
-    order = tf.argsort(keys.rows(epoch), stable=True)  # (N,) int32
+def _plan(
+    keys: Keys, batch_size: int, epoch: tf.Tensor, numbers: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Which rows of a window meet, (S, B) int32, and their weights (S, B) float32."""
+    order = tf.argsort(keys.rows(epoch, numbers), stable=True)  # (W,) int32
     # Copies of the shortest row, among the shortest: there they cost least.
-    copies = steps * batch_size - tf.size(order)
+    copies = -tf.size(order) % batch_size
     order = tf.concat([tf.repeat(order[:1], copies), order], 0)
-    weights = tf.cast(tf.range(steps * batch_size) >= copies, tf.float32)
-    batches, position = keys.batches(steps, epoch)
-    shape = [steps, batch_size]
-    order, weights = (tf.gather(tf.reshape(x, shape), batches) for x in (order, weights))
-    return order, weights, position
+    weights = tf.cast(tf.range(tf.size(order)) >= copies, tf.float32)
+    return tf.reshape(order, [-1, batch_size]), tf.reshape(weights, [-1, batch_size])

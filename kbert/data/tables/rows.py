@@ -5,7 +5,7 @@ Shapes: N rows, B rows of a batch.
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -55,6 +55,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    # All of them are in memory at a time, where batches are planned.
+    window_rows: ClassVar[int | None] = None
+
     @functools.cached_property
     def columns(self) -> dict[str, tf.Tensor | tf.RaggedTensor]:
         """All columns that batches read, as tensors."""
@@ -74,6 +77,22 @@ class Rows:
     def gather(self, index: Any) -> dict[str, tf.Tensor | tf.RaggedTensor]:
         """The columns of some rows, (B,) integers, in a graph or eagerly."""
         return gather(self.columns, index)
+
+    def first(self, count: int) -> "Rows":
+        """The first rows, at most so many."""
+        return self
+
+    def order(self, epoch: tf.Tensor, seed: int | None) -> tuple[tf.Tensor, ...]:
+        """See `StoredRows.order`; of one window there is none."""
+        return ()
+
+    def window(
+        self, order: tuple[tf.Tensor, ...], first: tf.Tensor, stop: tf.Tensor
+    ) -> tf.data.Dataset:
+        """The one window of every epoch, see `StoredRows.window`."""
+        with tf.init_scope():  # no constant of a graph
+            lengths = tf.constant(self.lengths, tf.int64)
+        return tf.data.Dataset.from_tensors((self.columns, lengths, tf.range(len(self))))
 
 
 def gather(

@@ -167,6 +167,7 @@ class TextEmbedder(FineTuningTask):
     program = "kbert-embed"
     answer_options = EmbeddingOptions
     columns: ClassVar = Columns(optional=("label", "negatives", TARGETS))
+    prepares_rows = False  # equal texts are numbered alike in the whole table
     options: ClassVar = TextEmbedderOptions
     has_head = False  # a projection is part of a folder that says so
     held_elsewhere = (

@@ -21,6 +21,7 @@ from kbert.core.protocols import TokenizerLike
 from kbert.core.types import MaybeNone, Tensor, Tensors, Terms
 from kbert.data.tables.bucketing import BUCKET, bucketed_batches
 from kbert.data.tables.rows import Rows
+from kbert.data.tables.shards import StoredRows
 from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dropout
 from kbert.tasks.columns import Columns
@@ -109,6 +110,9 @@ class FineTuningTask(EncoderTask):
     options: ClassVar[type[Options]] = RowOptions
     metric: ClassVar[str] = "loss"
     predicts_per: ClassVar[str] = "row"
+    # Whether `prepare_rows` writes its rows to disk: those of a part of a table are those that the
+    # whole table gives.
+    prepares_rows: ClassVar[bool] = True
     # Whether words of its texts may be replaced by others of their kind, and the labels still hold.
     augmentable: ClassVar[bool] = False
     # How whole texts become rows, of a task that reads such.
@@ -391,7 +395,8 @@ class FineTuningTask(EncoderTask):
 
         Args:
             data: labelled examples, as `kbert.data.as_table` takes them: a list of texts or
-                (first, second) tuples, columns, a frame, a `Table` from a file, ….
+                (first, second) tuples, columns, a frame, a `Table` from a file, …; or a folder that
+                `kbert.tasks.prepare_rows` wrote, for tables larger than memory.
             labels: their labels, where `data` holds none.
             validation_data: likewise, or a tuple of data and labels: evaluated after each epoch.
             validation_split: share of `data`, its last rows, that is evaluated on instead, and not
@@ -541,7 +546,7 @@ class FineTuningTask(EncoderTask):
             )
         return found[0]
 
-    def batches(self, rows: Rows, **options: Any) -> tf.data.Dataset:
+    def batches(self, rows: Rows | StoredRows, **options: Any) -> tf.data.Dataset:
         """What `fit` trains on: the rows in batches, see `bucketed_batches` for the options."""
         return bucketed_batches(rows, self.assemble, **options)
 

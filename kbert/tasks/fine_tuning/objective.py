@@ -11,9 +11,12 @@ import tensorflow as tf
 from absl import logging
 
 from kbert.core.types import PathLike
+from kbert.data.tables.rows import Rows
+from kbert.data.tables.shards import StoredRows
 from kbert.data.tables.table import Table
 from kbert.models.edits import variants_of
 from kbert.tasks.dataset_objective import AFTER_FIT
+from kbert.tasks.fine_tuning.prepared import stored_rows
 from kbert.tasks.fine_tuning.sample_weights import (
     SAMPLE_WEIGHT,
     check_column,
@@ -172,7 +175,7 @@ class TableObjective(EpochsObjective):
 
     Args:
         task: a `FineTuningTask`.
-        data: see `FineTuningTask.fit`, as for all that follows.
+        data: see `FineTuningTask.fit`, as for all that follows; a table, or rows on disk.
         labels: of the data.
         validation_data: evaluated between epochs.
         validation_split: share of the data that is evaluated instead.
@@ -203,23 +206,22 @@ class TableObjective(EpochsObjective):
             settings = {**self.variants.fit_settings(task.variant), **settings}
         super().__init__(task, model, settings)
         options = self.options
-        table = task.as_table(data, labels)
-        if weights is not None:
-            table = table.with_column(SAMPLE_WEIGHT, weights)
-        check_column(table, options.sample_weight, task.columns)
-        if validation_split:
-            table, validation_data = _split_end(table, validation_split, validation_data)
-        if not len(table):
-            raise ValueError("Training needs examples. Received: a table without rows")
-        rows = task.tokenize(table, labelled=True)
-        if not len(rows):
-            raise ValueError(f"Training needs words. Received: {len(table)} examples without any")
-        if options.class_weights is not None:
-            rows = task.weigh_classes(rows, options.class_weights)
-        if options.sample_weight is not None:
-            rows = weigh_examples(rows, example_weights(table, options.sample_weight))
-        task.report_cut(rows.cut, len(table))
-        self.rows, self.num_examples = rows, len(table)
+        table: Table | None = None
+        rows: Rows | StoredRows | None = stored_rows(task, data)
+        if isinstance(rows, StoredRows):
+            _refuse_of_tables(options, labels=labels, validation_split=validation_split or None)
+            self.num_examples = rows.num_examples
+        else:
+            table = task.as_table(data, labels)
+            if weights is not None:
+                table = table.with_column(SAMPLE_WEIGHT, weights)
+            check_column(table, options.sample_weight, task.columns)
+            if validation_split:
+                table, validation_data = _split_end(table, validation_split, validation_data)
+            rows = _weighted_rows(task, table, options)
+            self.num_examples = len(table)
+        task.report_cut(rows.cut, self.num_examples)
+        self.rows = rows
         self.steps_per_epoch = math.ceil(len(rows) / options.batch_size)
         self.held_out, self.metric = None, options.metric
         if validation_data is not None:
@@ -251,13 +253,14 @@ class TableObjective(EpochsObjective):
         }
 
     def check_trained(self, count: int) -> None:
-        self.task.check_trained(self.rows, count, AFTER_FIT)
+        self.task.check_trained(self.rows.first(count), count, AFTER_FIT)
 
-    def _evaluation(self, table: Table, held_out: Table) -> Callable[[], dict[str, float]]:
+    def _evaluation(self, table: Table | None, held_out: Table) -> Callable[[], dict[str, float]]:
         """What is called between epochs; the data is checked and tokenised now."""
         if not len(held_out):
             raise ValueError("validation_data needs examples. Received: a table without rows")
-        self.task.check_held_out(table, held_out)
+        if table is not None:
+            self.task.check_held_out(table, held_out)
         predictor, size = self.task.predictor, self.options.batch_size
         parts = list(predictor.parts(held_out, labelled=True))
         self.task.report_cut(sum(rows.cut for _, rows in parts), len(held_out), "held-out ")
@@ -272,6 +275,31 @@ class TableObjective(EpochsObjective):
                 f"Received: metric={metric!r}"
             )
         return metric
+
+
+def _weighted_rows(task: Any, table: Table, options: FitSettings) -> Rows:
+    """The rows of a table, with what each counts in the loss."""
+    if not len(table):
+        raise ValueError("Training needs examples. Received: a table without rows")
+    rows = task.tokenize(table, labelled=True)
+    if not len(rows):
+        raise ValueError(f"Training needs words. Received: {len(table)} examples without any")
+    if options.class_weights is not None:
+        rows = task.weigh_classes(rows, options.class_weights)
+    if options.sample_weight is not None:
+        rows = weigh_examples(rows, example_weights(table, options.sample_weight))
+    return rows
+
+
+def _refuse_of_tables(options: FitSettings, **given: Any) -> None:
+    """Raises where rows on disk are given with what needs their table."""
+    given |= {"class_weights": options.class_weights, "sample_weight": options.sample_weight}
+    if refused := [name for name, value in given.items() if value is not None]:
+        raise ValueError(
+            "Rows on disk have their labels, and their weights from prepare_rows(…, "
+            "sample_weight=…, class_weights=…); held-out data is given as validation_data. "
+            f"Received: {', '.join(refused)}"
+        )
 
 
 def _split_end(table: Table, share: float, validation_data: Any) -> tuple[Table, Table]:

@@ -68,6 +68,17 @@ def example_weights(table: Table, name: str) -> np.ndarray:
         >>> example_weights(Table({"text": ["a", "b"], "weight": [1, "0.5"]}), "weight").tolist()
         [1.0, 0.5]
     """
+    weights = checked_weights(table, name)
+    if not weights.any():
+        raise ValueError(
+            "Some example must count in the loss. "
+            f"Received: {name!r} of {len(weights)} rows, all of them 0"
+        )
+    return weights
+
+
+def checked_weights(table: Table, name: str) -> np.ndarray:
+    """`example_weights` of a part of a table, where all may be 0."""
     found = [_number(value) for value in table[name]]
     for row, number in enumerate(found):
         if not (math.isfinite(number) and number >= 0):
@@ -75,13 +86,7 @@ def example_weights(table: Table, name: str) -> np.ndarray:
                 f"{table.place(row)}: {name!r} must be a number of 0 or more, what the example "
                 f"counts in the loss. Received: {table[name][row]!r:.80}"
             )
-    weights = np.array(found, np.float32)
-    if not weights.any():
-        raise ValueError(
-            "Some example must count in the loss. "
-            f"Received: {name!r} of {len(weights)} rows, all of them 0"
-        )
-    return weights
+    return np.array(found, np.float32)
 
 
 def weigh_examples(rows: Rows, weights: np.ndarray) -> Rows:

@@ -38,7 +38,11 @@ class HeadOptions(RowOptions):
     """
 
     dropout: float | None = option(
-        None, help="Rate before the head. None: the encoder's.", at_least=0, at_most=1
+        None,
+        help="Rate before the head. None: the encoder's.",
+        at_least=0,
+        at_most=1,
+        of_rows=False,
     )
 
 
@@ -56,7 +60,10 @@ class WindowOptions(HeadOptions):
         at_least=1,
     )
     pooling: str = option(
-        "mean", help="How what several windows say becomes one answer.", choices=("mean", "max")
+        "mean",
+        help="How what several windows say becomes one answer.",
+        choices=("mean", "max"),
+        of_rows=False,
     )
 
 
@@ -71,6 +78,7 @@ class AuxiliaryOptions(Options):
         None,
         help="Of a decoder: weight of its own loss on the texts. None: 0.5.",
         at_least=0,
+        of_rows=False,
     )
 
 

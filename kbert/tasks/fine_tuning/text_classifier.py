@@ -49,6 +49,7 @@ class TextClassifierOptions(TextOptions):
         help="With multi_label, the probability from which on a label is given; one number, or one "
         "for each label by its name. See `tune_threshold`.",
         flag=False,
+        of_rows=False,
     )
 
 

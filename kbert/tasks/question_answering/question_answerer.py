@@ -115,6 +115,7 @@ class QuestionAnswerer(FineTuningTask):
     metric = "f1"
     shown_metrics = ("start_accuracy", "end_accuracy")
     predicts_per = "token"
+    prepares_rows = False  # `fit` asks the whole table whether some question has no answer
     max_length: int | MaybeNone
     max_question_length: int | MaybeNone
     doc_stride: int | MaybeNone

@@ -1,0 +1,457 @@
+"""Rows on disk, for tables larger than memory: written a part at a time, read window by window.
+
+The records are the corpus': a *block* of rows, a `tf.train.Example` of raw little-endian arrays,
+with an index of their byte offsets beside each shard. Of a ragged column a block holds the values
+and, under "NAME/0", "NAME/1", …, the lengths of its rows; of a dense one the values; and under
+"row/length" the lengths by which rows meet. `rows.json` says what the rows were made of, how far
+they are written, and what columns they have.
+
+An epoch visits every row once. Its blocks are permuted as those of a corpus are, so it begins
+anywhere without reading what lies before; a window is a range of the rows in that order.
+
+Shapes: N rows, W rows of a window.
+"""
+
+import dataclasses
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kbert.core.types import PathLike
+from kbert.data.corpus import records
+from kbert.data.corpus.blocks import block_order, read_records
+from kbert.data.tables.rows import Rows, gather
+from kbert.data.tables.table import Table
+from kbert.io import atomic, fingerprints
+from kbert.io.outputs import Output, changes, read_note
+
+FORMAT_VERSION = 1
+FILE_NAME = "rows.json"
+BLOCK_ROWS = 256
+SHARD_BYTES = 64 << 20
+# What a window holds: 64 blocks, which lie anywhere in the data, or less where rows are long.
+WINDOW_ROWS = 64 * BLOCK_ROWS
+WINDOW_BYTES = 64 << 20
+_INDEX_COLUMNS = ("offset", "rows")
+# What `tf.io.decode_raw` reads.
+_DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "int64")
+_DTYPES += ("float16", "float32", "float64")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column:
+    """How a column lies in a block.
+
+    Attributes:
+        name: of the column.
+        dtype: of its values.
+        shape: of one value; () for a number.
+        levels: axes of any length behind that of the rows.
+        lengths: type of their lengths.
+
+    Example:
+        >>> Column.of("first", tf.ragged.constant([[1, 2], [3]]))
+        Column(name='first', dtype='int32', shape=(), levels=1, lengths='int64')
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    levels: int = 0
+    lengths: str = "int64"
+
+    @classmethod
+    def of(cls, name: str, column: Any) -> "Column":
+        """The layout of a column, (N, …).
+
+        Raises:
+            ValueError: its values are none that a record can hold.
+        """
+        levels, lengths = 0, "int64"
+        while isinstance(column, tf.RaggedTensor):
+            levels, lengths = levels + 1, column.row_splits.dtype.name
+            column = column.values
+        dtype = tf.as_dtype(column.dtype).name
+        if dtype not in _DTYPES:
+            raise ValueError(
+                f"Rows on disk hold numbers: {', '.join(_DTYPES)}. Received: a column {name!r} of "
+                f"{dtype}"
+            )
+        shape = tuple(column.shape[1:])
+        return cls(name=name, dtype=dtype, shape=shape, levels=levels, lengths=lengths)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Column":
+        """The column that `dataclasses.asdict` gave, as JSON has it."""
+        return cls(**{k: tuple(x) if isinstance(x, list) else x for k, x in fields.items()})
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """Of the arrays that a block holds of the column, by their names there."""
+        lengths = {f"{self.name}/{level}": self.lengths for level in range(self.levels)}
+        return {**lengths, self.name: self.dtype}
+
+    def cut(self, column: Any) -> Callable[[int, int], dict[str, np.ndarray]]:
+        """What gives the arrays of the rows `begin … end - 1` of a column."""
+        splits = []
+        while isinstance(column, tf.RaggedTensor):
+            splits.append(column.row_splits.numpy())
+            column = column.values
+        values = np.asarray(column)
+
+        def arrays(begin: int, end: int) -> dict[str, np.ndarray]:
+            found = {}
+            for level, ends in enumerate(splits):
+                found[f"{self.name}/{level}"] = np.diff(ends[begin : end + 1])
+                begin, end = ends[begin], ends[end]
+            return {**found, self.name: values[begin:end]}
+
+        return arrays
+
+    def join(self, arrays: Mapping[str, tf.Tensor], size: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+        """The column of `size` rows, of the arrays of its blocks; in a graph or eagerly."""
+        lengths = [arrays[f"{self.name}/{level}"] for level in range(self.levels)]
+        size = tf.cast(tf.reduce_sum(lengths[-1]) if lengths else size, tf.int64)
+        column = tf.reshape(arrays[self.name], [size, *self.shape])
+        column = tf.ensure_shape(column, [None, *self.shape])
+        for row_lengths in reversed(lengths):
+            column = tf.RaggedTensor.from_row_lengths(column, row_lengths, validate=False)
+        return column
+
+
+_LENGTHS = Column(name="row/length", dtype="int64")  # of rows, in every block
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoredRows:
+    """Rows that `write_rows` wrote; `read_rows` opens them. What is in memory is their index.
+
+    Attributes:
+        folder: where they lie.
+        note: what `rows.json` says.
+        index: (blocks, 3) int64: number of the shard, byte offset, rows.
+    """
+
+    folder: str
+    note: Mapping[str, Any]
+    index: np.ndarray
+
+    def __len__(self) -> int:
+        return self.note["rows"]
+
+    @property
+    def num_examples(self) -> int:
+        """Of the table that the rows were made of."""
+        return self.note["examples"]
+
+    @property
+    def cut(self) -> int:
+        """How many examples lost tokens."""
+        return self.note["cut"]
+
+    @property
+    def checksum(self) -> int:
+        """CRC-32 of all records."""
+        return self.note["checksum"]
+
+    @functools.cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """What a row has."""
+        return tuple(map(Column.from_dict, self.note["columns"]))
+
+    @property
+    def paths(self) -> list[str]:
+        """The shards, in order."""
+        return [_shard_path(self.folder, number) for number in range(len(self.note["shards"]))]
+
+    @functools.cached_property
+    def window_rows(self) -> int:
+        """How many rows are in memory at a time, where batches are planned."""
+        size = sum(shard["bytes"] for shard in self.note["shards"])
+        return max(1, min(WINDOW_ROWS, WINDOW_BYTES * len(self) // size))
+
+    def check(self, identity: Mapping[str, Any]) -> None:
+        """Raises ValueError unless the rows were made for what this says, see `write_rows`."""
+        if changed := changes(self.note, identity):
+            raise ValueError(
+                f"The rows in {self.folder} are of another task, tokenizer or settings: give the "
+                "same, or prepare the data again in another folder. "
+                f"Received: {'; '.join(changed)}"
+            )
+
+    def first(self, count: int) -> Rows:
+        """The first rows, at most so many, in memory."""
+        stop = min(count, len(self))
+        order = self.order(tf.constant(0), None)
+        columns, lengths, _ = next(iter(self.window(order, tf.constant(0), tf.constant(stop))))
+        ragged = {c.name: columns[c.name] for c in self.columns if c.levels}
+        dense = {c.name: columns[c.name].numpy() for c in self.columns if not c.levels}
+        return Rows(ragged=ragged, dense=dense, lengths=lengths.numpy(), examples=np.arange(stop))
+
+    def order(self, epoch: tf.Tensor, seed: int | None) -> tuple[tf.Tensor, ...]:
+        """The order of an epoch, for its windows; in a graph or eagerly.
+
+        Args:
+            epoch: its number.
+            seed: of the orders; None for that in which the rows lie on disk.
+
+        Returns:
+            The blocks, and which row of the epoch is the first of each, (blocks,) int64.
+        """
+        block = tf.range(len(self.index), dtype=tf.int64)
+        if seed is not None:
+            block = block_order(seed, tf.cast(epoch, tf.int64), len(self.index), block)
+        return block, tf.cumsum(tf.gather(self._blocks[2], block), exclusive=True)
+
+    def window(
+        self, order: tuple[tf.Tensor, ...], first: tf.Tensor, stop: tf.Tensor
+    ) -> tf.data.Dataset:
+        """A window of an epoch, in a graph or eagerly.
+
+        Args:
+            order: that of the epoch.
+            first: the first row of the window in this order.
+            stop: the one after its last.
+
+        Returns:
+            One element: the columns (W, …), the lengths (W,) int64, and the numbers (W,) int64 of
+            the rows, ascending.
+        """
+        first, stop = tf.cast(first, tf.int64), tf.cast(stop, tf.int64)
+        begin = tf.searchsorted(order[1], first[None], side="right")[0] - 1
+        end = tf.searchsorted(order[1], stop[None], side="left")[0]
+        block, place = (x[begin:end] for x in order)
+        by_number = tf.argsort(block)
+        block, place = (tf.gather(x, by_number) for x in (block, place))
+        shard, offset, size, begin = (tf.gather(x, block) for x in self._blocks)
+        # Of the blocks at both ends, other rows are of the windows beside this one.
+        low, high = tf.maximum(first - place, 0), tf.minimum(stop - place, size)
+        read = tf.cumsum(size, exclusive=True)
+        index = tf.ragged.range(read + low, read + high).values
+        numbers = tf.ragged.range(begin + low, begin + high).values
+
+        def parse(serialized: tf.Tensor) -> tuple[dict[str, Any], tf.Tensor, tf.Tensor]:
+            columns = (*self.columns, _LENGTHS)
+            dtypes = {name: x for column in columns for name, x in column.dtypes.items()}
+            arrays = records.parse_arrays(serialized, dtypes)
+            rows = tf.reduce_sum(size)
+            found = {column.name: column.join(arrays, rows) for column in columns}
+            found = gather(found, index)
+            return found, found.pop(_LENGTHS.name), numbers
+
+        serialized = read_records(tf.gather(self.paths, shard), offset).batch(
+            tf.size(block, tf.int64)
+        )
+        return serialized.map(tf.autograph.experimental.do_not_convert(parse))
+
+    def verify(self) -> None:
+        """Reads every byte.
+
+        Raises:
+            ValueError: naming the shard and the record that cannot be read, or the folder, whose
+                rows are not those that were written.
+        """
+        checksum = 0
+        for number, path in enumerate(self.paths):
+            serialized = iter(tf.data.TFRecordDataset(path))
+            for offset in self.index[self.index[:, 0] == number, 1]:
+                try:
+                    checksum = fingerprints.crc32([next(serialized).numpy()], checksum)
+                except (tf.errors.DataLossError, StopIteration) as error:
+                    raise ValueError(
+                        f"{path}, record at byte {offset} is corrupt or missing. Received: {error}"
+                    ) from error
+        if checksum != self.checksum:
+            raise ValueError(
+                f"The records in {self.folder} must have the CRC-32 that {FILE_NAME} says, "
+                f"{self.checksum}. Received: {checksum}"
+            )
+
+    @functools.cached_property
+    def _blocks(self) -> tuple[tf.Tensor, ...]:
+        """Of each block the shard, the byte offset, the rows and the number of the first."""
+        shard, offset, size = self.index.T
+        with tf.init_scope():  # no constants of a graph
+            return tuple(map(tf.constant, (shard, offset, size, np.cumsum(size) - size)))
+
+
+class _RowsOutput(Output):
+    def _is_begun(self, state: Mapping[str, Any]) -> bool:
+        return bool(state["shards"])  # before the first one nothing is lost by other settings
+
+
+def write_rows(
+    folder: PathLike,
+    tables: Iterable[Table],
+    rows_of: Callable[[Table], Rows],
+    identity: Mapping[str, Any],
+) -> StoredRows:
+    """Writes the rows of tables, one after the other, into shards; killed, it resumes.
+
+    A restart reads the tables again and makes no rows of those that are in shards already.
+
+    Args:
+        folder: for the shards; an empty one, or that of an earlier call.
+        tables: parts of a table, of some thousand rows each: one is in memory at a time.
+        rows_of: makes rows of a part; columns are the same in all.
+        identity: what the rows depend on besides the tables, as JSON can hold it.
+
+    Raises:
+        ValueError: the folder holds rows of other tables, or made otherwise; no table has a row;
+            parts differ in their columns.
+
+    Example:
+        >>> import tempfile
+        >>> def rows_of(table):
+        ...     ids = tf.strings.unicode_decode(table["text"], "UTF-8")
+        ...     lengths = ids.row_lengths().numpy()
+        ...     return Rows(ragged={"first": ids}, dense={}, lengths=lengths,
+        ...                 examples=np.arange(len(table)))
+        >>> tables = [Table({"text": ["ab", ""]}), Table({"text": ["c"]})]
+        >>> rows = write_rows(tempfile.mkdtemp(), tables, rows_of, {"made": "of letters"})
+        >>> len(rows), rows.first(3).ragged["first"].to_list()
+        (3, [[97, 98], [], [99]])
+    """
+    folder = os.fspath(folder)
+    with atomic.only_one(folder):
+        output = _RowsOutput(
+            folder,
+            {"format_version": FORMAT_VERSION, **identity},
+            os.path.join(folder, FILE_NAME),
+            **{"finished": False, "tables": 0, "source": 0, "examples": 0, "rows": 0, "cut": 0},
+            **{"checksum": 0, "columns": None, "shards": []},
+        )
+        rest = _rest(output, (table for table in tables if len(table)))
+        if not output.finished:
+            output.save()
+            atomic.remove_leftovers(folder)
+            for table in rest:
+                _write_shard(output, itertools.chain([table], rest), rows_of)
+            if not output.state["rows"]:
+                raise ValueError(
+                    f"Training needs rows. Received: {output.state['examples']} examples that have "
+                    "none"
+                )
+            output.save(finished=True)
+    return read_rows(folder)
+
+
+def read_rows(folder: PathLike) -> StoredRows:
+    """Opens the rows that `kbert.tasks.prepare_rows` wrote, and checks that they are whole.
+
+    Args:
+        folder: of the shards.
+
+    Raises:
+        FileNotFoundError: it holds no rows, or a shard is missing.
+        ValueError: they are not finished or damaged, or of another version.
+    """
+    folder = os.fspath(folder)
+    path = os.path.join(folder, FILE_NAME)
+    note = read_note(path, "The note of rows")
+    if note is None:
+        raise FileNotFoundError(
+            f"Rows on disk are a folder with {FILE_NAME}, as kbert.tasks.prepare_rows writes it; a "
+            f"file is read by kbert.data.read_table. Received: {folder}"
+        )
+    version = note.get("format_version")
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"{path}: this kbert reads format version {FORMAT_VERSION}. Received: {version!r}"
+        )
+    try:
+        if not note["finished"]:
+            raise ValueError(
+                f"The rows in {folder} are not finished: the call of prepare_rows that was ended "
+                f"finishes them. Received: {note['rows']:,} rows in {len(note['shards'])} shards"
+            )
+        tables = [np.zeros((0, 3), np.int64)]
+        for number, shard in enumerate(note["shards"]):
+            file = _shard_path(folder, number)
+            records.check_size(file, shard["bytes"])
+            index = records.read_index(records.index_path(file), shard["blocks"], _INDEX_COLUMNS)
+            tables.append(np.insert(index, 0, number, axis=1))
+        rows = StoredRows(folder=folder, note=note, index=np.concatenate(tables))
+        counts = [rows.num_examples, rows.cut, rows.checksum, len(rows.columns), len(rows)]
+    except (TypeError, KeyError) as error:
+        raise ValueError(
+            f"{path} is incomplete or was changed: it must hold all that prepare_rows wrote. "
+            f"Received: {type(error).__name__}: {error}"
+        ) from error
+    if rows.index[:, 2].sum() != counts[-1] or not 0 < counts[-1] < 2**31:
+        raise ValueError(
+            f"{path} must say how many rows the indexes count, from 1 to 2^31 - 1. Received: "
+            f"{counts[-1]} rows, of which the indexes count {rows.index[:, 2].sum()}"
+        )
+    return rows
+
+
+def _rest(output: Output, tables: Iterator[Table]) -> Iterator[Table]:
+    """The tables that have no rows on disk yet, after a check that the others are the same."""
+    written, source, read = output.state["tables"], 0, 0
+    for table in itertools.islice(tables, written):
+        read, source = read + 1, _checksum(table, source)
+    received = None
+    if read < written:
+        received = f"{read} parts, of {written} whose rows are written"
+    elif source != output.state["source"]:
+        received = f"others among the first {output.state['examples']:,} examples"
+    elif output.finished and next(tables, None) is not None:
+        received = f"more than {output.state['examples']:,} examples"
+    if received:
+        raise ValueError(
+            f"The rows in {output.path} were made of other data, or of the same in other parts: "
+            f"choose another folder, or remove this one. Received: {received}"
+        )
+    return tables
+
+
+def _checksum(table: Table, before: int) -> int:
+    return fingerprints.crc32([str(table.checksum)], before)
+
+
+def _write_shard(output: Output, tables: Iterable[Table], rows_of: Callable[[Table], Rows]) -> None:
+    """One shard, of so many of the tables as fill it."""
+    state = dict(output.state)
+    path = _shard_path(os.fspath(output.path), len(state["shards"]))
+    with records.RecordWriter(path, _INDEX_COLUMNS) as writer:
+        for table in tables:
+            rows = rows_of(table)
+            columns = {**rows.ragged, **rows.dense}
+            layout = [Column.of(name, column) for name, column in columns.items()]
+            named = [dataclasses.asdict(column) for column in layout]
+            state["columns"] = state["columns"] or named
+            if list(map(Column.from_dict, state["columns"])) != layout:
+                raise ValueError(
+                    f"{table.place(0)}: the rows of all parts must have the same columns. "
+                    f"Received: {named} after {state['columns']}"
+                )
+            for record, count in _records(rows, layout):
+                writer.write(record, count)
+                state["checksum"] = fingerprints.crc32([record], state["checksum"])
+            state["source"] = _checksum(table, state["source"])
+            added = {"tables": 1, "examples": len(table), "rows": len(rows), "cut": rows.cut}
+            state |= {name: state[name] + count for name, count in added.items()}
+            if writer.bytes >= SHARD_BYTES:
+                break
+    shard = {"bytes": writer.bytes, "blocks": len(writer.index)}
+    output.save(**{**state, "shards": [*state["shards"], shard]})
+
+
+def _records(rows: Rows, layout: Iterable[Column]) -> Iterator[tuple[bytes, int]]:
+    """The blocks of rows, and how many rows each has."""
+    columns = {**rows.ragged, **rows.dense, _LENGTHS.name: rows.lengths.astype(np.int64)}
+    cuts = [column.cut(columns[column.name]) for column in (*layout, _LENGTHS)]
+    for begin in range(0, len(rows), BLOCK_ROWS):
+        end = min(begin + BLOCK_ROWS, len(rows))
+        arrays = {name: x for cut in cuts for name, x in cut(begin, end).items()}
+        yield records.encode_arrays(arrays), end - begin
+
+
+def _shard_path(folder: str, number: int) -> str:
+    return os.path.join(folder, f"rows-{number:05d}.tfrecord")

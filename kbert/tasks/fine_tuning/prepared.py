@@ -1,0 +1,129 @@
+"""Rows of a task on disk: a table larger than memory, tokenised once and trained on from there."""
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kbert.core.in_memory import rows_of
+from kbert.core.types import PathLike
+from kbert.data.readers.tables import PART_ROWS, table_parts
+from kbert.data.tables.rows import Rows
+from kbert.data.tables.shards import StoredRows, read_rows, write_rows
+from kbert.data.tables.table import Table, as_table
+from kbert.io.paths import is_dir
+from kbert.tasks.fine_tuning.sample_weights import check_column, checked_weights, weigh_examples
+
+
+def prepare_rows(
+    task: Any,
+    data: Any,
+    folder: PathLike,
+    *,
+    sample_weight: str | None = None,
+    class_weights: Mapping[str, float] | None = None,
+) -> StoredRows:
+    """Tokenises labelled examples into shards on disk, which `task.fit(folder)` trains on.
+
+    For tables that are larger than memory: some thousand examples are in it at a time. Killed, the
+    same call reads the data again and writes what is missing; of a folder that is finished it
+    checks that it is of this data.
+
+    Args:
+        task: what is to be trained. Its encoder and head do not matter, but its tokenizer and the
+            settings that rows depend on, such as `max_length` and `labels`.
+        data: a file of CSV, TSV, JSON lines or lines of text, or a pattern of files; an iterator
+            of tables (`kbert.data.table_parts` gives those of a file whose columns have other
+            names); or examples as `fit` takes them, of an iterator too. Each time the same.
+        folder: for the shards.
+        sample_weight: the column with what each example counts in the loss.
+        class_weights: what the examples of each class count, by its name.
+
+    Returns:
+        The rows, as `kbert.data.read_rows` opens them.
+
+    Raises:
+        ValueError: for data or settings that do not fit; bad data by file and line; for a folder
+            with rows of other data or settings; or for a kind of task whose rows depend on the
+            whole table.
+
+    Example:
+        >>> import tempfile, kbert
+        >>> encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=9))
+        >>> tokenizer = kbert.WordPieceTokenizer("[PAD] [UNK] [CLS] [SEP] [MASK] a b c d".split())
+        >>> task = kbert.tasks.TextClassifier(encoder, tokenizer, labels=["no", "yes"])
+        >>> examples = ({"text": "a b " * (i % 3), "label": "yes"} for i in range(10_000))
+        >>> rows = prepare_rows(task, examples, tempfile.mkdtemp())
+        >>> len(rows), rows.first(2).ragged["first"].to_list()
+        (10000, [[], [5, 6]])
+        >>> history = task.fit(rows.folder, epochs=1, batch_size=5000, verbose=0)
+    """
+    if not task.prepares_rows:
+        raise ValueError(
+            "Rows on disk are made of a part of a table at a time, and this task must see all of "
+            f"it: train it on a table in memory. Received: a {type(task).__name__}"
+        )
+    if isinstance(class_weights, str):
+        raise ValueError(
+            "class_weights of rows on disk are numbers by label: what balances the classes would "
+            f"be known once all are written. Received: class_weights={class_weights!r}"
+        )
+
+    def tokenize(table: Table) -> Rows:
+        check_column(table, sample_weight, task.columns)
+        rows = task.tokenize(table, labelled=True)
+        if class_weights is not None:
+            rows = task.weigh_classes(rows, class_weights)
+        if sample_weight is not None:
+            rows = weigh_examples(rows, checked_weights(table, sample_weight))
+        return rows
+
+    weights = {"sample_weight": sample_weight, "class_weights": class_weights}
+    return write_rows(folder, _parts(task, data), tokenize, {**_identity(task), "weights": weights})
+
+
+def stored_rows(task: Any, data: Any) -> StoredRows | None:
+    """The rows on disk, where data is a folder of them; None for all other data.
+
+    Raises:
+        ValueError: they were prepared for another task or tokenizer.
+    """
+    if isinstance(data, str | os.PathLike) and is_dir(data):
+        data = read_rows(data)
+    if not isinstance(data, StoredRows):
+        return None
+    data.check(_identity(task))
+    return data
+
+
+def _identity(task: Any) -> dict[str, Any]:
+    """What rows depend on besides the table."""
+    hidden = {n for n in task.options.names() if not task.options.details(n).of_rows}
+    record = {name: value for name, value in task.record.items() if name not in hidden}
+    tokenizer = task.tokenizer
+    return {
+        "task": {**record, "row_length": task.row_length},
+        "tokenizer": {
+            "kind": tokenizer.kind,
+            "checksum": tokenizer.checksum,
+            **tokenizer.settings,
+        },
+    }
+
+
+def _parts(task: Any, data: Any) -> Iterator[Table]:
+    """The data as tables of some of its rows."""
+    if isinstance(data, str | os.PathLike):
+        data = table_parts(data)
+    if isinstance(data, Table | tuple):  # the tuple: of data and labels
+        data = iter([as_table(data)])
+    if isinstance(data, Iterator):
+        first = list(itertools.islice(data, 1))
+        data = itertools.chain(first, data)
+        if first and isinstance(first[0], Table):
+            yield from map(task.as_table, data)
+            return
+    rows, begin = rows_of(data), 0
+    while examples := list(itertools.islice(rows, PART_ROWS)):
+        yield task.as_table(as_table(examples, start=begin))
+        begin += len(examples)
