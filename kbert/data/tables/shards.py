@@ -88,7 +88,7 @@ class Column:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Column":
         """The column that `dataclasses.asdict` gave, as JSON has it."""
-        return cls(**{k: tuple(x) if isinstance(x, list) else x for k, x in fields.items()})
+        return cls(**{**fields, "shape": tuple(fields["shape"])})
 
     @property
     def dtypes(self) -> dict[str, str]:
@@ -323,8 +323,15 @@ def write_rows(
             folder,
             {"format_version": FORMAT_VERSION, **identity},
             os.path.join(folder, FILE_NAME),
-            **{"finished": False, "tables": 0, "source": 0, "examples": 0, "rows": 0, "cut": 0},
-            **{"checksum": 0, "columns": None, "shards": []},
+            finished=False,
+            tables=0,
+            source=0,
+            examples=0,
+            rows=0,
+            cut=0,
+            checksum=0,
+            columns=None,
+            shards=[],
         )
         rest = _rest(output, (table for table in tables if len(table)))
         if not output.finished:

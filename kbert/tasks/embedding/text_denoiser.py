@@ -18,6 +18,7 @@ from kbert.core.types import PathLike, Tensors, Terms
 from kbert.data.masking.hashing import chance, fold
 from kbert.data.tables.bucketing import bucketed_batches
 from kbert.data.tables.rows import Rows
+from kbert.data.tables.shards import StoredRows
 from kbert.data.tables.table import Table
 from kbert.layers.token_embeddings import tied_logits
 from kbert.models.generators.text_decoder import TextDecoder
@@ -148,7 +149,7 @@ class TextDenoiser(FineTuningTask):
         whole = self._whole(ids)
         return {**whole, **self._damaged(ids, fold(fold(_DAMAGE, 0), numbers)), **columns}
 
-    def batches(self, rows: Rows, *, seed: int = 0, **options: Any) -> tf.data.Dataset:
+    def batches(self, rows: Rows | StoredRows, *, seed: int = 0, **options: Any) -> tf.data.Dataset:
         """What `fit` trains on: texts of like length, damaged anew in each epoch."""
 
         def whole(columns: dict[str, Any]) -> dict[str, tf.Tensor]:

@@ -309,7 +309,7 @@ def test_a_file_that_is_missing_or_cut_is_named(folder, name):
         ({"format_version": 2}, "reads format version 1. Received: 2"),
         ({"shards": None}, "incomplete or was changed: .* Received: TypeError"),
         ({"rows": 99}, "Received: 99 rows, of which the indexes count 100"),
-        ({"columns": [{"name": "first"}]}, "incomplete or was changed: .* Received: TypeError"),
+        ({"columns": [{"name": "first"}]}, "incomplete or was changed: .* Received: KeyError"),
     ],
 )
 def test_a_note_that_was_changed_is_refused(folder, changes, message):
