@@ -211,3 +211,13 @@ def test_two_replicas_share_a_cache(tokenizer, tmp_path, mirrored):
         history = distiller.fit(table_of("classes"), epochs=1, batch_size=4, verbose=0)
         losses.append(history.history["loss"])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_rows_on_disk_have_no_cache(tokenizer, tmp_path):
+    student, teacher = make_pair("classes", tokenizer)
+    rows = kbert.tasks.prepare_rows(student, table_of("classes"), tmp_path / "rows")
+    distiller = Distiller(student, teacher, HEADS, cache_dir=tmp_path / "cache")
+    without = Distiller(student, teacher, HEADS).batches(rows, batch_size=2, epochs=1)
+    assert len(list(without)) == 3
+    with pytest.raises(ValueError, match=r"of rows on disk.*Received: a cache_dir, and the rows"):
+        distiller.batches(rows, batch_size=2)

@@ -109,7 +109,7 @@ class RecordWriter:
 
     Args:
         path: the shard to write; the index goes to `index_path(path)`.
-        columns: of the index: the byte offset of a record, and what `write` counts in it.
+        columns: the index's: the byte offset of a record, and what `write` counts in it.
 
     Attributes:
         index: a row of the index for each record so far.

@@ -48,9 +48,9 @@ class Column:
     """How a column lies in a block.
 
     Attributes:
-        name: of the column.
-        dtype: of its values.
-        shape: of one value; () for a number.
+        name: the column's name.
+        dtype: the type of its values.
+        shape: the shape of one value; () for a number.
         levels: axes of any length behind that of the rows.
         lengths: type of their lengths.
 
@@ -92,7 +92,7 @@ class Column:
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """Of the arrays that a block holds of the column, by their names there."""
+        """Name -> type of each array that a block holds for the column."""
         lengths = {f"{self.name}/{level}": self.lengths for level in range(self.levels)}
         return {**lengths, self.name: self.dtype}
 
@@ -198,7 +198,7 @@ class StoredRows:
 
         Args:
             epoch: its number.
-            seed: of the orders; None for that in which the rows lie on disk.
+            seed: draws the orders; None for that in which the rows lie on disk.
 
         Returns:
             The blocks, and which row of the epoch is the first of each, (blocks,) int64.
@@ -274,7 +274,7 @@ class StoredRows:
 
     @functools.cached_property
     def _blocks(self) -> tuple[tf.Tensor, ...]:
-        """Of each block the shard, the byte offset, the rows and the number of the first."""
+        """The shard, the byte offset, the rows and the first row's number of each block."""
         shard, offset, size = self.index.T
         with tf.init_scope():  # no constants of a graph
             return tuple(map(tf.constant, (shard, offset, size, np.cumsum(size) - size)))
@@ -352,7 +352,7 @@ def read_rows(folder: PathLike) -> StoredRows:
     """Opens the rows that `kbert.tasks.prepare_rows` wrote, and checks that they are whole.
 
     Args:
-        folder: of the shards.
+        folder: where the shards lie.
 
     Raises:
         FileNotFoundError: it holds no rows, or a shard is missing.
