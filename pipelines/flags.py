@@ -14,6 +14,7 @@ from kbert.io.paths import Path
 from kbert.models.memory import PRECISIONS
 from kbert.tasks.corpora import HybridSettings
 from kbert.tasks.pretraining.replaced_tokens import EMBEDDING_SHARING
+from kbert.tasks.steps_objective import checkpoint_defaults
 from kbert.training.optimization.schedules import WARMUP_STEPS, default_warmup
 from kbert.training.strategies import STRATEGIES
 
@@ -228,11 +229,9 @@ def set_default_warmup(options: flags.FlagValues, usual: int) -> None:
 
 def default_checkpoints(options: flags.FlagValues) -> None:
     """Defaults of checkpoints, so that there are as many as --average_checkpoints needs."""
-    averaged = options.average_checkpoints
-    if averaged > 1:  # those of the last quarter of the run, unless it is a long one
-        every = -(-options.steps // (4 * averaged))
-        options.set_default("checkpoint_every", min(every, options.checkpoint_every))
-        options.set_default("keep_checkpoints", max(averaged, options.keep_checkpoints))
+    given = {name: options[name].value for name in ("steps", "average_checkpoints")}
+    for name, value in checkpoint_defaults(given).items():
+        options.set_default(name, value)
 
 
 def departures(options: flags.FlagValues, chosen: Recipe) -> list[str]:

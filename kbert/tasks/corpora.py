@@ -22,7 +22,21 @@ from kbert.tasks.corpus_objective import CorpusObjective, CorpusSettings
 from kbert.tasks.steps_objective import StepsSettings
 from kbert.tokenizers import load_tokenizer
 from kbert.tokenizers.base import Tokenizer
+from kbert.training.optimization.schedules import WARMUP_STEPS
 from kbert.training.run.phases import Phase
+
+# GPT's own and ELMo's (openai/finetune-transformer-lm; bin/train_elmo.py of allenai/bilm-tf).
+GPT_WARMUP = 2000
+GPT: dict[str, Any] = {
+    "learning_rate": 2.5e-4,
+    "decay": "cosine",
+    "decay_join": "after",
+    "bias_correction": True,
+}
+ELMO: dict[str, Any] = {
+    **{"optimizer": "adagrad", "learning_rate": 0.2, "initial_accumulator_value": 1.0},
+    **{"decay": "constant", "warmup_steps": 0, "clip_norm": 10.0},
+}
 
 
 class MaskedSettings(CorpusSettings, MaskingSettings):
@@ -187,7 +201,11 @@ class PermutedCorpus(MaskedCorpus):
 class CausalCorpus(CorpusObjective):
     """Rows of packed text, of which each next token is predicted."""
 
+    usual_warmup = GPT_WARMUP
     runs = False  # whether a row goes on in the next batch
+
+    def usual(self) -> dict[str, Any]:
+        return dict(GPT)
 
     def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
         return causal_dataset(
@@ -205,6 +223,7 @@ class CausalCorpus(CorpusObjective):
 class RunsCorpus(CausalCorpus):
     """Rows of text that goes on in the next batch, which the model remembers."""
 
+    usual_warmup = WARMUP_STEPS
     runs = True
 
     def usual(self) -> dict[str, Any]:
@@ -224,6 +243,9 @@ class WordsCorpus(RunsCorpus):
 
     The softmax knows the first words of the shards' vocabulary, or all of them.
     """
+
+    def usual(self) -> dict[str, Any]:
+        return {**super().usual(), **ELMO}
 
     def open(self, data: Any, cache_dir: PathLike | None) -> tuple[Corpus, Tokenizer]:
         corpus = open_corpus(data)

@@ -1,5 +1,6 @@
 """Pretraining for a number of updates, in phases: what runs on text have in common."""
 
+import dataclasses
 import json
 import types
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,12 @@ from kbert.io import atomic
 from kbert.io.paths import Path
 from kbert.tasks.dataset_objective import AFTER_FIT
 from kbert.training.optimization.optimizers import make_optimizer
-from kbert.training.optimization.schedules import WarmupDecay, default_warmup, settable
+from kbert.training.optimization.schedules import (
+    WARMUP_STEPS,
+    WarmupDecay,
+    default_warmup,
+    settable,
+)
 from kbert.training.optimization.settings import OptimizerSettings
 from kbert.training.run.averaging import average_checkpoints, use_moving_average
 from kbert.training.run.compiled import check_compiled, settings_in_use
@@ -77,6 +83,32 @@ class StepsSettings(OptimizerSettings, RunSettings):
             )
 
 
+def checkpoint_defaults(settings: Mapping[str, Any]) -> dict[str, int]:
+    """How often checkpoints are made, and how many are kept, so that there are those of a mean.
+
+    Args:
+        settings: some of those of `StepsSettings`: `steps`, and `average_checkpoints` where it is
+            given.
+
+    Returns:
+        `checkpoint_every` and `keep_checkpoints`; empty where nothing is averaged.
+
+    Example:
+        >>> checkpoint_defaults({"steps": 4000, "average_checkpoints": 5})
+        {'checkpoint_every': 200, 'keep_checkpoints': 5}
+    """
+    averaged = settings.get("average_checkpoints", 1)
+    if averaged <= 1:
+        return {}
+    # Those of the last quarter of the run, unless it is a long one.
+    every = -(-settings["steps"] // (4 * averaged))
+    usual: Any = {x.name: x.default for x in dataclasses.fields(StepsSettings)}
+    return {
+        "checkpoint_every": min(every, usual["checkpoint_every"]),
+        "keep_checkpoints": max(averaged, usual["keep_checkpoints"]),
+    }
+
+
 class StepsObjective(Objective):
     """A number of updates in phases; a subclass says by `dataset` what a batch is.
 
@@ -93,6 +125,7 @@ class StepsObjective(Objective):
     """
 
     settings: ClassVar[type[StepsSettings]]
+    usual_warmup: ClassVar[int] = WARMUP_STEPS  # at most, where the settings say none
     plan: Sequence[Phase]
 
     def __init__(
@@ -109,7 +142,8 @@ class StepsObjective(Objective):
             raise TypeError(
                 "Such a run has a length: fit(data, steps=…), its updates. Received: none"
             )
-        self.options: Any = self.settings.from_arguments({**self.usual(), **settings}, "fit")
+        usual = {**checkpoint_defaults(settings), **self.usual()}
+        self.options: Any = self.settings.from_arguments({**usual, **settings}, "fit")
         self.is_compiled = self.model.compiled_by_user
         if self.is_compiled:
             check_compiled(self.settings, settings)
@@ -169,7 +203,7 @@ class StepsObjective(Objective):
         model = self.task.model
         return {
             "backend": keras.backend.backend(),
-            type(model).__name__.lower(): model.config.to_dict(),
+            getattr(model, "prefix", type(model).__name__.lower()): model.config.to_dict(),
             "task": {**self.task.record, **self.model.settings},
             "precision": self.model.dtype_policy.name,
             **self.data(),
@@ -184,7 +218,8 @@ class StepsObjective(Objective):
         options = self.options
         warmup = options.warmup_steps
         if warmup is None:
-            warmup = max(default_warmup(options.steps), int(options.decay == "inverse_sqrt"))
+            least = 1 if options.decay == "inverse_sqrt" else 0  # it is relative to the warm-up
+            warmup = max(least, default_warmup(options.steps, self.usual_warmup))
         schedule = WarmupDecay(
             options.learning_rate,
             options.steps,
@@ -220,6 +255,11 @@ class StepsObjective(Objective):
         if self.options.evaluate_every is not None and not self.evaluates:
             raise ValueError(
                 f"`evaluate_every` needs held-out data. Received: {self.why_no_evaluation}"
+            )
+        if self.options.average_checkpoints > 1 and model_dir is None:
+            raise ValueError(
+                "The mean of the last checkpoints needs a `model_dir`, where they are. Received: "
+                f"average_checkpoints={self.options.average_checkpoints}, model_dir=None"
             )
         with self.task.strategy_scope() if strategy is None else strategy.scope():
             self.compile(callbacks)

@@ -247,6 +247,37 @@ def test_segments_are_those_of_the_task(shards, tokenizer):
     assert hybrid.more() == {"causal_share": 1 / 16}
 
 
+def test_the_optimizer_is_the_one_of_fit_on_batches(shards, tokenizer, tmp_path):
+    """GPT's, the Transformer's and ELMo's own, as where `fit` is given batches."""
+    config = kbert.DecoderConfig(
+        vocabulary_size=tokenizer.vocabulary_size, hidden_size=8, num_layers=1, num_heads=2,
+        intermediate_size=16, max_positions=32,
+    )  # fmt: skip
+    gpt = kbert.tasks.CausalLM(kbert.Decoder(config), tokenizer)
+    sizes = {"hidden_size": 8, "num_layers": 1, "num_heads": 2, "intermediate_size": 16}
+    config = kbert.Seq2SeqConfig(vocabulary_size=tokenizer.vocabulary_size, **sizes)
+    translator = kbert.Translator(kbert.Seq2Seq(config), tokenizer)
+    how, rows = {"steps": 30_000}, {"sequence_length": 16}
+    objectives = [
+        gpt.make_objective(shards, **how, **rows),
+        translator.make_objective([("the fox", "the dog")] * 4, **how),
+        make_task(tokenizer).make_objective(shards, **how, **rows),
+    ]
+    for found in objectives:
+        found.compile()
+        optimizers = (found.task.optimizer, found.task.usual_optimizer(30_000))
+        made, usual = (keras.optimizers.serialize(x)["config"] for x in optimizers)
+        assert {**made, "name": ""} == {**usual, "name": ""}
+
+
+def test_the_mean_of_checkpoints_needs_their_folder(shards, tokenizer):
+    how = {"steps": 40, "batch_size": 4, "sequence_length": 16, "average_checkpoints": 2}
+    found = objective(make_task(tokenizer), shards, **how)
+    assert (found.options.checkpoint_every, found.options.keep_checkpoints) == (5, 3)
+    with pytest.raises(ValueError, match=r"needs a `model_dir`.*average_checkpoints=2"):
+        found.fit()
+
+
 def test_a_decoder_trains_on_the_same_shards(shards, tokenizer, tmp_path):
     config = kbert.DecoderConfig(
         vocabulary_size=tokenizer.vocabulary_size, hidden_size=16, num_layers=1, num_heads=2,

@@ -19,7 +19,7 @@ from kbert.decoding import Decoded, DecodingOptions, Greedy, Method, Sampling
 from kbert.decoding.decode import check_method
 from kbert.models.generators.decoder import Decoder
 from kbert.serving import Signature, text_tokens
-from kbert.tasks.corpora import CausalCorpus
+from kbert.tasks.corpora import GPT, GPT_WARMUP, CausalCorpus
 from kbert.tasks.generation.base import (
     SHORTEST,
     GenerationTask,
@@ -43,7 +43,6 @@ from kbert.training.optimization.optimizers import AdamW
 from kbert.training.step.base import DerivedMetrics
 
 # Radford et al. 2018, section 4.1.
-LEARNING_RATE, WARMUP_STEPS = 2.5e-4, 2000
 NEW_TOKENS = 64
 GREEDY = Greedy()
 Stop = str | int | Sequence[str | int]
@@ -144,9 +143,9 @@ class CausalLM(GenerationTask):
         Warm-up is at most a tenth of the run. Where the length of the run is not known, the rate
         stays at its peak.
         """
-        cosine = {"decay": "cosine", "join": "after"}
-        schedule = usual_schedule(LEARNING_RATE, total_steps, WARMUP_STEPS, **cosine)
-        return AdamW(schedule, bias_correction=True)
+        cosine = {"decay": GPT["decay"], "join": GPT["decay_join"]}
+        schedule = usual_schedule(GPT["learning_rate"], total_steps, GPT_WARMUP, **cosine)
+        return AdamW(schedule, bias_correction=GPT["bias_correction"])
 
     def prefill(self, features: Tensors, max_new_tokens: int) -> Any:
         return self.decoder.prefill(features["token_ids"], features["padding_mask"], max_new_tokens)

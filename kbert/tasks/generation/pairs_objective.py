@@ -16,6 +16,13 @@ from kbert.text import Pairs
 from kbert.training.run.phases import Phase
 from kbert.training.strategies import current_strategy
 
+# The Transformer's own (Vaswani et al. 2017, section 5.3), of the base model, which is 512 wide.
+TRANSFORMER_WARMUP = 4000
+TRANSFORMER: dict[str, Any] = {
+    **{"learning_rate": (512 * TRANSFORMER_WARMUP) ** -0.5, "decay": "inverse_sqrt"},
+    **{"weight_decay": 0.0, "beta_2": 0.98, "epsilon": 1e-9, "bias_correction": True},
+}
+
 
 class PairsSettings(StepsSettings):
     """What `Translator.fit` takes besides pairs, where it trains for a number of `steps`.
@@ -75,6 +82,10 @@ class PairsObjective(StepsObjective):
     """
 
     settings = PairsSettings
+    usual_warmup = TRANSFORMER_WARMUP
+
+    def usual(self) -> dict[str, Any]:
+        return dict(TRANSFORMER)
 
     def __init__(
         self,

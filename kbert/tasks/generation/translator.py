@@ -34,7 +34,11 @@ from kbert.tasks.generation.base import (
     tokenize,
     written,
 )
-from kbert.tasks.generation.pairs_objective import PairsObjective
+from kbert.tasks.generation.pairs_objective import (
+    TRANSFORMER,
+    TRANSFORMER_WARMUP,
+    PairsObjective,
+)
 from kbert.tasks.generation.translation_batches import (
     held_out_batches,
     holds_pairs,
@@ -48,9 +52,6 @@ from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay, default_warmup
 from kbert.training.step.base import DerivedMetrics
 
-# Vaswani et al. 2017, sections 5.3 and 6.1.
-WARMUP_STEPS, HIDDEN_SIZE = 4000, 512
-LEARNING_RATE = (HIDDEN_SIZE * WARMUP_STEPS) ** -0.5
 MAX_TOKENS = 4096  # of a batch, on either side
 LONGER = 50  # tokens that a target may be longer than its source
 BEAM = Beam()  # of 4, with a length penalty of 0.6
@@ -152,11 +153,12 @@ class Translator(GenerationTask):
         The peak is that of its base model, 7e-4. Warm-up is 4,000 steps, but at most a tenth of
         the run where its length is known.
         """
-        total, warmup = 10 * WARMUP_STEPS, WARMUP_STEPS
+        total, warmup = 10 * TRANSFORMER_WARMUP, TRANSFORMER_WARMUP
         if total_steps is not None:
-            total, warmup = total_steps, max(1, default_warmup(total_steps, WARMUP_STEPS))
-        schedule = WarmupDecay(LEARNING_RATE, total, warmup, decay="inverse_sqrt")
-        return AdamW(schedule, weight_decay=0.0, beta_2=0.98, epsilon=1e-9, bias_correction=True)
+            total, warmup = total_steps, max(1, default_warmup(total_steps, TRANSFORMER_WARMUP))
+        usual: dict[str, Any] = dict(TRANSFORMER)
+        schedule = WarmupDecay(usual.pop("learning_rate"), total, warmup, decay=usual.pop("decay"))
+        return AdamW(schedule, **usual)
 
     def make_objective(  # type: ignore[override]  # targets where others have labels
         self,

@@ -16,7 +16,7 @@ from kbert.core.types import DType, PathLike, Tensor, Tensors, Terms
 from kbert.layers import Dropout
 from kbert.models import Elmo
 from kbert.models.elmo.elmo import words_of
-from kbert.tasks.corpora import WordsCorpus
+from kbert.tasks.corpora import ELMO, WordsCorpus
 from kbert.tasks.pretraining.row_memory import RemembersRows
 from kbert.tokenizers import WordTokenizer
 from kbert.training.step.base import DerivedMetrics
@@ -24,8 +24,6 @@ from kbert.training.step.base import DerivedMetrics
 DIRECTIONS = ("forward", "backward")
 PREFIXES = ("", "reverse_")  # of a batch's features, one a direction
 NEGATIVES = 8192  # bin/train_elmo.py of allenai/bilm-tf, as the next two
-LEARNING_RATE = 0.2
-CLIP_NORM = 10.0
 
 
 class BidirectionalLM(RemembersRows):
@@ -126,13 +124,15 @@ class BidirectionalLM(RemembersRows):
 
     def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
         """What bilm-tf trains with: Adagrad at 0.2, whose sums begin at 1."""
-        return keras.optimizers.Adagrad(LEARNING_RATE, initial_accumulator_value=1.0)
+        return keras.optimizers.Adagrad(
+            ELMO["learning_rate"], initial_accumulator_value=ELMO["initial_accumulator_value"]
+        )
 
     def compile(
         self,
         optimizer: Any = None,
         *positional: Any,
-        clip_norm: float | None = CLIP_NORM,
+        clip_norm: float | None = ELMO["clip_norm"],
         **settings: Any,
     ) -> None:
         """As every task's (`kbert.training.TrainStep`); a batch is computed as a whole.
