@@ -143,7 +143,7 @@ def trained(tokenizer, name, data, parts, scope=None, micro_batches=1, **changes
         distiller.compile(
             keras.optimizers.SGD(0.05), micro_batches=micro_batches, jit_compile=False, **changes
         )
-    history = student.fit(data, epochs=2, steps_per_epoch=1, trained=distiller, verbose=0)
+    history = distiller.fit(data, epochs=2, steps_per_epoch=1, verbose=0)
     return history.history, distiller.get_weights()
 
 

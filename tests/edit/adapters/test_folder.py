@@ -342,7 +342,7 @@ def test_a_student_is_trained_by_its_adapter(tokenizer):
     distiller = kbert.distillation.Distiller(
         student, teacher, [SoftTargets(temperature=2.0), OwnLoss()]
     )
-    student.fit(*reviews(256), epochs=8, trained=distiller, **FIT)
+    distiller.fit(*reviews(256), epochs=8, **FIT)
     for weight, value in zip(base_weights(student.encoder), before, strict=True):
         np.testing.assert_array_equal(to_numpy(weight.value), value)
     assert student.evaluate(*reviews(64, seed=1), verbose=0)["accuracy"] > 0.9
