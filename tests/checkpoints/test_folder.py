@@ -219,7 +219,10 @@ def test_another_model_altogether_is_refused_even_if_not_strict(hub):
             {"weight_dtype": "bfloat16"},
             "in float32; Hugging .* weight_dtype='bfloat16' with format='kbert'",
         ),
-        ({"format": "huggingface", "weight_dtype": "int8"}, "or bfloat16. Received: 'int8'"),
+        (
+            {"format": "huggingface", "weight_dtype": "int8"},
+            "or bfloat16. Received: weight_dtype='int8'",
+        ),
         ({"format": "huggingface", "max_shard_size": 0}, "1 or more, or None. Received: 0"),
     ],
 )

@@ -9,6 +9,7 @@ import keras
 import pytest
 
 import kbert
+from kbert.training import parse_phases
 from pipelines import quickstart
 from tests.installed import SMALL
 from tests.processes import LIGHT
@@ -95,7 +96,7 @@ def test_a_busy_machine_makes_fewer_steps_in_the_time(slower, monkeypatch):
     model = types.SimpleNamespace(
         optimizer=types.SimpleNamespace(learning_rate=rate), stop_training=False
     )
-    phases = quickstart.plan(64, 32, 400)
+    phases = parse_phases(quickstart.plan(64, 32), 400, 32)
     assert [(phase.shape, phase.steps) for phase in phases] == [
         ("128 x 16 tokens", 120),
         ("64 x 32 tokens", 120),

@@ -125,7 +125,8 @@ def write_folder(
     """
     if weight_dtype not in WEIGHT_DTYPES:
         raise ValueError(
-            f"Weights are written in {' or '.join(WEIGHT_DTYPES)}. Received: {weight_dtype!r}"
+            f"Weights are written in {' or '.join(WEIGHT_DTYPES)}. "
+            f"Received: weight_dtype={weight_dtype!r}"
         )
     preset.refuse_other(Path(folder), preset.CONFIG_FILE, "a kbert preset")
     preset.refuse_other(Path(folder), "model.weights.h5", "a KerasHub preset")

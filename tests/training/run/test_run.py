@@ -275,7 +275,8 @@ def test_settings_are_kept_and_changes_are_refused(tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["settings"] == {"rate": 0.1}
     other = {"settings": {"rate": 0.2}, "seed": 2}
     with pytest.raises(
-        ValueError, match=r"--allow_changes=rate,seed. Received: settings.rate was 0.1"
+        ValueError,
+        match=r"--allow_changes=seed,rate. Received: seed was 1, is 2; settings.rate was",
     ):
         run_toy.main(tmp_path, steps=4, record=other)
     with pytest.raises(ValueError, match=r"Received: seed was 1, is 2$"):
