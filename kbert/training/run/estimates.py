@@ -89,7 +89,10 @@ def estimate(
             clock = _Clock()
             dataset = strategy.distribute(objective.batches(phase, (0, 0, 0)))
             steps = WARM_STEPS + TIMED_STEPS
-            task.fit(dataset, epochs=1, steps_per_epoch=steps, callbacks=[clock], verbose=0)
+            # Of the step: a task's own `fit` would compile it anew, with its usual optimizer.
+            TrainStep.fit(
+                task, dataset, epochs=1, steps_per_epoch=steps, callbacks=[clock], verbose=0
+            )
             seconds.append(clock.seconds_per_step)
     on_accelerator = _accelerator_peak() is not None
     return Estimate(
