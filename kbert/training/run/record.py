@@ -62,10 +62,7 @@ def check_settings(
         >>> json.loads(path.read_text())["changes"]
         [{'step': 7, 'rate': 'was 0.1, is 0.2'}]
     """
-    if isinstance(resume, str) and resume not in (SAME, CHANGED):
-        raise ValueError(
-            f'`resume` must be "same", "changed" or names of settings. Received: {resume!r}'
-        )
+    check_resume(resume)
     before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(settings))
     found = differences(before, now, unchecked)
     refused = {
@@ -91,6 +88,14 @@ def check_settings(
     if found and writes:
         changes = [*before.get(_CHANGES, ()), {"step": step, **found}]
         _write(path, {**_head(), **now, _CHANGES: changes})
+
+
+def check_resume(resume: Resume) -> None:
+    """Raises ValueError for a `resume` that is neither a word for all settings nor their names."""
+    if isinstance(resume, str) and resume not in (SAME, CHANGED):
+        raise ValueError(
+            f'`resume` must be "same", "changed" or names of settings. Received: {resume!r}'
+        )
 
 
 def differences(

@@ -24,7 +24,7 @@ from kbert.training.run.history import History
 from kbert.training.run.monitor import LINE, Monitor
 from kbert.training.run.objective import Objective
 from kbert.training.run.phases import Epochs, Phase, Start
-from kbert.training.run.record import SAME, Resume
+from kbert.training.run.record import SAME, Resume, check_resume
 from kbert.training.run.settings import RunSettings
 from kbert.training.run.signals import stopping
 from kbert.training.step.keras_arguments import check_callbacks
@@ -114,6 +114,7 @@ class Run:
 
     def __post_init__(self) -> None:
         check_callbacks(self.task, self.callbacks, in_run=True)
+        check_resume(self.resume)
         _check_average(self.task)
         self._check()
 

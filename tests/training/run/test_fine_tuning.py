@@ -292,6 +292,7 @@ def test_a_dataset_that_ends_early_is_an_error():
         ({"checkpoint_every": 0}, "`checkpoint_every` must be .*of at least 1.* Received: 0"),
         ({"evaluate": dict, "patience": 1}, "`metric` must name .* Received: None with patience=1"),
         ({"verbose": "line"}, 'verbose="line" is for phases'),
+        ({"resume": "sometimes"}, "`resume` must be \"same\".* Received: 'sometimes'"),
         (
             {"evaluate": scripted(1.0), "metric": "f1"},
             "must be one of the values of the evaluation, score. Received: 'f1'",
