@@ -106,13 +106,9 @@ class MaskedCorpus(CorpusObjective):
         return pretraining_dataset(
             self.corpus,
             self.tokenizer,
-            split=split,
-            sequence_length=phase.sequence_length,
-            batch_size=phase.batch_size,
-            seed=self.options.seed,
             **options,
             **self.more(),
-            **stream,
+            **self.stream(phase, split, **stream),
         )
 
     def more(self) -> dict[str, Any]:
@@ -209,14 +205,7 @@ class CausalCorpus(CorpusObjective):
 
     def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
         return causal_dataset(
-            self.corpus,
-            self.tokenizer,
-            split=split,
-            sequence_length=phase.sequence_length,
-            batch_size=phase.batch_size,
-            seed=self.options.seed,
-            runs=self.runs,
-            **stream,
+            self.corpus, self.tokenizer, runs=self.runs, **self.stream(phase, split, **stream)
         )
 
 
@@ -265,13 +254,9 @@ class WordsCorpus(RunsCorpus):
         return language_model_dataset(
             self.corpus,
             self.tokenizer,
-            split=split,
-            sequence_length=phase.sequence_length,
-            batch_size=phase.batch_size,
             target_vocabulary=config.vocabulary_size,
             max_characters=config.max_characters,
-            seed=self.options.seed,
-            **stream,
+            **self.stream(phase, split, **stream),
         )
 
 

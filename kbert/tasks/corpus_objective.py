@@ -12,7 +12,7 @@ from kbert.data.pretraining.settings import Settings
 from kbert.data.pretraining.stream import Corpus, open_corpus
 from kbert.tasks.steps_objective import StepsObjective, StepsSettings
 from kbert.tokenizers.base import Tokenizer
-from kbert.training.run.phases import parse_phases
+from kbert.training.run.phases import Phase, parse_phases
 
 
 class CorpusSettings(StepsSettings):
@@ -111,6 +111,16 @@ class CorpusObjective(StepsObjective):
     def max_length(self) -> int | None:
         """The most tokens of a row; None where there is no limit."""
         return self.task.model.config.max_positions
+
+    def stream(self, phase: Phase, split: str, **others: Any) -> dict[str, Any]:
+        """The arguments that every dataset of a corpus takes; see `dataset`."""
+        return {
+            "split": split,
+            "sequence_length": phase.sequence_length,
+            "batch_size": phase.batch_size,
+            "seed": self.options.seed,
+            **others,
+        }
 
     def data(self) -> Mapping[str, Any]:
         return {"data": self.corpus.checksum, "tokenizer": self.tokenizer.checksum}
