@@ -12,7 +12,7 @@ from kbert.core.types import PathLike
 from kbert.training.optimization.schedules import settable
 from kbert.training.run.objective import Evaluate, Objective, batch_evaluation
 from kbert.training.run.phases import Epochs, Phase, Start
-from kbert.training.run.record import Resume
+from kbert.training.run.record import Resume, check_resume
 from kbert.training.run.run import Run
 from kbert.training.run.settings import RunSettings
 from kbert.training.run.signals import raise_stopped
@@ -88,6 +88,7 @@ class DatasetObjective(Objective):
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> keras.callbacks.History:
         """Trains the model; for the arguments see `Task.fit`."""
+        check_resume(resume, model_dir)
         steps = self._steps()
         if not self.model.compiled_by_user:
             with self.task.strategy_scope():

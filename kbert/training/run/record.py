@@ -62,7 +62,7 @@ def check_settings(
         >>> json.loads(path.read_text())["changes"]
         [{'step': 7, 'rate': 'was 0.1, is 0.2'}]
     """
-    check_resume(resume)
+    check_resume(resume, path.parent)
     before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(settings))
     found = differences(before, now, unchecked)
     refused = {
@@ -90,8 +90,18 @@ def check_settings(
         _write(path, {**_head(), **now, _CHANGES: changes})
 
 
-def check_resume(resume: Resume) -> None:
-    """Raises ValueError for a `resume` that is neither a word for all settings nor their names."""
+def check_resume(resume: Resume, folder: object) -> None:
+    """Raises ValueError for a `resume` that is no such setting, or that nothing will read.
+
+    Args:
+        resume: what may have changed.
+        folder: of the run; None = nothing is resumed.
+    """
+    if folder is None and resume != SAME and resume:
+        raise ValueError(
+            "`resume` is about the folder that a run resumes from: give a `model_dir`, or leave it "
+            f"out. Received: resume={resume!r}, model_dir=None"
+        )
     if isinstance(resume, str) and resume not in (SAME, CHANGED):
         raise ValueError(
             f'`resume` must be "same", "changed" or names of settings. Received: {resume!r}'

@@ -114,7 +114,7 @@ class Run:
 
     def __post_init__(self) -> None:
         check_callbacks(self.task, self.callbacks, in_run=True)
-        check_resume(self.resume)
+        check_resume(self.resume, self.model_dir)
         _check_average(self.task)
         self._check()
 

@@ -292,7 +292,8 @@ def test_a_dataset_that_ends_early_is_an_error():
         ({"checkpoint_every": 0}, "`checkpoint_every` must be .*of at least 1.* Received: 0"),
         ({"evaluate": dict, "patience": 1}, "`metric` must name .* Received: None with patience=1"),
         ({"verbose": "line"}, 'verbose="line" is for phases'),
-        ({"resume": "sometimes"}, "`resume` must be \"same\".* Received: 'sometimes'"),
+        ({"resume": "changed"}, r"give a `model_dir`.* Received: resume='changed', model_dir=None"),
+        ({"resume": "sometimes", "model_dir": "run"}, '`resume` must be "same"'),
         (
             {"evaluate": scripted(1.0), "metric": "f1"},
             "must be one of the values of the evaluation, score. Received: 'f1'",
@@ -303,9 +304,9 @@ def test_settings_that_contradict_each_other(settings, message):
     task = eager_task()
     data = toy_task.dataset(2)
 
-    def run(plan=None, **settings):
+    def run(plan=None, model_dir=None, **settings):
         plan = Epochs(**{"epochs": 1, "steps_per_epoch": 2, **(plan or {})})
-        train(task, lambda *_: data, None, plan, **{"verbose": 0, **settings})
+        train(task, lambda *_: data, model_dir, plan, **{"verbose": 0, **settings})
 
     with pytest.raises(ValueError, match=message):
         run(**settings)
