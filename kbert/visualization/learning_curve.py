@@ -31,8 +31,8 @@ def learning_curve(
     """Values of the steps of a run, thin, and their running means, thick; one panel a value.
 
     Args:
-        steps: of each step its values and its number, `step`, in order, such as
-            `kbert.training.train` returns (`history.steps`) or `steps.jsonl` holds.
+        steps: of each step its values and its number, `step`, in order, such as the history of a
+            run has (`history.steps`) or `steps.jsonl` holds.
         values: names of those that are drawn.
         changes: step -> what begins there, such as another length of the rows; a line is drawn.
         title: above the picture; None for none.

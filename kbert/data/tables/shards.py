@@ -144,6 +144,9 @@ class StoredRows:
     def __len__(self) -> int:
         return self.note["rows"]
 
+    def __repr__(self) -> str:
+        return f"StoredRows({len(self):,} rows of {self.num_examples:,} examples in {self.folder})"
+
     @property
     def num_examples(self) -> int:
         """Of the table that the rows were made of."""

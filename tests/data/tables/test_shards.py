@@ -113,6 +113,7 @@ def test_one_window_gives_the_batches_of_memory(tmp_path):
 @pytest.mark.parametrize("size", [1, 3, 8, 20, 64, 200])
 def test_every_row_once_an_epoch_in_another_order(folder, size):
     rows = read_rows(folder)
+    assert repr(rows) == f"StoredRows({len(rows)} rows of {rows.num_examples} examples in {folder})"
     wanted = rows_of(Table({"text": make_texts()}))
     steps = -(-100 // size)
     found = batches(rows, batch_size=size, seed=5, epochs=2)
