@@ -278,6 +278,8 @@ def test_every_family_learns_is_exported_and_resumes(kind, tokenizer, tmp_path):
 
     texts, labels = reviews(48)
     size = {"vocabulary_size": tokenizer.vocabulary_size}
+    if "padding_id" in PLAIN[kind]:
+        size["padding_id"] = tokenizer.pad_id
 
     def make():
         task = kbert.tasks.TextClassifier(

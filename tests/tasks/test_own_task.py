@@ -162,7 +162,7 @@ def test_a_folder_does_not_import_its_module(run_dir):
 def test_it_is_exported_from_jax(run_dir, tmp_path):
     code = (
         "from kbert import tasks\n"
-        "from kbert.core import registry\n"
+        "from kbert.core import late\n"
         f"late.user_module({str(FILE)!r})\n"
         f"task = tasks.Task.from_preset({str(run_dir / 'preset')!r})\n"
         f"print(task.export({str(tmp_path)!r}))"
