@@ -64,7 +64,7 @@ def write_site(folder: PathLike, preset: PathLike, runtime: PathLike) -> str:
     binaries = _read_runtime(runtime)
     task = Pretraining.from_preset(preset)
     _check(task)
-    features = task.sample_rows(TEXTS)
+    features = task.row_export(task).samples(TEXTS)
 
     def write_page(place: str) -> None:
         site = json.dumps(_site(task, os.fspath(preset)), ensure_ascii=False, separators=(",", ":"))

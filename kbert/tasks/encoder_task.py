@@ -3,7 +3,7 @@
 Shapes: B rows, T tokens, H hidden width.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -23,6 +23,7 @@ from kbert.models.keras_model import KerasModel
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.input_form import InputForm, check_encoder, input_form
 from kbert.tasks.loading import load_encoder
+from kbert.tasks.row_export import EncoderRows
 from kbert.tasks.task import Task
 
 # Feature of a batch -> the setting of a dataset that has it, and the task that is trained on it.
@@ -59,6 +60,7 @@ class EncoderTask(Task):
     takes_characters: bool = False
     # Whether the heads read what a model knows that sees the tokens to the left alone, as GPT.
     takes_decoders: bool = False
+    row_export = EncoderRows
     # How rows are made, where that is not the encoder's way.
     own_form: InputForm | None = None
     # The named edit of the encoder that the task keeps to (`kbert.edit.adapters`); None = whichever
@@ -241,50 +243,6 @@ class EncoderTask(Task):
         features = self.build_inputs(self.tokenizer.encode(tf.constant(["a"])))
         outputs = self.encode({name: np.asarray(x) for name, x in features.items()})
         return {name: outputs[name] for name in ("sequence", "pooled") if name in outputs}
-
-    row_formats = ("onnx", "openvino", "litert")
-    # What an export to another runtime takes, of what the task reads; segments where it has them.
-    row_inputs: ClassVar[tuple[str, ...]] = ("token_ids", "segment_ids", "padding_mask")
-
-    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        """What an export to another runtime gives for rows of ids.
-
-        Args:
-            features: `row_inputs`, (B, T) int32 each.
-
-        Returns:
-            Name -> a tensor with the batch's axis first: all that `answer_by` needs.
-
-        Raises:
-            ValueError: the task has no such export.
-        """
-        raise ValueError(
-            f"Of a {type(self).__name__} there is no export but a SavedModel. "
-            'Received: a format other than "savedmodel"'
-        )
-
-    def sample_rows(self, texts: Sequence[str]) -> list[dict[str, tf.Tensor]]:
-        """Batches of `row_inputs` that an export is checked on.
-
-        Args:
-            texts: two or more.
-
-        Returns:
-            One text alone, all of them, and one half paired with the other.
-        """
-        ids = self.tokenizer.encode(tf.constant(list(texts), tf.string))
-        half = len(texts) // 2
-        groups = ((ids[:1],), (ids,), (ids[:half], ids[half : 2 * half]))
-        sizes = {"max_length": self.row_length, "multiple": 1}
-        return [self.form.build_inputs(*group, **sizes) for group in groups]
-
-    def answer_by(self, run: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
-        """From now on `predict` has `run` do what `row_outputs` does, and no layers.
-
-        Args:
-            run: arrays of `row_inputs` -> arrays of what `row_outputs` gives.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must define `answer_by`.")
 
     def signatures(self) -> dict[str, Signature]:
         """The entry points of the exported model; the first is `serving_default`.

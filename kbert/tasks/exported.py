@@ -54,19 +54,19 @@ TEXTS = (
 def row_function(
     task: Any, *, by_runtime: bool = False, settings: Mapping[str, Any] | None = None
 ) -> RowFunction:
-    """What a runtime is given of a task: its inputs to `task.row_outputs`.
+    """What a runtime is given of a task: the function of its `row_export`.
 
     Args:
-        task: one with `row_inputs`.
+        task: one with a `row_export`.
         by_runtime: whether it rounds to 8 bits, which the layers then do not.
-        settings: of `task.row_settings`.
+        settings: what the `settings` of the `row_export` returned.
 
     Raises:
         ValueError: the task has no such export.
     """
-    config = task.model.config
+    config, model = task.model.config, task.row_export(task)
     if (
-        not task.row_formats
+        not model.formats
         or getattr(config, "max_characters", None)
         or getattr(task, "reads_by_decoder", False)
     ):
@@ -80,12 +80,12 @@ def row_function(
             "An export begins with a task in float32, whatever its precision: load it with "
             f'dtype="float32". Received: dtype={task.dtype_policy.name!r}'
         )
-    names = [name for name in task.row_inputs if name != "segment_ids" or config.num_segments]
+    names = [name for name in model.inputs if name != "segment_ids" or config.num_segments]
     inputs = {n: ("batch", "masks" if n == "mask_positions" else "length") for n in names}
 
     def function(features: dict[str, Any]) -> dict[str, Any]:
         with without_rounding() if by_runtime else contextlib.nullcontext():
-            found = task.row_outputs(features, **(settings or {}))
+            found = model.outputs(features, **(settings or {}))
         return {
             name: x if keras.backend.is_int_dtype(x.dtype) else keras.ops.cast(x, "float32")
             for name, x in found.items()
@@ -117,12 +117,13 @@ def export_task(
 ) -> str:
     """Writes a task for a runtime; see `Task.export`."""
     check_format(format, precision)
-    if task.row_formats and format not in task.row_formats:
+    model = task.row_export(task)
+    if model.formats and format not in model.formats:
         raise ValueError(
-            f"A {type(task).__name__} is exported to savedmodel or {', '.join(task.row_formats)}. "
+            f"A {type(task).__name__} is exported to savedmodel or {', '.join(model.formats)}. "
             f"Received: format={format!r}"
         )
-    settings = task.row_settings(**settings)
+    settings = model.settings(**settings)
     rows = row_function(task, by_runtime=precision == "int8", settings=settings)
     options: dict[str, Any] = {}
     if format == "litert":
@@ -139,7 +140,7 @@ def export_task(
             f"Received: widths={widths} with format={format!r}"
         )
     texts = check_texts(texts)
-    samples = task.sample_rows(texts, **settings)
+    samples = model.samples(texts, **settings)
     config = task.model.config
     record = dict(task.record)
     about = {
@@ -259,8 +260,9 @@ class ExportedTask:
         # A runtime compiles nothing for a new width: rows are as wide as the longest of a batch.
         if hasattr(self.task, "width_multiple"):
             self.task.width_multiple = 1
-        self.task.answer_by(self.run, **fixed)
-        self._options = self.task.fixed_options(**fixed)
+        self._rows = task_class.row_export(self.task)
+        self._rows.answer_by(self.run, **fixed)
+        self._options = self._rows.fixed(**fixed)
 
     @property
     def checksum(self) -> str:
@@ -290,7 +292,7 @@ class ExportedTask:
             ValueError: a task whose answers are no rows of its logits.
         """
         task = self.task
-        if not hasattr(task, "logits_by_runtime"):
+        if getattr(self._rows, "logits", None) is None:
             raise self._unserved()
         outputs = {
             name: [None if isinstance(axis, str) else axis for axis in axes]
@@ -298,7 +300,7 @@ class ExportedTask:
         }
 
         # TensorFlow keeps graphs, and what they call, longer than those who hold them.
-        compute, inputs = weakref.WeakMethod(self._logits), task.row_inputs
+        compute, inputs = weakref.WeakMethod(self._logits), self._rows.inputs
 
         def call(features: Mapping[str, tf.Tensor], training: bool = False) -> dict[str, tf.Tensor]:
             names = [name for name in inputs if name in features]
@@ -324,7 +326,7 @@ class ExportedTask:
         return {**made, "serving_default": next(iter(made.values()))}
 
     def _logits(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return self.task.logits_by_runtime(features)
+        return self._rows.logits(features)
 
     def _unserved(self) -> ValueError:
         return ValueError(

@@ -44,6 +44,7 @@ from kbert.tasks.loading import (
     read_tokenizer,
     saved_settings,
 )
+from kbert.tasks.row_export import RowExport
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import (
@@ -98,10 +99,8 @@ class Task(TrainStep, keras.Model):
     unknown_elsewhere: tuple[str, ...] = ()
     # Whether there are weights besides the model's.
     has_head: bool = True
-    # Runtimes other than TensorFlow that the task is exported to. Such a task defines `row_inputs`,
-    # `row_length`, `row_outputs`, `sample_rows` and `answer_by`, as `EncoderTask` does; the last
-    # three take what `row_settings` gives by name.
-    row_formats: tuple[str, ...] = ()
+    # The task as a model for runtimes other than TensorFlow.
+    row_export: ClassVar[type[RowExport]] = RowExport
     # The program that answers files of texts with the task; None = there is none.
     program: ClassVar[str | None] = None
     # What is read of a record, and written beside its answer.
@@ -309,23 +308,6 @@ class Task(TrainStep, keras.Model):
         """The entry points of the exported model; the first is `serving_default`."""
         raise NotImplementedError(f"{type(self).__name__} must define `signatures`.")
 
-    def row_settings(self, **options: Any) -> dict[str, Any]:
-        """What an export to another runtime fixes, of arguments of `export`; as JSON holds it.
-
-        Raises:
-            TypeError: an argument that the task's exports have not; here any.
-        """
-        if options:
-            raise TypeError(
-                "`method`, `max_new_tokens` and the like are of exports of tasks that write. "
-                f"Received: {', '.join(options)} for a {type(self).__name__}"
-            )
-        return {}
-
-    def fixed_options(self) -> dict[str, Any]:
-        """What of `row_settings` are arguments of `predict`."""
-        return {}
-
     def export(
         self,
         directory: PathLike,
@@ -363,7 +345,7 @@ class Task(TrainStep, keras.Model):
                 longer one; others refuse it.
             **options: of safetensors those of `save_to_preset`. Of a SavedModel arguments of the
                 task's `signatures`, which tell what each takes and returns, also for texts that are
-                too long. Of the others those of its `row_settings`, such as `method` and
+                too long. Of the others those of its `row_export`, such as `method` and
                 `max_new_tokens`. Of all that compute in another way than a SavedModel in float32
                 `texts` that the export is checked on (default: ten of ours) and `tolerance`, the
                 largest difference to TensorFlow in float32, in units of the largest number that it

@@ -56,7 +56,7 @@ def test_what_a_site_holds(presets, runtime, tmp_path):
     # Its model computes what the task answers.
     task = kbert.tasks.Pretraining.from_preset(presets["pretrained"])
     text = "the red [MASK] jumps"
-    inputs = task.sample_rows([text, text])[0]
+    inputs = task.row_export(task).samples([text, text])[0]
     ids = np.array([[2, *task.tokenizer.encode("the red").numpy(), 4]])
     ids = np.concatenate([ids, [[*task.tokenizer.encode("jumps").numpy(), 3]]], 1)
     rows = {

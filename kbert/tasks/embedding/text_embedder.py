@@ -24,6 +24,7 @@ from kbert.layers import Dense
 from kbert.models.pooling import pool_tokens
 from kbert.search.exact import unit as unit_length
 from kbert.serving import Signature, text_tokens
+from kbert.serving.rows import Run
 from kbert.tasks.columns import Columns
 from kbert.tasks.embedding import global_batch
 from kbert.tasks.embedding.data import (
@@ -40,6 +41,7 @@ from kbert.tasks.embedding.data import (
 )
 from kbert.tasks.embedding.losses import LOSSES, SCORED, Compared, row_losses, unit
 from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.fine_tuning.logit_rows import LogitRows
 from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import Prediction
 from kbert.training.run.history import History
@@ -115,6 +117,23 @@ class EmbeddingOptions(Options):
     )
 
 
+class EmbeddingRows(LogitRows):
+    """One text a row, and its vector: each text of a pair is a row of its own."""
+
+    def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        return {"embedding": self.task(features)["embedding"]}
+
+    def answer_by(self, run: Run) -> None:
+        def embed(features: dict[str, Any]) -> Any:
+            return run({n: ops.convert_to_numpy(x) for n, x in features.items()})["embedding"]
+
+        def logits(features: Mapping[str, Any]) -> dict[str, Any]:
+            found = self.task._of_each_text(features, embed)
+            return {name: ops.convert_to_numpy(x) for name, x in found.items()}
+
+        super().answer_by(logits)
+
+
 class TextEmbedder(FineTuningTask):
     """Gives each text a vector: near those of texts that mean the same or answer it.
 
@@ -164,6 +183,7 @@ class TextEmbedder(FineTuningTask):
     """
 
     kind = "embed"
+    row_export = EmbeddingRows
     program = "kbert-embed"
     answer_options = EmbeddingOptions
     columns: ClassVar = Columns(optional=("label", "negatives", TARGETS))
@@ -369,18 +389,6 @@ class TextEmbedder(FineTuningTask):
             flat = {k: ops.reshape(x, (-1, shape[-1])) for k, x in features.items()}
             found[name] = ops.reshape(embed(flat), (*shape[:-1], self.width))
         return found
-
-    def answer_by(self, run: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
-        """A runtime has one text a row: each text of a pair is a row of its own."""
-
-        def embed(features: dict[str, Any]) -> Any:
-            return run({n: ops.convert_to_numpy(x) for n, x in features.items()})["embedding"]
-
-        def logits(features: Mapping[str, Any]) -> dict[str, Any]:
-            found = self._of_each_text(features, embed)
-            return {name: ops.convert_to_numpy(x) for name, x in found.items()}
-
-        super().answer_by(logits)
 
     def embed_rows(self, features: Mapping[str, Any], training: bool = False) -> Tensor:
         """The vectors of rows as they are, whatever `normalize` says.
@@ -640,9 +648,6 @@ class TextEmbedder(FineTuningTask):
         found = [unit_length(x if are_vectors(x) else self.predict(x, **options)) for x in each]
         return found[0] @ found[-1].T
 
-    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        return {"embedding": self(features)["embedding"]}
-
     def signatures(self) -> dict[str, Signature]:
         """`embed`, also `serving_default`, and `embed_query` and `embed_document` with prompts.
 
@@ -657,7 +662,8 @@ class TextEmbedder(FineTuningTask):
                 return tf.strings.join([before, text]) if before else text
 
             def embed(text: tf.Tensor) -> dict[str, tf.Tensor]:
-                return self.row_outputs(self.build_inputs(self.tokenizer.encode(texts(text))))
+                found = self(self.build_inputs(self.tokenizer.encode(texts(text))))
+                return {"embedding": found["embedding"]}
 
             spec = [tf.TensorSpec([None], tf.string, "text")]
             return Signature(embed, spec, lambda text: tokens(texts(text)), too_long="cut")

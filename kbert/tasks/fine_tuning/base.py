@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -27,6 +27,7 @@ from kbert.layers import Dropout
 from kbert.tasks.columns import Columns
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
+from kbert.tasks.fine_tuning.logit_rows import LogitRows
 from kbert.tasks.fine_tuning.objective import TableObjective
 from kbert.tasks.fine_tuning.predictor import Predictor
 from kbert.tasks.fine_tuning.settings import FitSettings
@@ -37,7 +38,7 @@ from kbert.tasks.fine_tuning.task_options import (
     expose_options,
     options_of,
 )
-from kbert.tasks.fine_tuning.text_rows import WINDOWS_AT_ONCE, TextRows
+from kbert.tasks.fine_tuning.text_rows import TextRows
 from kbert.tasks.losses import Prediction
 from kbert.training.run.history import History
 from kbert.training.run.record import SAME, Resume
@@ -106,6 +107,7 @@ class FineTuningTask(EncoderTask):
     """
 
     program = "kbert-predict"
+    row_export = LogitRows
     columns: ClassVar[Columns] = Columns()
     options: ClassVar[type[Options]] = RowOptions
     metric: ClassVar[str] = "loss"
@@ -228,9 +230,6 @@ class FineTuningTask(EncoderTask):
         """
         return {name: ops.cast(x, "float32") for name, x in logits.items()}
 
-    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(self(features))
-
     def sample_outputs(self) -> dict[str, Any]:
         columns = next((x for x in self.columns.inputs if set(x) <= set(_SAMPLES)), None)
         is_own = not type(self).tokenize.__module__.startswith("kbert.")
@@ -254,23 +253,6 @@ class FineTuningTask(EncoderTask):
             what: whose answers they are, for the message.
         """
         inference.check_sample(lambda: self._outputs_of(rows, count), what)
-
-    def answer_by(self, run: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
-        def logits(features: Mapping[str, Any]) -> dict[str, Any]:
-            mask = features["padding_mask"]
-            if len(mask.shape) == 2:
-                return run(features)
-            # (B, W, T): rows that are windows of a text, some at a time.
-            flat = {n: np.reshape(features[n], (-1, mask.shape[-1])) for n in self.row_inputs}
-            starts = range(0, len(flat["padding_mask"]), WINDOWS_AT_ONCE)
-            parts = [
-                run({name: x[i : i + WINDOWS_AT_ONCE] for name, x in flat.items()}) for i in starts
-            ]
-            found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-            return {name: self.texts.pool(x, mask) for name, x in found.items()}
-
-        self.predictor = Predictor(self, logits)
-        self.logits_by_runtime = logits
 
     def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         """Name -> what is predicted, for a student and its teacher to compare.

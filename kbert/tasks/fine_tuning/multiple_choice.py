@@ -26,6 +26,7 @@ from kbert.tasks.encoder_task import GLOBAL_POSITIONS, input_names
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.task_options import AuxiliaryOptions, HeadOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
+from kbert.tasks.row_export import EncoderRows
 
 # The logit of an alternative that a row does not have: exp(-1e9) is 0 in float32.
 ABSENT = -1e9
@@ -82,6 +83,7 @@ class MultipleChoice(FineTuningTask):
     metric = "accuracy"
     shown_metrics = ("accuracy",)
     needs_pooler = True
+    row_export = EncoderRows  # a row is not one of ids
     takes_decoders = True
     predicts_per = "choice"
 
@@ -169,10 +171,6 @@ class MultipleChoice(FineTuningTask):
         pooled = self.head_dropout(pooled, training=training)
         logits = self.choice(ops.reshape(pooled, (rows, alternatives, pooled.shape[-1])))
         return {"choice": ops.where(_real(batch), logits, ABSENT), **read}
-
-    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        """Refuses: a row of it is not one of ids."""
-        return super(FineTuningTask, self).row_outputs(features)
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         answer = (logits["choice"], batch["labels"], batch["label_weights"])

@@ -28,6 +28,7 @@ from kbert.tasks.fine_tuning.labels import (
     names_of_classes,
     thresholds_of,
 )
+from kbert.tasks.fine_tuning.logit_rows import LogitRows
 from kbert.tasks.fine_tuning.task_options import TextOptions
 from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
 from kbert.tasks.losses import Prediction, accuracy, binary_cross_entropy, cross_entropy, detection
@@ -51,6 +52,14 @@ class TextClassifierOptions(TextOptions):
         flag=False,
         of_rows=False,
     )
+
+
+class ClassRows(LogitRows):
+    """Logits, and the probabilities that they give."""
+
+    def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        logits = super().outputs(features)
+        return {**logits, **self.task.outputs(logits, features)}
 
 
 class TextClassifier(FineTuningTask):
@@ -96,6 +105,7 @@ class TextClassifier(FineTuningTask):
     takes_characters = True
     augmentable = True
     takes_decoders = True
+    row_export = ClassRows
 
     def __init__(
         self,
@@ -187,10 +197,6 @@ class TextClassifier(FineTuningTask):
     def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
         activate = ops.sigmoid if self.multi_label else ops.softmax
         return {"probabilities": activate(logits["classifier"])}
-
-    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        logits = super().row_outputs(features)
-        return {**logits, **self.outputs(logits, features)}
 
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
         thresholds = thresholds_of(self.labels, self.threshold)

@@ -5,7 +5,7 @@ Shapes: B rows, K results of a row, G new tokens at most, P tokens of a prompt.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -20,6 +20,7 @@ from kbert.decoding.decode import check_method
 from kbert.io.progress import Progress
 from kbert.serving.rows import Run
 from kbert.tasks.exported import RuntimeModel
+from kbert.tasks.row_export import RowExport
 from kbert.tasks.task import Task
 from kbert.tasks.tensorflow_copy import from_json, to_json
 from kbert.tokenizers.base import Tokenizer
@@ -30,11 +31,62 @@ _OUTPUTS = ("new_ids", "lengths", "scores")  # no name of an input: a graph has 
 SHORTEST = 8  # tokens of a prompt that an export to another runtime must take
 
 
+class WrittenRows(RowExport):
+    """The whole writing of a text: rows of ids that `prefill` reads to new ids."""
+
+    formats = ("onnx",)
+
+    def settings_of(
+        self, method: Method, max_new_tokens: int, stop_ids: Sequence[int]
+    ) -> dict[str, Any]:
+        """What `settings` returns."""
+        check_method(method)
+        if isinstance(method, Sampling):
+            raise ValueError(
+                "An export to another runtime writes by Greedy or Beam, for what is drawn comes "
+                f'from integers of 32 bits there; format="savedmodel" has Sampling. Received: '
+                f"{method}"
+            )
+        return {
+            "method": to_json(method),
+            "max_new_tokens": int(max_new_tokens),
+            "stop_ids": [int(i) for i in stop_ids],
+        }
+
+    def fixed(  # type: ignore[override]  # what `settings` returns
+        self, *, method: dict[str, Any], max_new_tokens: int, stop_ids: Sequence[int]
+    ) -> dict[str, Any]:
+        return {"method": from_json(method), "max_new_tokens": max_new_tokens}
+
+    def outputs(  # type: ignore[override]  # what `settings` returns
+        self,
+        features: Mapping[str, Any],
+        *,
+        method: dict[str, Any],
+        max_new_tokens: int,
+        stop_ids: Sequence[int],
+    ) -> dict[str, Any]:
+        """A whole text for each row, or several.
+
+        Returns:
+            What `kbert.decoding.Decoded` holds: `new_ids` (B, K, G) and `lengths` (B, K) int32,
+            `scores` (B, K).
+        """
+        decoded = self.task.decode(dict(features), from_json(method), max_new_tokens, stop_ids)
+        return dict(zip(_OUTPUTS, decoded, strict=True))
+
+    def answer_by(  # type: ignore[override]  # what `settings` returns
+        self, run: Run, *, method: dict[str, Any], max_new_tokens: int, stop_ids: Sequence[int]
+    ) -> None:
+        """As in `RowExport`; `predict` takes no other method, nor of what follows."""
+        self.task._runtime = _Runtime(run, from_json(method), max_new_tokens, tuple(stop_ids))
+
+
 class GenerationTask(Task):
     """A decoder, or an encoder with one, that writes text.
 
     A task defines `model_classes`, `model_inputs`, `prefill`, `loss_terms`, `predict`,
-    `signatures`, and for exports to other runtimes `row_inputs`, `row_settings` and `sample_rows`.
+    `signatures` and for exports to other runtimes `row_export`, a kind of `WrittenRows`.
 
     Args:
         model: of one of the task's `model_classes`.
@@ -51,9 +103,6 @@ class GenerationTask(Task):
     model_classes: ClassVar[tuple[type[keras.Model], ...]]
     # What the model reads of a batch.
     model_inputs: ClassVar[tuple[str, ...]]
-    row_formats = ("onnx",)
-    # What an export to another runtime takes: what `prefill` reads.
-    row_inputs: ClassVar[tuple[str, ...]]
 
     def __init__(self, model: keras.Model, tokenizer: Tokenizer, *, name: str) -> None:
         if not isinstance(model, self.model_classes) and not isinstance(model, RuntimeModel):
@@ -232,74 +281,11 @@ class GenerationTask(Task):
                 bar.show(done)
         return found, scores
 
-    def row_outputs(
-        self,
-        features: Tensors,
-        *,
-        method: dict[str, Any],
-        max_new_tokens: int,
-        stop_ids: Sequence[int],
-    ) -> dict[str, Any]:
-        """What an export to another runtime gives: a whole text for each row, or several.
-
-        Args:
-            features: `row_inputs`, (B, P) int32 each.
-            method: as of `row_settings`.
-            max_new_tokens: G.
-            stop_ids: behind which a text ends.
-
-        Returns:
-            What `kbert.decoding.Decoded` holds: `new_ids` (B, K, G) and `lengths` (B, K) int32,
-            `scores` (B, K).
-        """
-        decoded = self.decode(dict(features), from_json(method), max_new_tokens, stop_ids)
-        return dict(zip(_OUTPUTS, decoded, strict=True))
-
-    def answer_by(
-        self,
-        run: Run,
-        *,
-        method: dict[str, Any],
-        max_new_tokens: int,
-        stop_ids: Sequence[int],
-    ) -> None:
-        """From now on `predict` has `run` do what `row_outputs` does, and no layers.
-
-        Args:
-            run: arrays of `row_inputs` -> arrays of what `row_outputs` gives.
-            method: as of `row_settings`; `predict` takes no other, nor of what follows.
-            max_new_tokens: G.
-            stop_ids: behind which a text ends.
-        """
-        self._runtime = _Runtime(run, from_json(method), max_new_tokens, tuple(stop_ids))
-
-    def fixed_options(  # type: ignore[override]  # of `row_settings`, which it has
-        self, *, method: dict[str, Any], max_new_tokens: int, stop_ids: Sequence[int]
-    ) -> dict[str, Any]:
-        return {"method": from_json(method), "max_new_tokens": max_new_tokens}
-
     def decoding_of(self, options: DecodingOptions) -> tuple[Method, int | None]:
         """The method and `max_new_tokens`; an export's own where options say nothing else."""
         if self._runtime is not None and options.is_usual:
             return self._runtime.method, self._runtime.max_new_tokens
         return options.decoding, options.max_new_tokens
-
-    def _settings_of_rows(
-        self, method: Method, max_new_tokens: int, stop_ids: Sequence[int]
-    ) -> dict[str, Any]:
-        """What `row_settings` returns."""
-        check_method(method)
-        if isinstance(method, Sampling):
-            raise ValueError(
-                "An export to another runtime writes by Greedy or Beam, for what is drawn comes "
-                f'from integers of 32 bits there; format="savedmodel" has Sampling. Received: '
-                f"{method}"
-            )
-        return {
-            "method": to_json(method),
-            "max_new_tokens": int(max_new_tokens),
-            "stop_ids": [int(i) for i in stop_ids],
-        }
 
     def new_ids(self, decoded: Decoded, stop_ids: Sequence[int] | None = None) -> tf.RaggedTensor:
         """(B · K, None) the tokens of each result, without the one that ended it."""

@@ -23,6 +23,7 @@ from kbert.tasks.corpora import GPT, GPT_WARMUP, CausalCorpus
 from kbert.tasks.generation.base import (
     SHORTEST,
     GenerationTask,
+    WrittenRows,
     answer,
     batches_of_like_width,
     check_max_new_tokens,
@@ -60,6 +61,52 @@ class GenerationOptions(DecodingOptions):
         help="Where a continuation ends too: it is cut off before this text. May be repeated.",
         repeated=True,
     )
+
+
+class PromptRows(WrittenRows):
+    """Prompts and their continuations."""
+
+    inputs = ("token_ids", "padding_mask")
+
+    def settings(  # type: ignore[override]  # arguments of `export`
+        self,
+        method: Method = GREEDY,
+        max_new_tokens: int | None = None,
+        stop_ids: Sequence[int] = (),
+    ) -> dict[str, Any]:
+        """What an export to another runtime fixes.
+
+        Args:
+            method: `Greedy` or `Beam`.
+            max_new_tokens: the longest continuation; None as of `predict`.
+            stop_ids: tokens that end the continuation, besides the end of a text.
+
+        Raises:
+            ValueError: a setting is out of range, or the new tokens leave too few positions.
+        """
+        longest = self.task._longest(max_new_tokens)
+        stop_ids = self.task._checked_ids(longest, stop_ids, 0)
+        most = self.task.decoder.config.max_positions - SHORTEST
+        if longest > most:
+            raise ValueError(
+                f"An export to another runtime must take prompts of {SHORTEST} tokens: "
+                f"`max_new_tokens` must be at most {most}, as the model's positions are. "
+                f"Received: {longest}"
+            )
+        return self.settings_of(method, longest, stop_ids)
+
+    def fixed(self, **settings: Any) -> dict[str, Any]:
+        return {**super().fixed(**settings), "stop": settings["stop_ids"]}
+
+    def samples(
+        self, texts: Sequence[str], *, max_new_tokens: int, **settings: Any
+    ) -> list[dict[str, tf.Tensor]]:
+        """One prompt alone, and all of them; those that are too long lose their beginnings."""
+        task = self.task
+        most = task.decoder.config.max_positions - max_new_tokens
+        ids = task._begun([x[-(most - 1) :] for x in tokenize(task.tokenizer, texts)])
+        batches = [padded(x, max(map(len, x)), task.stop_ids[0]) for x in (ids[:1], ids)]
+        return [dict(zip(self.inputs, map(tf.constant, x), strict=True)) for x in batches]
 
 
 class CausalLM(GenerationTask):
@@ -101,6 +148,7 @@ class CausalLM(GenerationTask):
     shown_metrics = ("perplexity",)
     model_classes = (Decoder,)
     model_inputs = ("token_ids", "padding_mask")
+    row_export = PromptRows
     derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("lm_loss", ops.exp)}
 
     def __init__(
@@ -261,7 +309,7 @@ class CausalLM(GenerationTask):
 
         def batch(rows: np.ndarray, width: int) -> tuple[dict[str, Any], int]:
             made = padded([ids[row] for row in rows], width, self.stop_ids[0])
-            return dict(zip(self.row_inputs, made, strict=True)), max_new_tokens
+            return dict(zip(PromptRows.inputs, made, strict=True)), max_new_tokens
 
         def texts(rows: np.ndarray, decoded: Decoded) -> list[list[str]]:
             before = inference.as_ragged([ids[row] for row in rows])
@@ -403,58 +451,10 @@ class CausalLM(GenerationTask):
         entry = Signature(generate, spec, tokens, too_long="cut_before", numbered=True)
         return {"generate": entry}
 
-    row_inputs = ("token_ids", "padding_mask")
-
     @property
     def row_length(self) -> int:
         """Tokens of the longest prompt, with at least one to come."""
         return self.decoder.config.max_positions - 1
-
-    def row_settings(  # type: ignore[override]  # arguments of `export`
-        self,
-        method: Method = GREEDY,
-        max_new_tokens: int | None = None,
-        stop_ids: Sequence[int] = (),
-    ) -> dict[str, Any]:
-        """What an export to another runtime fixes.
-
-        Args:
-            method: `Greedy` or `Beam`.
-            max_new_tokens: the longest continuation; None as of `predict`.
-            stop_ids: tokens that end the continuation, besides the end of a text.
-
-        Raises:
-            ValueError: a setting is out of range, or the new tokens leave too few positions.
-        """
-        longest = self._longest(max_new_tokens)
-        stop_ids = self._checked_ids(longest, stop_ids, 0)
-        most = self.decoder.config.max_positions - SHORTEST
-        if longest > most:
-            raise ValueError(
-                f"An export to another runtime must take prompts of {SHORTEST} tokens: "
-                f"`max_new_tokens` must be at most {most}, as the model's positions are. "
-                f"Received: {longest}"
-            )
-        return self._settings_of_rows(method, longest, stop_ids)
-
-    def fixed_options(self, **settings: Any) -> dict[str, Any]:
-        return {**super().fixed_options(**settings), "stop": settings["stop_ids"]}
-
-    def sample_rows(
-        self, texts: Sequence[str], *, max_new_tokens: int, **settings: Any
-    ) -> list[dict[str, tf.Tensor]]:
-        """Batches of `row_inputs` that an export is checked on: one prompt alone, and all of them.
-
-        Args:
-            texts: prompts; those that are too long lose their beginnings.
-            max_new_tokens: G.
-            **settings: as of `row_settings`.
-        """
-        most = self.decoder.config.max_positions - max_new_tokens
-        ids = [x[-(most - 1) :] for x in tokenize(self.tokenizer, texts)]
-        ids = self._begun(ids)
-        batches = [padded(x, max(map(len, x)), self.stop_ids[0]) for x in (ids[:1], ids)]
-        return [dict(zip(self.row_inputs, map(tf.constant, x), strict=True)) for x in batches]
 
     @property
     def stop_ids(self) -> tuple[int, ...]:

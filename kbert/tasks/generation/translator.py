@@ -25,6 +25,7 @@ from kbert.models.generators.seq2seq import INPUTS
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.generation.base import (
     GenerationTask,
+    WrittenRows,
     answer,
     check_max_new_tokens,
     check_seed,
@@ -67,6 +68,38 @@ class TranslationOptions(DecodingOptions):
     method: str = DecodingOptions.with_default("method", "beam")
 
 
+class SourceRows(WrittenRows):
+    """Sources and their translations."""
+
+    inputs = ("encoder_token_ids", "encoder_padding_mask")
+
+    def settings(  # type: ignore[override]  # arguments of `export`
+        self, method: Method = BEAM, max_new_tokens: int | None = None
+    ) -> dict[str, Any]:
+        """What an export to another runtime fixes.
+
+        Args:
+            method: `Greedy` or `Beam`.
+            max_new_tokens: the longest translation; None = as many tokens as the model has
+                positions for. Each step reads the places of all of them, so fewer are faster.
+
+        Raises:
+            ValueError: a setting is out of range.
+        """
+        limit = self.task._max_new_tokens
+        most = limit if max_new_tokens is None else max_new_tokens
+        check_max_new_tokens(most, limit)
+        return self.settings_of(method, most, self.task.stop_ids)
+
+    def samples(self, texts: Sequence[str], **settings: Any) -> list[dict[str, tf.Tensor]]:
+        """One source alone, and all of them; those that are too long lose their ends."""
+        task = self.task
+        sources = tokenize(task.tokenizer, [_stripped(text) for text in texts])
+        ids = [x[: task._max_new_tokens] for x in sources]
+        batches = [task._features(x, max(map(len, x)) + 1) for x in (ids[:1], ids)]
+        return [{name: tf.constant(x) for name, x in batch.items()} for batch in batches]
+
+
 class Translator(GenerationTask):
     """An encoder-decoder that is trained on pairs of sentences and translates.
 
@@ -107,6 +140,7 @@ class Translator(GenerationTask):
     shown_metrics = ("perplexity", "bleu")
     model_classes = (Seq2Seq, PrefixSeq2Seq)
     model_inputs = INPUTS
+    row_export = SourceRows
     derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("nll", ops.exp)}
 
     def __init__(
@@ -377,41 +411,10 @@ class Translator(GenerationTask):
         self._check_lengths(np.array([len(ids) + 1 for ids in sources], int), texts)
         return sources
 
-    row_inputs = ("encoder_token_ids", "encoder_padding_mask")
-
     @property
     def row_length(self) -> int:
         """Tokens of the longest source, with its end."""
         return self.seq2seq.max_length
-
-    def row_settings(  # type: ignore[override]  # arguments of `export`
-        self, method: Method = BEAM, max_new_tokens: int | None = None
-    ) -> dict[str, Any]:
-        """What an export to another runtime fixes.
-
-        Args:
-            method: `Greedy` or `Beam`.
-            max_new_tokens: the longest translation; None = as many tokens as the model has
-                positions for. Each step reads the places of all of them, so fewer are faster.
-
-        Raises:
-            ValueError: a setting is out of range.
-        """
-        most = self._max_new_tokens if max_new_tokens is None else max_new_tokens
-        check_max_new_tokens(most, self._max_new_tokens)
-        return self._settings_of_rows(method, most, self.stop_ids)
-
-    def sample_rows(self, texts: Sequence[str], **settings: Any) -> list[dict[str, tf.Tensor]]:
-        """Batches of `row_inputs` that an export is checked on: one source alone, and all of them.
-
-        Args:
-            texts: sources; those that are too long lose their ends.
-            **settings: as of `row_settings`.
-        """
-        most = self._max_new_tokens
-        ids = [x[:most] for x in tokenize(self.tokenizer, [_stripped(text) for text in texts])]
-        batches = [self._features(x, max(map(len, x)) + 1) for x in (ids[:1], ids)]
-        return [{name: tf.constant(x) for name, x in batch.items()} for batch in batches]
 
     @property
     def _max_new_tokens(self) -> int:

@@ -3,7 +3,7 @@
 Shapes: B rows, T tokens, P masked positions, V vocabulary.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -19,10 +19,12 @@ from kbert.data.tables.table import Table
 from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
 from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
 from kbert.serving import Signature, text_tokens
+from kbert.serving.rows import Run
 from kbert.tasks.corpora import MaskedCorpus, SentencesCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.pretraining import fill_mask
+from kbert.tasks.row_export import EncoderRows
 from kbert.tokenizers.base import Tokenizer
 
 NSP_LABELS, SOP_LABELS = "next_sentence_labels", "sentence_order_labels"
@@ -30,6 +32,28 @@ SPANS = ("span_starts", "span_ends")
 # The class of a pair as the text has it; 1 is a random second sentence (BERT, section 3.1), or the
 # two segments swapped (ALBERT, section 3.1).
 AS_WRITTEN = 0
+
+
+class MaskedRows(EncoderRows):
+    """Rows with masks to `probabilities` (B, P, V) of the entries at `mask_positions` (B, P)."""
+
+    inputs = (*EncoderRows.inputs, "mask_positions")
+
+    def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        if self.task.masked_lm is None:
+            return super().outputs(features)
+        return {"probabilities": self.task._fill_mask.probabilities(features)}
+
+    def samples(self, texts: Sequence[str]) -> list[dict[str, tf.Tensor]]:
+        batches = super().samples(texts)
+        for masks, batch in enumerate(batches, 1):
+            rows = tf.shape(batch["token_ids"])[0]
+            batch["mask_positions"] = tf.tile(tf.range(masks)[None], [rows, 1])
+        return batches
+
+    def answer_by(self, run: Run) -> None:
+        runner = self.task._fill_mask.runner
+        runner.forward = lambda features: run(features)["probabilities"]
 
 
 class Pretraining(EncoderTask):
@@ -80,6 +104,7 @@ class Pretraining(EncoderTask):
     """
 
     kind = "pretrain"
+    row_export = MaskedRows
     corpus_objective: ClassVar[type[MaskedCorpus]] = SentencesCorpus
     program = "kbert-fill-mask"
     answer_options = fill_mask.FillMaskOptions
@@ -197,24 +222,6 @@ class Pretraining(EncoderTask):
         if self.sentence is not None:
             found["sentence"] = self.sentence(found["pooled"])
         return found
-
-    row_inputs = (*EncoderTask.row_inputs, "mask_positions")
-
-    def row_outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        """`probabilities` (B, P, V) of the entries at `mask_positions` (B, P)."""
-        if self.masked_lm is None:
-            return super().row_outputs(features)
-        return {"probabilities": self._fill_mask.probabilities(features)}
-
-    def sample_rows(self, texts: Sequence[str]) -> list[dict[str, tf.Tensor]]:
-        batches = super().sample_rows(texts)
-        for masks, batch in enumerate(batches, 1):
-            rows = tf.shape(batch["token_ids"])[0]
-            batch["mask_positions"] = tf.tile(tf.range(masks)[None], [rows, 1])
-        return batches
-
-    def answer_by(self, run: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
-        self._fill_mask.runner.forward = lambda features: run(features)["probabilities"]
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         self.check_batch(batch)

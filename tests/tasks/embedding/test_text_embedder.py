@@ -241,13 +241,13 @@ def test_variables_are_what_they_were(config, tokenizer):
 def test_a_runtime_with_a_text_a_row_answers_and_measures_all(config, tokenizer, data):
     task = make(config, tokenizer)
     vectors, measured = task.predict(data), task.evaluate(data, verbose=0)
-    rows = []
+    rows, rows_of = [], task.row_export(task)
 
     def run(features):
         rows.append(features["token_ids"].shape)
-        return {n: ops.convert_to_numpy(x) for n, x in task.row_outputs(features).items()}
+        return {n: ops.convert_to_numpy(x) for n, x in rows_of.outputs(features).items()}
 
-    task.answer_by(run)
+    rows_of.answer_by(run)
     np.testing.assert_allclose(task.predict(data), vectors, atol=1e-6)
     assert task.evaluate(data, verbose=0) == pytest.approx(measured, abs=1e-5)
     assert all(len(shape) == 2 for shape in rows)

@@ -1,0 +1,46 @@
+"""A fine-tuned task for other runtimes: rows of ids to logits.
+
+Shapes: B rows, W windows of a text, T tokens.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kbert.serving.rows import Run
+from kbert.tasks.fine_tuning.predictor import Predictor
+from kbert.tasks.fine_tuning.text_rows import WINDOWS_AT_ONCE
+from kbert.tasks.row_export import EncoderRows
+
+
+class LogitRows(EncoderRows):
+    """What the task's `call` gives.
+
+    Attributes:
+        logits: arrays of features -> arrays of logits, by a runtime; None before `answer_by`.
+    """
+
+    logits: Run | None = None
+
+    def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self.task(features))
+
+    def answer_by(self, run: Run) -> None:
+        texts = self.task.texts
+
+        def logits(features: Mapping[str, Any]) -> dict[str, Any]:
+            mask = features["padding_mask"]
+            if len(mask.shape) == 2:
+                return run(features)
+            # (B, W, T): rows that are windows of a text, some at a time.
+            flat = {n: np.reshape(features[n], (-1, mask.shape[-1])) for n in self.inputs}
+            starts = range(0, len(flat["padding_mask"]), WINDOWS_AT_ONCE)
+            parts = [
+                run({name: x[i : i + WINDOWS_AT_ONCE] for name, x in flat.items()}) for i in starts
+            ]
+            found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            return {name: texts.pool(x, mask) for name, x in found.items()}
+
+        self.task.predictor = Predictor(self.task, logits)
+        self.logits = logits
