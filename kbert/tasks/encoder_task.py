@@ -23,7 +23,7 @@ from kbert.models.keras_model import KerasModel
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.input_form import InputForm, check_encoder, input_form
 from kbert.tasks.loading import load_encoder
-from kbert.tasks.row_export import EncoderRows
+from kbert.tasks.row_export import EncoderRows, RowExport
 from kbert.tasks.task import Task
 
 # Feature of a batch -> the setting of a dataset that has it, and the task that is trained on it.
@@ -60,7 +60,7 @@ class EncoderTask(Task):
     takes_characters: bool = False
     # Whether the heads read what a model knows that sees the tokens to the left alone, as GPT.
     takes_decoders: bool = False
-    row_export = EncoderRows
+    row_export: ClassVar[type[RowExport]] = EncoderRows
     # How rows are made, where that is not the encoder's way.
     own_form: InputForm | None = None
     # The named edit of the encoder that the task keeps to (`kbert.edit.adapters`); None = whichever

@@ -85,7 +85,7 @@ class EncoderRows(RowExport):
     """Rows of ids, of a task on an encoder."""
 
     formats = ("onnx", "openvino", "litert")
-    inputs = ("token_ids", "segment_ids", "padding_mask")
+    inputs: ClassVar[tuple[str, ...]] = ("token_ids", "segment_ids", "padding_mask")
 
     def samples(self, texts: Sequence[str]) -> list[dict[str, tf.Tensor]]:
         """One text alone, all of them, and one half paired with the other."""

@@ -45,7 +45,7 @@ from kbert.tasks.fine_tuning.logit_rows import LogitRows
 from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import Prediction
 from kbert.training.run.history import History
-from kbert.training.step.base import Replicas
+from kbert.training.step.state import Replicas
 
 POOLINGS = ("mean", "cls", "max", "weighted")
 PROMPTS = ("query", "document")

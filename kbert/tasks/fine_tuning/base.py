@@ -40,6 +40,7 @@ from kbert.tasks.fine_tuning.task_options import (
 )
 from kbert.tasks.fine_tuning.text_rows import TextRows
 from kbert.tasks.losses import Prediction
+from kbert.tasks.row_export import RowExport
 from kbert.training.run.history import History
 from kbert.training.run.record import SAME, Resume
 from kbert.training.step.keras_arguments import (
@@ -107,7 +108,7 @@ class FineTuningTask(EncoderTask):
     """
 
     program = "kbert-predict"
-    row_export = LogitRows
+    row_export: ClassVar[type[RowExport]] = LogitRows
     columns: ClassVar[Columns] = Columns()
     options: ClassVar[type[Options]] = RowOptions
     metric: ClassVar[str] = "loss"

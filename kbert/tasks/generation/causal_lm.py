@@ -41,7 +41,7 @@ from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.tasks.task import usual_schedule
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.optimizers import AdamW
-from kbert.training.step.base import DerivedMetrics
+from kbert.training.step.state import DerivedMetrics
 
 # Radford et al. 2018, section 4.1.
 NEW_TOKENS = 64
@@ -98,7 +98,7 @@ class PromptRows(WrittenRows):
     def fixed(self, **settings: Any) -> dict[str, Any]:
         return {**super().fixed(**settings), "stop": settings["stop_ids"]}
 
-    def samples(
+    def samples(  # type: ignore[override]  # what `settings` returns
         self, texts: Sequence[str], *, max_new_tokens: int, **settings: Any
     ) -> list[dict[str, tf.Tensor]]:
         """One prompt alone, and all of them; those that are too long lose their beginnings."""

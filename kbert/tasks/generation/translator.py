@@ -51,7 +51,7 @@ from kbert.tasks.losses import accuracy, smoothed_cross_entropy
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay, default_warmup
-from kbert.training.step.base import DerivedMetrics
+from kbert.training.step.state import DerivedMetrics
 
 MAX_TOKENS = 4096  # of a batch, on either side
 LONGER = 50  # tokens that a target may be longer than its source

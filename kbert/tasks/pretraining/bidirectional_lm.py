@@ -19,7 +19,7 @@ from kbert.models.elmo.elmo import words_of
 from kbert.tasks.corpora import ELMO, WordsCorpus
 from kbert.tasks.pretraining.row_memory import RemembersRows
 from kbert.tokenizers import WordTokenizer
-from kbert.training.step.base import DerivedMetrics
+from kbert.training.step.state import DerivedMetrics
 
 DIRECTIONS = ("forward", "backward")
 PREFIXES = ("", "reverse_")  # of a batch's features, one a direction

@@ -22,7 +22,7 @@ from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.input_form import TEXTS_ALONE
 from kbert.tasks.pretraining.row_memory import RemembersRows
 from kbert.tokenizers.base import Tokenizer
-from kbert.training.step.base import DerivedMetrics
+from kbert.training.step.state import DerivedMetrics
 
 
 class MemoryLM(RemembersRows, EncoderTask):

@@ -23,7 +23,7 @@ from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.pretraining.fill_mask import FillMask, FillMaskOptions
 from kbert.tasks.pretraining.row_memory import RemembersRows
 from kbert.tokenizers.base import Tokenizer
-from kbert.training.step.base import DerivedMetrics
+from kbert.training.step.state import DerivedMetrics
 
 
 class PermutationLM(RemembersRows, EncoderTask):

@@ -15,7 +15,28 @@ The engine follows Keras' backend: `step.tensorflow` (`tf.distribute`) or `step.
 (`keras.distribution.DataParallel`).
 """
 
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
 import keras
+import tensorflow as tf
+from keras import ops
+
+from kbert.core.contexts import auxiliary_losses, recomputation
+from kbert.core.types import Pair, PathLike, Tensor, Tensors
+from kbert.training.step.keras_arguments import check_callbacks, check_compile
+from kbert.training.step.loss_scale import LossScale
+from kbert.training.step.ratios import DataPosition, Ratios, divide
+from kbert.training.step.state import (
+    SCALE_TERMS,
+    UPDATE_TERMS,
+    DerivedMetrics,
+    Replicas,
+    StepState,
+)
+from kbert.training.step.verbosity import keras_verbosity
 
 # What the engines override of Keras that is not public, and what they read; a test checks each.
 KERAS_HOOKS = {
@@ -34,17 +55,23 @@ KERAS_HOOKS = {
 }
 
 if keras.backend.backend() == "tensorflow":
-    from kbert.training.step.tensorflow import TensorFlowStep as Engine
+    from kbert.training.step import tensorflow as engine
 elif keras.backend.backend() == "jax":
-    from kbert.training.step.jax import JaxStep as Engine
+    from kbert.training.step import jax as engine  # type: ignore[no-redef]
 else:
     raise ImportError(
         "Training runs with KERAS_BACKEND=tensorflow or jax. "
         f"Received: KERAS_BACKEND={keras.backend.backend()}"
     )
 
+# For type checkers: the class that the mixin precedes in a subclass's bases, and calls.
+if TYPE_CHECKING:
+    from keras import Model as _Base
+else:
+    _Base = object
 
-class TrainStep(Engine):
+
+class TrainStep(_Base):
     """Mixin before `keras.Model` that gives `fit` and `evaluate` a right step.
 
     A subclass defines `loss_terms(batch, training)`, two dicts name → (numerator, denominator),
@@ -74,3 +101,378 @@ class TrainStep(Engine):
         >>> [round(loss, 3) for loss in history.history["loss"]]
         [9.0, 2.25]
     """
+
+    derived_metrics: ClassVar[DerivedMetrics] = {}
+    # Whether weights may have the same path, such as heads of several tasks: then their order,
+    # which the run's settings must say, tells them apart in a checkpoint.
+    repeats_paths: ClassVar[bool] = False
+    # Of the values that a step logs, those that a progress line shows besides the loss.
+    shown_metrics: tuple[str, ...] = ()
+
+    def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
+        """Returns the losses and the metrics of a batch, as sums.
+
+        Args:
+            batch: The batch of the dataset, batch-first tensors. It may be a part of the batch
+                (a replica's rows, a micro-batch), so nothing may be averaged here.
+            training: Whether dropout is on.
+
+        Returns:
+            Two dicts, name → (numerator, denominator), scalars summed over `batch`. A loss's
+            denominator depends on the batch alone, never on the weights. The loss of a step is
+            the sum over the losses of numerator / denominator of the whole global batch.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `loss_terms`.")
+
+    def loss_denominators(self, batch: Tensors) -> Tensor:
+        """Denominators of the losses, in order, float32; they are summed before the step begins.
+
+        A graph computes them alone and prunes the rest of `loss_terms`. A task whose `loss_terms`
+        writes to variables, which no graph prunes, overrides this.
+        """
+        losses, _ = self._all_terms(batch, training=False)
+        return ops.stack([ops.cast(pair[1], "float32") for pair in losses.values()])
+
+    def before_gradients(self, batch: Tensors, replicas: Replicas) -> Tensors:
+        """Called on every replica before forward and backward, outside of what XLA compiles.
+
+        For losses that compare rows of the whole global batch.
+
+        Args:
+            batch: the replica's rows, not yet split into micro-batches.
+            replicas: how rows of the others are had.
+
+        Returns:
+            The batch, perhaps with more features, batch-first.
+        """
+        return batch
+
+    def between_replicas(self, total: Callable[[Tensor], Tensor]) -> None:
+        """Called on every replica after forward and backward, outside of what XLA compiles.
+
+        For what a task keeps of each row of the global batch (see `row_state`). Only TensorFlow
+        has replicas; JAX computes with whole batches, and does not call it.
+
+        Args:
+            total: sums a tensor over all replicas.
+        """
+
+    def compile(
+        self,
+        optimizer: keras.optimizers.Optimizer | str | dict[str, Any] | None = None,
+        *positional: Any,
+        micro_batches: int = 1,
+        clip_norm: float | None = 1.0,
+        recompute: bool = False,
+        jit_compile: bool | str = "auto",
+        run_eagerly: bool = False,
+        **others: Any,
+    ) -> None:
+        """Prepares the model for `fit`.
+
+        Args:
+            optimizer: A Keras optimizer, its name or its config, without clipping or accumulation
+                of its own.
+            micro_batches: Parts a device's share of the batch is computed in, one after the
+                other (gradient accumulation). The update is that of the whole batch.
+            clip_norm: Largest global norm of the summed gradients; `None` clips nothing.
+            recompute: Whether of each block only its input is kept for the backward part, which
+                computes the rest again, with the same dropout: less memory, more time.
+            jit_compile: Whether XLA compiles forward and backward; `"auto"`: where there is a GPU.
+            run_eagerly: Whether to run op by op, for debugging.
+            *positional: None: what Keras takes there is refused, as `others`.
+            **others: None: `loss`, `metrics` and the like of Keras are refused by name.
+
+        Raises:
+            TypeError: For an argument of Keras that a step does not take.
+            ValueError: If a setting contradicts the step.
+        """
+        check_compile(optimizer, positional, others)
+        optimizer = keras.optimizers.get(optimizer)
+        own = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
+        taken = {name: getattr(optimizer, name) for name in own if getattr(optimizer, name, None)}
+        if taken:
+            raise ValueError(
+                "The step clips and accumulates itself, after summing over the replicas: pass "
+                "`clip_norm` and `micro_batches` to compile() and leave them out of the "
+                f"optimizer. Received: optimizer with {taken}"
+            )
+        if micro_batches < 1:
+            raise ValueError(f"`micro_batches` must be at least 1. Received: {micro_batches}")
+        if clip_norm is not None and not clip_norm > 0:
+            raise ValueError(
+                f"`clip_norm` must be positive, or None for no clipping. Received: {clip_norm}"
+            )
+        self._check_precision()
+        self.micro_batches = micro_batches
+        self.clip_norm = clip_norm
+        self.recompute = recompute
+        self._step_state = StepState()
+        super().compile(
+            optimizer=optimizer,
+            jit_compile=jit_compile,
+            run_eagerly=run_eagerly,
+            auto_scale_loss=False,
+        )
+        engine.after_compile(self)
+
+    def compile_by_default(self, optimizer: keras.optimizers.Optimizer, **settings: Any) -> None:
+        """`compile` by a `fit`, where the user did not; the next `fit` may compile again."""
+        self.compile(optimizer, **settings)
+        self._step_state.by_default = True
+
+    @property
+    def compiled_by_user(self) -> bool:
+        """Whether `compile` was called, and not only by a `fit`."""
+        return self.compiled and not self._step_state.by_default
+
+    def _check_precision(self) -> None:
+        policy = self.dtype_policy
+        dtypes = {policy.variable_dtype, *(v.dtype for v in self.trainable_variables)}
+        if narrow := sorted(dtypes & {"bfloat16", "float16"}):
+            raise ValueError(
+                "Weights are trained in float32: with the 8 bits of bfloat16 most updates round "
+                "to nothing, and the second moment of Adam cannot move at all, for 1 - 0.999 is 0. "
+                "The dtype policies mixed_bfloat16 and mixed_float16 keep them in float32. "
+                f"Received: dtype policy {policy.name}, weights in {', '.join(narrow)}"
+            )
+
+    def fit(
+        self, x: Any = None, *args: Any, verbose: str | int = "auto", **kwargs: Any
+    ) -> keras.callbacks.History:
+        """Keras' `fit`; a dataset comes in its own order. `verbose`: see `keras_verbosity`."""
+        check_callbacks(self, kwargs.get("callbacks"), in_run=False)
+        if isinstance(x, tf.data.Dataset):
+            kwargs.setdefault("shuffle", False)  # else Keras warns that it cannot
+        with _to_the_end(kwargs.get("steps_per_epoch")):
+            return super().fit(x, *args, verbose=keras_verbosity(verbose), **kwargs)
+
+    def evaluate(
+        self, x: Any = None, *args: Any, verbose: str | int = "auto", **kwargs: Any
+    ) -> Any:
+        """Keras' `evaluate`; `verbose`: see `keras_verbosity`."""
+        with _to_the_end(kwargs.get("steps")):
+            return super().evaluate(x, *args, verbose=keras_verbosity(verbose), **kwargs)
+
+    def save(self, filepath: PathLike, *args: Any, **kwargs: Any) -> None:
+        """Keras' `save`; a model that no config describes is refused before a file is opened."""
+        self.get_config()
+        super().save(filepath, *args, **kwargs)
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """The sums behind the logs and the data position."""
+        state = getattr(self, "_step_state", None)
+        if state is None or state.ratios is None:
+            return []
+        kept = [state.ratios, state.position]
+        return kept if state.loss_scale is None else [*kept, state.loss_scale]
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """Of the losses, once `fit` or `prepare` has run."""
+        return self._step_state.loss_names
+
+    @property
+    def data_position(self) -> keras.Variable:
+        """Where the data resumes after the last step, (3,) int32: (epoch, window, row)."""
+        if not self.metrics:
+            raise ValueError("The data position exists once `fit` or `prepare` has run.")
+        return self._step_state.position.value
+
+    @property
+    def scale_state(self) -> dict[str, keras.Variable]:
+        """What loss scaling resumes from, by name; empty but in float16."""
+        scale = self._step_state.loss_scale
+        if scale is None:
+            return {}
+        return {"loss_scale/value": scale.value, "loss_scale/good_steps": scale.good_steps}
+
+    def get_metrics_result(self) -> dict[str, Tensor]:
+        """Returns the values over everything counted since the last reset."""
+        counted = self._step_state.ratios.counted()
+        ratios = self._step_state.ratios.result()
+        # In evaluation.
+        skipped = [name for name in (*UPDATE_TERMS, *SCALE_TERMS) if not counted.get(name, True)]
+        return self._values({k: v for k, v in ratios.items() if k not in skipped})
+
+    def prepare(self, spec: Mapping[str, tf.TensorSpec]) -> None:
+        """Creates what a step needs besides weights; `fit` does it, a checkpoint needs it before.
+
+        Args:
+            spec: The `element_spec` of the dataset, or a batch.
+        """
+        with engine.scope(self):
+            if not self.metrics:
+                losses, metrics = engine.term_names(self, spec)
+                names = [*losses, *metrics, *self.derived_metrics]
+                reserved = {*UPDATE_TERMS, *SCALE_TERMS} | (
+                    {"loss"} if losses != ["loss"] else set()
+                )
+                if len(set(names)) < len(names) or reserved & set(names):
+                    raise ValueError(
+                        "Losses and metrics must have distinct names, none of them "
+                        f"{sorted(reserved)}. Received: {names}"
+                    )
+                self._step_state.loss_names = tuple(losses)
+                scaled = any(x.compute_dtype == "float16" for x in self._flatten_layers())
+                update = (*UPDATE_TERMS, *SCALE_TERMS) if scaled else UPDATE_TERMS
+                self._step_state.ratios = Ratios([*losses, *metrics, *update])
+                self._step_state.num_terms = len(losses) + len(metrics)
+                self._step_state.position = DataPosition()
+                if scaled:
+                    self._step_state.loss_scale = LossScale()
+            if not self.optimizer.built:
+                self.optimizer.build(self.trainable_variables)
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        self.prepare(engine.spec_of(self, iterator, data_batch))
+
+    _symbolic_build = _maybe_symbolic_build  # Keras' name of it on JAX
+
+    train_step = engine.train_step
+    test_step = engine.test_step
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """What Keras calls for each step: on TensorFlow `train_step` on every replica."""
+        return engine.make_train_function(self, force, super().make_train_function)
+
+    def make_test_function(self, force: bool = False) -> Any:
+        """`make_train_function`, of `test_step`."""
+        return engine.make_test_function(self, force, super().make_test_function)
+
+    @property
+    def _num_terms(self) -> int:
+        return self._step_state.num_terms
+
+    def _values(self, ratios: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Adds the total loss in front and the derived metrics behind."""
+        values = {"loss": sum(ratios[name] for name in self._step_state.loss_names)}
+        values |= {name: value for name, value in ratios.items() if name != "loss"}
+        for name, (source, function) in self.derived_metrics.items():
+            values[name] = function(values[source])
+        return values
+
+    def _step_values(self, pairs: Tensor, update: Sequence[Tensor] = ()) -> dict[str, Tensor]:
+        """Values of this step alone, from the (K, 2) sums of the global batch."""
+        names = self._step_state.ratios.names
+        ratios = {names[i]: divide(pairs[i, 0], pairs[i, 1]) for i in range(pairs.shape[0])}
+        return self._values(ratios | dict(zip(names[self._num_terms :], update, strict=False)))
+
+    @staticmethod
+    def _total_loss(losses: dict[str, Pair], denominators: Tensor) -> Tensor:
+        """Sum of the numerators of `losses`, each over its denominator of the global batch."""
+        numerators = [ops.cast(pair[0], "float32") for pair in losses.values()]
+        return sum(divide(x, denominators[i]) for i, x in enumerate(numerators))
+
+    @staticmethod
+    def _pairs(losses: dict[str, Pair], metrics: dict[str, Pair]) -> Tensor:
+        """Stacks the pairs in the order of their names, (K, 2) float32."""
+        terms = [*losses.values(), *metrics.values()]
+        return ops.stack([ops.stack([ops.cast(x, "float32") for x in pair]) for pair in terms])
+
+    def _all_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
+        """`loss_terms`, and the losses that layers added to them."""
+        with auxiliary_losses() as added:
+            losses, metrics = self.loss_terms(batch, training=training)
+        return {**losses, **added}, metrics
+
+    def _training_terms(self, batch: Tensors) -> tuple[dict[str, Pair], dict[str, Pair]]:
+        """`loss_terms` of which gradients are taken."""
+        with recomputation(self.recompute) as layers:
+            terms = self._all_terms(batch, training=True)
+        if self.recompute and not layers:
+            raise ValueError(
+                "`recompute` is of the blocks of encoders and decoders: leave it out. "
+                f"Received: recompute=True for a {type(self).__name__} without any"
+            )
+        return terms
+
+    def _count(self, pairs: Tensor, update: Sequence[Tensor] = ()) -> None:
+        """Adds the (K, 2) pairs, and the values of the update in training, to the sums.
+
+        Of a step that loss scaling skipped only the terms of the scale.
+        """
+        rows = [ops.stack([x, ops.ones_like(x)]) for x in update]
+        rows = rows or [ops.zeros(2)] * (len(self._step_state.ratios.names) - self._num_terms)
+        if len(update) > len(UPDATE_TERMS):
+            skipped = update[-1] > 0
+            pairs = ops.where(skipped, ops.zeros_like(pairs), pairs)
+            rows[0] = ops.where(skipped, ops.zeros_like(rows[0]), rows[0])
+        self._step_state.ratios.update_state(ops.concatenate([pairs, ops.stack(rows)]))
+
+    def _store_position(self, batch: Tensors) -> None:
+        """Stores the position that came with the batch; every row carries the same."""
+        if isinstance(batch, Mapping) and "position" in batch:
+            self._step_state.position.update_state(batch["position"][0])
+
+    def _loss_scale(self) -> Tensor | None:
+        """The factor of the loss as it is now; None where nothing is scaled."""
+        scale = self._step_state.loss_scale
+        # A product, so that it is a tensor with the value of now, which the update does not move.
+        return None if scale is None else scale.value * 1.0
+
+    def _norm(
+        self, gradients: list[Tensor], loss_scale: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The joint norm of the gradients of a scaled loss, and the factor they are applied with.
+
+        It makes the norm at most `clip_norm` and takes the scale away; None where it is 1.
+        """
+        # Not `sum`: TensorFlow adds a chain of scalars in an order that differs from run to run.
+        norm = ops.sqrt(ops.sum(ops.stack([engine.sum_of_squares(g) for g in gradients])))
+        factor = None
+        if loss_scale is not None:
+            norm, factor = norm / loss_scale, 1.0 / loss_scale
+        if self.clip_norm is None:
+            return norm, factor
+        clip = self.clip_norm / ops.maximum(norm, self.clip_norm)
+        return norm, clip if factor is None else clip * factor
+
+    def _after_update(
+        self, norm: Tensor, rate: Tensor, loss_scale: Tensor | None, finite: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Moves the loss scale; the values of the update, in the order of their names."""
+        state = self._step_state.loss_scale
+        if state is None or loss_scale is None:
+            return norm, rate
+        state.update_state(finite)
+        # At 1 there is nothing left to halve: what overflows then is an error as in float32.
+        skipped = ops.logical_and(ops.logical_not(finite), loss_scale > 1.0)
+        return norm, rate, loss_scale, ops.cast(skipped, "float32")
+
+    def _is_finite(self, norm: Tensor, pairs: Tensor) -> Tensor:
+        """Whether a step may update weights: gradients and losses of the global batch are finite.
+
+        Args:
+            norm: of the gradients, summed over the replicas.
+            pairs: (K, 2) sums of the global batch, losses first.
+        """
+        losses = pairs[: len(self._step_state.loss_names), 0]
+        return ops.logical_and(ops.isfinite(norm), ops.all(ops.isfinite(losses)))
+
+    def _split(self, batch: Tensors) -> Tensors:
+        """Cuts every tensor (B, …) into micro-batches (B / M, M, …); micro-batch i is [:, i].
+
+        Rows are dealt in turn, so that on JAX each device keeps the rows it holds.
+        """
+
+        def split(x: Tensor) -> Tensor:
+            rows, parts = x.shape[0], self.micro_batches
+            if rows is not None and rows % parts:
+                raise ValueError(
+                    "The rows of a batch on each device must divide by `micro_batches`. "
+                    f"Received: {rows} rows, micro_batches={parts}"
+                )
+            return ops.reshape(x, (-1, parts, *ops.shape(x)[1:]))
+
+        return keras.tree.map_structure(split, batch)
+
+
+@contextlib.contextmanager
+def _to_the_end(steps: int | None) -> Iterator[None]:
+    """Silences Keras' warning of the end of a dataset where no number of steps was given."""
+    with warnings.catch_warnings():
+        if steps is None:
+            warnings.filterwarnings("ignore", message="Your input ran out of data")
+        yield
