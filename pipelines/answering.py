@@ -46,7 +46,7 @@ def define_text_flags(task: type[Task]) -> None:
     Args:
         task: the class of tasks.
     """
-    define_flags(TextColumnOptions, task.answer_options)
+    define_flags(TextColumnOptions, task.file_answers.options)
 
 
 def main(program: str, task: type[Task], argv: list[str]) -> None:
@@ -73,7 +73,7 @@ def answer(program: str, task_class: type[Task], options: flags.FlagValues, colu
         columns: our name of a column -> the file's.
     """
     task, checksum = load(program, task_class, options.preset)
-    chosen = option_flags.read(task_class.answer_options, options)
+    chosen = option_flags.read(task_class.file_answers.options, options)
     records = experiments.Records(options.input, str(task.kind), columns)
     how: dict[str, Any] = {"batch_size": options.batch_size, "options": chosen}
     if options.output == "-":
@@ -127,12 +127,13 @@ def load(program: str, task_class: type[Task], folder: str) -> tuple[Task, Calla
 
 
 def _fits(program: str, wanted: type[Task], found: type[Task]) -> bool:
-    return issubclass(found, wanted) or found.program == program
+    return issubclass(found, wanted) or found.file_answers.program == program
 
 
 def _wrong(program: str, found: type[Task], folder: str) -> str:
-    use = f"use {found.program}" if found.program else "no program answers files with it"
-    if program == FineTuningTask.program:
+    own = found.file_answers.program
+    use = f"use {own}" if own else "no program answers files with it"
+    if program == FineTuningTask.file_answers.program:
         use += "; kbert-finetune makes a fine-tuned model of a pretrained one"
     return (
         f"{program} does not answer with such a model: {use}. "

@@ -38,7 +38,7 @@ from .task_flags import ColumnOptions, columns
 
 def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
-    answering.define_flags(ColumnOptions, FineTuningTask.answer_options)
+    answering.define_flags(ColumnOptions, FineTuningTask.file_answers.options)
     beam_flags.define()
 
 

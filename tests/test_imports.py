@@ -173,7 +173,8 @@ ORDER = {
         text_graphs
     """,
     "tasks": """
-        columns dataset_objective exported input_form loading losses row_export tensorflow_copy
+        columns dataset_objective exported file_answers input_form loading losses row_export
+        tensorflow_copy
         steps_objective
         corpus_objective
         corpora

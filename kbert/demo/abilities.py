@@ -150,7 +150,7 @@ def _predict(task: FineTuningTask, request: Request, texts: Texts) -> dict[str, 
         name: [texts.read_list(row, name) if name in LISTS else texts.read(row, name)]
         for name in names
     }
-    (answer,) = task.written(task.predict(table, verbose=0))
+    (answer,) = task.file_answers(task).written(task.predict(table, verbose=0))
     return {"answer": plain(answer)}
 
 

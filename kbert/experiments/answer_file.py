@@ -3,10 +3,9 @@
 Next to `answers.jsonl` is `answers.jsonl.state.json`: which model wrote it with which settings,
 how many records are answered, and a checksum over these records (`kbert.io.outputs`).
 
-What answers is any task that has `answer_table`, see `kbert.tasks.Task`.
+What answers is any task with `file_answers`, see `kbert.tasks.Task`.
 """
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -64,11 +63,11 @@ def answer_records(
     Of an output that is finished, the input is compared with the one that it answers.
 
     Args:
-        task: what answers: any that has `answer_table`.
+        task: what answers: any with `file_answers`.
         records: the input.
         output: where the answers go.
         batch_size: rows computed at once.
-        options: What the task's `answer_options` choose; None = their defaults.
+        options: what the `options` of its `file_answers` choose; None = their defaults.
 
     Yields:
         How many records are answered so far.
@@ -81,7 +80,7 @@ def answer_records(
     if output.finished:
         return
     with output.growing():
-        answering = _Answering(task, options or task.answer_options(), records.source, batch_size)
+        answering = _Answering(task, options, records.source, batch_size)
         for chunk, table, answers in answering.answered(rest, output.records):
             if output.form.holds_vectors:
                 output.add([answer["vector"] for answer in answers], chunk)
@@ -101,7 +100,7 @@ def answer_stream(
         batch_size: records that are read, and then answered.
         options: as of `answer_records`.
     """
-    answering = _Answering(task, options or task.answer_options(), records.source, batch_size)
+    answering = _Answering(task, options, records.source, batch_size)
     for _, table, answers in answering.answered(iter(records), most=batch_size):
         yield from answer_lines(task.columns, table, answers, expected=False)
 
@@ -122,7 +121,8 @@ def answer_chunk(
 ) -> tuple[list[str], int]:
     """A line for each record of a chunk, and how many of them were cut."""
     table = _table(chunk, source)
-    answers, cut = task.answer_table(table, task.answer_options(), batch_size=batch_size)
+    asked = task.file_answers(task)
+    answers, cut = asked.answer(table, asked.options(), batch_size=batch_size)
     return answer_lines(task.columns, table, answers, expected=False), cut
 
 
@@ -135,14 +135,13 @@ def _text_of(record: Record) -> str:
     return json.dumps(record[1], sort_keys=True)
 
 
-@dataclasses.dataclass(frozen=True)
 class _Answering:
     """Who answers, and how."""
 
-    task: Task
-    options: Options
-    source: str
-    batch_size: int
+    def __init__(self, task: Task, options: Options | None, source: str, batch_size: int) -> None:
+        self.task, self.source, self.batch_size = task, source, batch_size
+        self.answers = task.file_answers(task)
+        self.options = options or self.answers.options()
 
     def answered(
         self, records: Iterator[Record], first: int = 0, most: int | None = None
@@ -157,9 +156,9 @@ class _Answering:
             most: Records in a chunk; None = as many as a kill may cost.
         """
         count = cut = reported = 0
-        for chunk in chunks(records, min(most or CHUNK, CHUNK, self.task.answers_at_once)):
+        for chunk in chunks(records, min(most or CHUNK, CHUNK, self.answers.at_once)):
             table = _table(chunk, self.source)
-            answers, more = self.task.answer_table(
+            answers, more = self.answers.answer(
                 table, self.options, batch_size=self.batch_size, first=first + count
             )
             count, cut = count + len(chunk), cut + more

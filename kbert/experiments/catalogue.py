@@ -96,7 +96,8 @@ def task_for(task: Task, name: str | None = None) -> NamedTask:
     """
     if not isinstance(task, FineTuningTask):
         classes = ", ".join(named.task_class.__name__ for named in _kinds().values())
-        own = "" if task.program is None else f", and {task.program} answers files with this one"
+        program = task.file_answers.program
+        own = "" if program is None else f", and {program} answers files with this one"
         raise ValueError(
             f"A fine-tuned model is one of {classes}. Received: a {type(task).__name__}; "
             f"kbert-finetune makes one of a pretrained model{own}"

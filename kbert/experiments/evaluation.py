@@ -84,7 +84,7 @@ def evaluate(
     answers = task.predict(data, batch_size=batch_size, verbose=verbose)
     return Evaluation(
         metrics=task.score(data, answers),
-        answers=task.written(answers),
+        answers=task.file_answers(task).written(answers),
         columns=task.columns,
         reports=task.reports(data, answers),
     )

@@ -201,7 +201,10 @@ def _measure_test(
         return None
     answers = task.predict(experiment.test, **options)
     write_answers(
-        folder.path / "test_answers.jsonl", task.columns, experiment.test, task.written(answers)
+        folder.path / "test_answers.jsonl",
+        task.columns,
+        experiment.test,
+        task.file_answers(task).written(answers),
     )
     if experiment.named.glue:
         write_submission(experiment.named, answers, folder.path)

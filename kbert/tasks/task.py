@@ -17,10 +17,8 @@ from kbert import inference
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from kbert.core import late, registry
 from kbert.core.contexts import without_rounding
-from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike
-from kbert.data.tables.table import Table
 from kbert.hub import locate
 from kbert.io.arrays import check_finite
 from kbert.models.edits import restore_edits, variants_of
@@ -37,6 +35,7 @@ from kbert.serving import (
 )
 from kbert.tasks.columns import Columns
 from kbert.tasks.dataset_objective import DatasetObjective
+from kbert.tasks.file_answers import FileAnswers
 from kbert.tasks.loading import (
     check_order,
     find_class,
@@ -69,17 +68,13 @@ _SAVED_AS = (
 LEARNING_RATE = 1e-4  # BERT's (README of google-research/bert)
 
 
-class NoAnswerOptions(Options):
-    """Of a task whose answers follow from what it was built with."""
-
-
 class Task(TrainStep, keras.Model):
     """A model and its tokenizer, trained by `fit`, asked with text by `predict`.
 
     A task defines `model`, `call` (batch -> outputs), `loss_terms` (see `TrainStep`), `parts`,
     `settings`, `predict` and `signatures`. Keras' own `predict` on arrays gives way to one on
     texts; `fit` and `evaluate` are Keras'. One that a program answers files with declares
-    `program`, `columns` and `answer_options`, and defines `answer_table`.
+    `columns` and `file_answers`.
 
     Args:
         model: what the task is built on, such as a `kbert.Encoder`.
@@ -101,14 +96,10 @@ class Task(TrainStep, keras.Model):
     has_head: bool = True
     # The task as a model for runtimes other than TensorFlow.
     row_export: ClassVar[type[RowExport]] = RowExport
-    # The program that answers files of texts with the task; None = there is none.
-    program: ClassVar[str | None] = None
+    # How a program answers a file of records with the task.
+    file_answers: ClassVar[type[FileAnswers]] = FileAnswers
     # What is read of a record, and written beside its answer.
     columns: ClassVar[Columns] = Columns(inputs=(("text",),))
-    # What may be chosen of answers: flags of the program.
-    answer_options: ClassVar[type[Options]] = NoAnswerOptions
-    # Records that are answered before they are written: what a kill may cost.
-    answers_at_once: ClassVar[int] = 1024
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -277,24 +268,6 @@ class Task(TrainStep, keras.Model):
     def remedy(self) -> str:
         """What the message that counts texts that are cut ends with."""
         return ""
-
-    def answer_table(
-        self, table: Table, options: Options, *, batch_size: int, first: int = 0
-    ) -> tuple[Sequence[Any], int]:
-        """The answers to a part of an input, as a file has them.
-
-        Args:
-            table: records, with one of the sets of input columns.
-            options: of the class `answer_options`.
-            batch_size: rows that go through the model together.
-            first: the number of the first record in the whole input, which what is drawn at random
-                follows from: an input that is answered in parts has the answers of the whole.
-
-        Returns:
-            For each record a dict or a number, as JSON or NumPy have them; and how many records
-            were too long and lost tokens, for `report_cut` of the whole.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must define `answer_table`.")
 
     def report_cut(self, cut: int, count: int, what: str = "") -> None:
         """Warns that `cut` of `count` examples lost tokens, if any did."""

@@ -18,21 +18,24 @@ from kbert.experiments import (
 )
 from kbert.io import formats, npy
 from kbert.tasks import Columns
-from kbert.tasks.task import NoAnswerOptions
+from kbert.tasks.file_answers import FileAnswers
 
 
 class Counter:
     """Answers a text with its length, and dies when it is told to."""
 
     columns = Columns()
-    answer_options = NoAnswerOptions
-    answers_at_once = 1024
 
     def __init__(self, dies_after=None, longest=99):
         self.calls, self.dies_after, self.longest = 0, dies_after, longest
         self.told = []
 
-    def answer_table(self, table, options, *, batch_size, first=0):
+    def file_answers(self, task):
+        answers = FileAnswers(task)
+        answers.answer = self.answer
+        return answers
+
+    def answer(self, table, options, *, batch_size, first=0):
         if self.calls == self.dies_after:
             raise KeyboardInterrupt
         self.calls += 1
@@ -212,8 +215,8 @@ def test_texts_that_are_cut_are_told_of_at_once_and_counted_once(source, tmp_pat
 class Vectors(Counter):
     """A vector of two numbers for each text."""
 
-    def answer_table(self, table, options, *, batch_size, first=0):
-        answers, cut = super().answer_table(table, options, batch_size=batch_size, first=first)
+    def answer(self, table, options, *, batch_size, first=0):
+        answers, cut = super().answer(table, options, batch_size=batch_size, first=first)
         return [{"vector": np.array([x["length"], -x["number"]])} for x in answers], cut
 
 

@@ -74,7 +74,8 @@ def presets(tasks, tmp_path_factory) -> dict[str, Path]:
 @contextlib.contextmanager
 def interrupted(kind, calls=2) -> Iterator[None]:
     """Ctrl-C comes after so many parts of an input."""
-    ask, answered = kind.answer_table, []
+    answers = kind.file_answers
+    ask, answered = answers.answer, []
 
     def answer(self, table, *given, **options):
         if len(answered) == calls:
@@ -84,7 +85,7 @@ def interrupted(kind, calls=2) -> Iterator[None]:
 
     code = None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kind, "answer_table", answer)
+        patch.setattr(answers, "answer", answer)
         try:
             yield
         except SystemExit as stopped:

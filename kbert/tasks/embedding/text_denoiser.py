@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 from keras import ops
 
-from kbert.core.options import Options, option
+from kbert.core.options import option
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import PathLike, Tensors, Terms
 from kbert.data.masking.hashing import chance, fold
@@ -24,7 +24,7 @@ from kbert.layers.token_embeddings import tied_logits
 from kbert.models.generators.text_decoder import TextDecoder
 from kbert.tasks.columns import Columns
 from kbert.tasks.embedding.losses import unit
-from kbert.tasks.embedding.text_embedder import POOLINGS, EmbeddingOptions, TextEmbedder
+from kbert.tasks.embedding.text_embedder import POOLINGS, TextEmbedder, VectorAnswers
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import accuracy, cross_entropy
@@ -51,6 +51,13 @@ class TextDenoiserOptions(RowOptions):
     decoder_layers: int | None = option(
         None, help="Layers of the decoder. None: as many as the encoder's.", at_least=1
     )
+
+
+class DenoiserAnswers(VectorAnswers):
+    """Those of the `embedder`."""
+
+    def __init__(self, task: Any) -> None:
+        super().__init__(task.embedder)
 
 
 class TextDenoiser(FineTuningTask):
@@ -94,8 +101,7 @@ class TextDenoiser(FineTuningTask):
     """
 
     kind = "denoise"
-    program = "kbert-embed"
-    answer_options = EmbeddingOptions
+    file_answers = DenoiserAnswers
     columns: ClassVar = Columns(inputs=(("text",),), optional=("label",))
     options: ClassVar = TextDenoiserOptions
 
@@ -224,9 +230,6 @@ class TextDenoiser(FineTuningTask):
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Any:
         vectors = [output["embedding"] for output in outputs]
         return np.array(vectors, np.float32).reshape(len(outputs), self.width)
-
-    def answer_table(self, table: Table, options: Options, **how: Any) -> tuple[Sequence[Any], int]:
-        return self.embedder.answer_table(table, options, **how)
 
     def export(self, directory: PathLike, **options: Any) -> str:
         """What `Task.export` writes of the `embedder`: nothing of an export restores texts."""

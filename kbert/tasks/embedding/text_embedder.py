@@ -40,7 +40,7 @@ from kbert.tasks.embedding.data import (
     teacher_vectors,
 )
 from kbert.tasks.embedding.losses import LOSSES, SCORED, Compared, row_losses, unit
-from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.fine_tuning.base import FineTuningTask, TableAnswers
 from kbert.tasks.fine_tuning.logit_rows import LogitRows
 from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import Prediction
@@ -117,6 +117,25 @@ class EmbeddingOptions(Options):
     )
 
 
+class VectorAnswers(TableAnswers):
+    """Vectors of texts, similarities of pairs."""
+
+    program = "kbert-embed"
+    options = EmbeddingOptions
+
+    def answer(
+        self, table: Table, options: Options, *, batch_size: int, first: int = 0
+    ) -> tuple[Sequence[Any], int]:
+        table = self.task._with_prompt(table, cast(EmbeddingOptions, options).prompt)
+        return super().answer(table, options, batch_size=batch_size, first=first)
+
+    def written(self, answers: Sequence) -> Sequence:
+        """Of texts `vector`, as a student learns it from a file; of pairs `score`, their cosine."""
+        if np.ndim(answers) == 2:
+            return [{"vector": vector} for vector in answers]
+        return list(cosines_of(answers[:, 0], answers[:, 1]))  # type: ignore[call-overload]
+
+
 class EmbeddingRows(LogitRows):
     """One text a row, and its vector: each text of a pair is a row of its own."""
 
@@ -184,8 +203,7 @@ class TextEmbedder(FineTuningTask):
 
     kind = "embed"
     row_export = EmbeddingRows
-    program = "kbert-embed"
-    answer_options = EmbeddingOptions
+    file_answers = VectorAnswers
     columns: ClassVar = Columns(optional=("label", "negatives", TARGETS))
     prepares_rows = False  # equal texts are numbered alike in the whole table
     options: ClassVar = TextEmbedderOptions
@@ -509,12 +527,6 @@ class TextEmbedder(FineTuningTask):
         wrong = f", not {table['negatives'][row]!r:.80}" if "negatives" in table else ""
         return f"near {table['second'][row]!r:.80}{wrong}" if "second" in table else "a text"
 
-    def written(self, answers: Sequence) -> Sequence:
-        """Of texts `vector`, as a student learns it from a file; of pairs `score`, their cosine."""
-        if np.ndim(answers) == 2:
-            return [{"vector": vector} for vector in answers]
-        return list(cosines_of(answers[:, 0], answers[:, 1]))  # type: ignore[call-overload]
-
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
         if "first" not in table:
             if TARGETS not in table:
@@ -608,12 +620,6 @@ class TextEmbedder(FineTuningTask):
         """
         options.setdefault("batch_size", self._usual_batch_size)
         return super().predict(self._with_prompt(data, prompt), **options)
-
-    def answer_table(
-        self, table: Table, options: Options, *, batch_size: int, first: int = 0
-    ) -> tuple[Sequence[Any], int]:
-        table = self._with_prompt(table, cast(EmbeddingOptions, options).prompt)
-        return super().answer_table(table, options, batch_size=batch_size, first=first)
 
     def _with_prompt(self, data: Any, prompt: str | None) -> Any:
         """Texts behind what the task puts before a query or a document."""

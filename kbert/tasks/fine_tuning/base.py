@@ -26,6 +26,7 @@ from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dropout
 from kbert.tasks.columns import Columns
 from kbert.tasks.encoder_task import EncoderTask
+from kbert.tasks.file_answers import FileAnswers
 from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
 from kbert.tasks.fine_tuning.logit_rows import LogitRows
 from kbert.tasks.fine_tuning.objective import TableObjective
@@ -54,6 +55,18 @@ _SAMPLES: dict[str, list[Any]] = {
     **{name: ["a"] for name in ("text", "first", "second", "question", "context")},
     **{"words": [["a"]], "choices": [["a", "a"]]},
 }
+
+
+class TableAnswers(FileAnswers):
+    """An answer to each example."""
+
+    program = "kbert-predict"
+
+    def answer(
+        self, table: Table, options: Options, *, batch_size: int, first: int = 0
+    ) -> tuple[Sequence[Any], int]:
+        answers, cut = self.task.predict_and_count(table, batch_size=batch_size, verbose=0)
+        return self.written(answers), cut
 
 
 class FineTuningTask(EncoderTask):
@@ -107,7 +120,7 @@ class FineTuningTask(EncoderTask):
             lacks the pooler that the task needs.
     """
 
-    program = "kbert-predict"
+    file_answers: ClassVar[type[FileAnswers]] = TableAnswers
     row_export: ClassVar[type[RowExport]] = LogitRows
     columns: ClassVar[Columns] = Columns()
     options: ClassVar[type[Options]] = RowOptions
@@ -204,10 +217,6 @@ class FineTuningTask(EncoderTask):
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
         """Answers; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `decode`.")
-
-    def written(self, answers: Sequence) -> Sequence:
-        """Answers as a file has them: dicts, or numbers."""
-        return answers
 
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
         """Metrics; see the class."""
@@ -457,12 +466,6 @@ class FineTuningTask(EncoderTask):
     def predict_and_count(self, table: Table, **options: Any) -> tuple[Sequence, int]:
         """`predict` for a part of a longer input, see `Predictor.predict_and_count`."""
         return self.predictor.predict_and_count(table, **options)
-
-    def answer_table(
-        self, table: Table, options: Options, *, batch_size: int, first: int = 0
-    ) -> tuple[Sequence[Any], int]:
-        answers, cut = self.predict_and_count(table, batch_size=batch_size, verbose=0)
-        return self.written(answers), cut
 
     def evaluate(  # type: ignore[override]  # a table and labels where Keras has x and y
         self,

@@ -99,7 +99,6 @@ class GenerationTask(Task):
     """
 
     has_head = False
-    answers_at_once = 256  # each takes many steps
     model_classes: ClassVar[tuple[type[keras.Model], ...]]
     # What the model reads of a batch.
     model_inputs: ClassVar[tuple[str, ...]]

@@ -20,6 +20,7 @@ from kbert.decoding.decode import check_method
 from kbert.models.generators.decoder import Decoder
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.corpora import GPT, GPT_WARMUP, CausalCorpus
+from kbert.tasks.file_answers import FileAnswers
 from kbert.tasks.generation.base import (
     SHORTEST,
     GenerationTask,
@@ -109,6 +110,40 @@ class PromptRows(WrittenRows):
         return [dict(zip(self.inputs, map(tf.constant, x), strict=True)) for x in batches]
 
 
+class PromptAnswers(FileAnswers):
+    """Texts that the task writes."""
+
+    program = "kbert-generate"
+    options = GenerationOptions
+    at_once = 256  # each takes many steps
+
+    def answer(
+        self, table: Table, options: Options, *, batch_size: int, first: int = 0
+    ) -> tuple[Sequence[Any], int]:
+        """A prompt that is too long loses its beginning, where `predict` raises."""
+        task = self.task
+        chosen = cast(GenerationOptions, options)
+        method, longest = task.decoding_of(chosen)
+        longest, seed = task._longest(longest), chosen.seed or 0
+        strings, stop_ids = task._checked(longest, chosen.stop, seed)
+        if task._runtime is not None:
+            stop_ids = task._runtime.stop_ids
+        ids = tokenize(task.tokenizer, table["text"])
+        budget = task.decoder.config.max_positions - longest - task.reads_cls
+        texts, scores = task._continue(
+            task._begun([x[max(0, len(x) - budget) :] for x in ids]),
+            method,
+            longest,
+            strings=strings,
+            stop_ids=stop_ids,
+            batch_size=batch_size,
+            seed=seed,
+            jit_compile=chosen.jit_compile,
+            first=first,
+        )
+        return written("continuation", texts, scores), sum(len(x) > budget for x in ids)
+
+
 class CausalLM(GenerationTask):
     """A decoder that predicts the next token.
 
@@ -143,8 +178,7 @@ class CausalLM(GenerationTask):
 
     kind = "causal_lm"
     corpus_objective = CausalCorpus
-    program = "kbert-generate"
-    answer_options = GenerationOptions
+    file_answers = PromptAnswers
     shown_metrics = ("perplexity",)
     model_classes = (Decoder,)
     model_inputs = ("token_ids", "padding_mask")
@@ -265,31 +299,6 @@ class CausalLM(GenerationTask):
                 for prompt, row in zip(prompts, texts, strict=True)
             ]
         return answer(texts, scores, return_scores)
-
-    def answer_table(
-        self, table: Table, options: Options, *, batch_size: int, first: int = 0
-    ) -> tuple[Sequence[Any], int]:
-        """As of `Task`; a prompt that is too long loses its beginning, where `predict` raises."""
-        chosen = cast(GenerationOptions, options)
-        method, longest = self.decoding_of(chosen)
-        longest, seed = self._longest(longest), chosen.seed or 0
-        strings, stop_ids = self._checked(longest, chosen.stop, seed)
-        if self._runtime is not None:
-            stop_ids = self._runtime.stop_ids
-        ids = tokenize(self.tokenizer, table["text"])
-        budget = self.decoder.config.max_positions - longest - self.reads_cls
-        texts, scores = self._continue(
-            self._begun([x[max(0, len(x) - budget) :] for x in ids]),
-            method,
-            longest,
-            strings=strings,
-            stop_ids=stop_ids,
-            batch_size=batch_size,
-            seed=seed,
-            jit_compile=chosen.jit_compile,
-            first=first,
-        )
-        return written("continuation", texts, scores), sum(len(x) > budget for x in ids)
 
     @property
     def remedy(self) -> str:

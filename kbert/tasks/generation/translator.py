@@ -23,6 +23,7 @@ from kbert.decoding.decode import check_method
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
 from kbert.models.generators.seq2seq import INPUTS
 from kbert.serving import Signature, text_tokens
+from kbert.tasks.file_answers import FileAnswers
 from kbert.tasks.generation.base import (
     GenerationTask,
     WrittenRows,
@@ -100,6 +101,36 @@ class SourceRows(WrittenRows):
         return [{name: tf.constant(x) for name, x in batch.items()} for batch in batches]
 
 
+class SourceAnswers(FileAnswers):
+    """Texts that the task writes."""
+
+    program = "kbert-translate"
+    options = TranslationOptions
+    at_once = 256  # each takes many steps
+
+    def answer(
+        self, table: Table, options: Options, *, batch_size: int, first: int = 0
+    ) -> tuple[Sequence[Any], int]:
+        """A source that is too long is cut at its end, where `predict` raises."""
+        task = self.task
+        decoding = cast(DecodingOptions, options)
+        method, max_new_tokens = task.decoding_of(decoding)
+        if max_new_tokens is not None:
+            check_max_new_tokens(max_new_tokens, task._max_new_tokens)
+        sources = tokenize(task.tokenizer, [_stripped(text) for text in table["text"]])
+        most = task.seq2seq.max_length - 1
+        translations, scores = task._translate(
+            [ids[:most] for ids in sources],
+            method,
+            max_new_tokens,
+            batch_size=batch_size,
+            seed=decoding.seed or 0,
+            jit_compile=decoding.jit_compile,
+            first=first,
+        )
+        return written("translation", translations, scores), sum(len(x) > most for x in sources)
+
+
 class Translator(GenerationTask):
     """An encoder-decoder that is trained on pairs of sentences and translates.
 
@@ -135,8 +166,7 @@ class Translator(GenerationTask):
     """
 
     kind = "translate"
-    program = "kbert-translate"
-    answer_options = TranslationOptions
+    file_answers = SourceAnswers
     shown_metrics = ("perplexity", "bleu")
     model_classes = (Seq2Seq, PrefixSeq2Seq)
     model_inputs = INPUTS
@@ -354,27 +384,6 @@ class Translator(GenerationTask):
             verbose=verbose,
         )
         return answer(translations, scores, return_scores)
-
-    def answer_table(
-        self, table: Table, options: Options, *, batch_size: int, first: int = 0
-    ) -> tuple[Sequence[Any], int]:
-        """As of `Task`; a source that is too long is cut at its end, where `predict` raises."""
-        decoding = cast(DecodingOptions, options)
-        method, max_new_tokens = self.decoding_of(decoding)
-        if max_new_tokens is not None:
-            check_max_new_tokens(max_new_tokens, self._max_new_tokens)
-        sources = tokenize(self.tokenizer, [_stripped(text) for text in table["text"]])
-        most = self.seq2seq.max_length - 1
-        translations, scores = self._translate(
-            [ids[:most] for ids in sources],
-            method,
-            max_new_tokens,
-            batch_size=batch_size,
-            seed=decoding.seed or 0,
-            jit_compile=decoding.jit_compile,
-            first=first,
-        )
-        return written("translation", translations, scores), sum(len(x) > most for x in sources)
 
     def _translate(
         self,

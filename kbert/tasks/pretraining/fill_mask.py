@@ -19,6 +19,7 @@ from kbert.graphs import TEXTS, on_cpu
 from kbert.serving import Signature, text_tokens
 from kbert.serving.requests import TOKENS_AT_ONCE
 from kbert.tasks.encoder_task import EncoderTask
+from kbert.tasks.file_answers import FileAnswers
 from kbert.tokenizers.base import Tokenizer
 
 # Logits of a batch that exist at a time, in masks: with BERT's vocabulary 512 take 62 MB.
@@ -85,6 +86,21 @@ class FillMaskOptions(Options):
         help="Instead of the best answers the probabilities of these, in this order; each is one "
         "entry of the vocabulary.",
     )
+
+
+class MaskAnswers(FileAnswers):
+    """The best words for the masks of each text."""
+
+    program = "kbert-fill-mask"
+    options = FillMaskOptions
+
+    def answer(
+        self, table: Table, options: Options, *, batch_size: int, first: int = 0
+    ) -> tuple[Sequence[Any], int]:
+        """Raises ValueError for a text that is cut before a mask, by its line."""
+        chosen, fill_mask = cast(FillMaskOptions, options), self.task.fill_mask
+        how = {"batch_size": batch_size, "place": table.place}
+        return fill_mask.fill(table["text"], chosen.top_k, chosen.candidates, **how), fill_mask.cut
 
 
 class FillMask:
@@ -195,16 +211,6 @@ class FillMask:
             answers[text]["tokens"].append([tokenizer.vocabulary[i] for i in ids])
             answers[text]["probabilities"].append(probabilities[ids].tolist())
         return answers
-
-    def answer_table(
-        self, table: Table, options: Options, batch_size: int
-    ) -> tuple[Sequence[Any], int]:
-        """As of `Task`; raises ValueError for a text that is cut before a mask, by its line."""
-        chosen = cast(FillMaskOptions, options)
-        answers = self.fill(
-            table["text"], chosen.top_k, chosen.candidates, batch_size, place=table.place
-        )
-        return answers, self.cut
 
     def _check_none_lost(self, lost: np.ndarray, place: Callable[[int], str]) -> None:
         if len(lost):

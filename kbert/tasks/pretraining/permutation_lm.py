@@ -12,15 +12,13 @@ from keras import ops
 from kbert import inference
 from kbert.configs.base import check_count
 from kbert.configs.xlnet import XlnetConfig
-from kbert.core.options import Options
 from kbert.core.types import Tensors, Terms
-from kbert.data.tables.table import Table
 from kbert.heads import TokenLogits
 from kbert.serving import Signature
 from kbert.tasks.corpora import PermutedCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
-from kbert.tasks.pretraining.fill_mask import FillMask, FillMaskOptions
+from kbert.tasks.pretraining.fill_mask import FillMask, MaskAnswers
 from kbert.tasks.pretraining.row_memory import RemembersRows
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.step.state import DerivedMetrics
@@ -68,8 +66,7 @@ class PermutationLM(RemembersRows, EncoderTask):
 
     kind = "permutation_lm"
     corpus_objective = PermutedCorpus
-    program = "kbert-fill-mask"
-    answer_options = FillMaskOptions
+    file_answers = MaskAnswers
     knows_rows = ("order_ids",)
     shown_metrics = ("plm_loss", "plm_accuracy")
     derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("plm_loss", ops.exp)}
@@ -102,7 +99,7 @@ class PermutationLM(RemembersRows, EncoderTask):
         self.logits = TokenLogits(
             encoder.config, table, name="permutation_lm", dtype=encoder.dtype_policy
         )
-        self._fill_mask = _FillMask(self, self.logits)
+        self.fill_mask = _FillMask(self, self.logits)
         self.memory_length = memory_length
         self.batch_size = batch_size
         if batch_size is not None:
@@ -170,11 +167,6 @@ class PermutationLM(RemembersRows, EncoderTask):
                 f'dataset with segments="runs". Received: {", ".join(sorted(batch))}'
             )
 
-    def answer_table(
-        self, table: Table, options: Options, *, batch_size: int, first: int = 0
-    ) -> tuple[Sequence[Any], int]:
-        return self._fill_mask.answer_table(table, options, batch_size)
-
     def predict(
         self,
         texts: str | Sequence[str],
@@ -198,11 +190,11 @@ class PermutationLM(RemembersRows, EncoderTask):
             ValueError: `top_k` or `batch_size` is out of range, a candidate is not one vocabulary
                 entry, or a mask lies behind the longest text that the encoder takes.
         """
-        return self._fill_mask.fill(texts, top_k, candidates, batch_size)
+        return self.fill_mask.fill(texts, top_k, candidates, batch_size)
 
     def signatures(self, top_k: int = 5) -> dict[str, Signature]:
         """`fill_mask`, which is `serving_default` too, and `encode`; see `Pretraining`."""
-        return {"fill_mask": self._fill_mask.signature(top_k), **super().signatures()}
+        return {"fill_mask": self.fill_mask.signature(top_k), **super().signatures()}
 
 
 class _FillMask(FillMask):

@@ -13,9 +13,7 @@ from keras import ops
 
 from kbert import inference
 from kbert.core.in_memory import pair_rows
-from kbert.core.options import Options
 from kbert.core.types import MaybeNone, Tensors, Terms
-from kbert.data.tables.table import Table
 from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
 from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
 from kbert.serving import Signature, text_tokens
@@ -23,7 +21,7 @@ from kbert.serving.rows import Run
 from kbert.tasks.corpora import MaskedCorpus, SentencesCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
-from kbert.tasks.pretraining import fill_mask
+from kbert.tasks.pretraining.fill_mask import FillMask, MaskAnswers, shifted
 from kbert.tasks.row_export import EncoderRows
 from kbert.tokenizers.base import Tokenizer
 
@@ -42,7 +40,7 @@ class MaskedRows(EncoderRows):
     def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
         if self.task.masked_lm is None:
             return super().outputs(features)
-        return {"probabilities": self.task._fill_mask.probabilities(features)}
+        return {"probabilities": self.task.fill_mask.probabilities(features)}
 
     def samples(self, texts: Sequence[str]) -> list[dict[str, tf.Tensor]]:
         batches = super().samples(texts)
@@ -52,7 +50,7 @@ class MaskedRows(EncoderRows):
         return batches
 
     def answer_by(self, run: Run) -> None:
-        runner = self.task._fill_mask.runner
+        runner = self.task.fill_mask.runner
         runner.forward = lambda features: run(features)["probabilities"]
 
 
@@ -106,8 +104,7 @@ class Pretraining(EncoderTask):
     kind = "pretrain"
     row_export = MaskedRows
     corpus_objective: ClassVar[type[MaskedCorpus]] = SentencesCorpus
-    program = "kbert-fill-mask"
-    answer_options = fill_mask.FillMaskOptions
+    file_answers = MaskAnswers
     held_elsewhere: tuple[str, ...] = (
         "masked_lm",
         "next_sentence",
@@ -149,7 +146,7 @@ class Pretraining(EncoderTask):
         self.masked_lm: MaskedLMHead | MaybeNone = None
         if masked_lm:
             self.masked_lm = MaskedLMHead(encoder.config, table, dtype=policy)
-            self._fill_mask = fill_mask.FillMask(self, self.masked_lm, self.shift)
+            self._fill_mask = FillMask(self, self.masked_lm, self.shift)
         if span_boundary:
             self.span_boundary_head = SpanBoundaryHead(encoder.config, table, dtype=policy)
         self.sentence: SentenceHead | MaybeNone = None
@@ -201,7 +198,7 @@ class Pretraining(EncoderTask):
         """
         if self.masked_lm is None:
             return {"sentence": self.sentence(self.encode_pooled(batch, training))}
-        positions = fill_mask.shifted(batch["mask_positions"], self.shift)
+        positions = shifted(batch["mask_positions"], self.shift)
         logits = {}
         if self.span_boundary_head is None:
             out = self.encode(batch, training, positions=positions)
@@ -323,14 +320,13 @@ class Pretraining(EncoderTask):
                 candidate is not one vocabulary entry, or a mask lies behind the longest text that
                 the encoder takes.
         """
-        self._check_has("masked-LM", "masked_lm", self.masked_lm is not None)
-        return self._fill_mask.fill(texts, top_k, candidates, batch_size)
+        return self.fill_mask.fill(texts, top_k, candidates, batch_size)
 
-    def answer_table(
-        self, table: Table, options: Options, *, batch_size: int, first: int = 0
-    ) -> tuple[Sequence[Any], int]:
+    @property
+    def fill_mask(self) -> FillMask:
+        """What finds words for masks."""
         self._check_has("masked-LM", "masked_lm", self.masked_lm is not None)
-        return self._fill_mask.answer_table(table, options, batch_size)
+        return self._fill_mask
 
     def predict_next_sentence(
         self, pairs: Sequence[tuple[str, str]], batch_size: int = inference.BATCH_SIZE
@@ -411,7 +407,7 @@ class Pretraining(EncoderTask):
         """
         entries = {}
         if self.masked_lm is not None:
-            entries["fill_mask"] = self._fill_mask.signature(top_k)
+            entries["fill_mask"] = self.fill_mask.signature(top_k)
         if self.sentence is not None:
 
             def classify(first: Any, second: Any) -> dict[str, tf.Tensor]:

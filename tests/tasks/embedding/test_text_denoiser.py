@@ -149,11 +149,12 @@ def test_what_is_exported_and_answers_files_is_the_embedder(encoder, tokenizer, 
     path = task.export(tmp_path / "served")
     served = tf.saved_model.load(path).signatures["embed"](text=tf.constant(texts))
     assert_close(served["embedding"], task.predict(texts), 1e-5)
-    answers, cut = task.answer_table(as_table(texts), task.answer_options(), batch_size=2)
+    ask = task.file_answers(task)
+    answers, cut = ask.answer(as_table(texts), ask.options(), batch_size=2)
     assert_close(np.array([x["vector"] for x in answers]), task.predict(texts), 1e-5)
     assert cut == 0
     with pytest.raises(ValueError, match="`prompt` is query or document"):
-        task.answer_table(as_table(texts), task.answer_options(prompt="query"), batch_size=2)
+        ask.answer(as_table(texts), ask.options(prompt="query"), batch_size=2)
 
 
 @pytest.mark.slow
