@@ -27,7 +27,7 @@ from kbert.layers import Dense
 from kbert.models.keras_model import KerasEdits
 from kbert.tasks import EncoderTask
 from kbert.training.run.record import SAME, Resume
-from kbert.training.step.mixin import TrainStep
+from kbert.training.step.mixin import TrainStep, check_compares_whole_batches
 
 
 class Distiller(KerasEdits, TrainStep, keras.Model):
@@ -170,7 +170,7 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         """As of `TrainStep`; where layers learn in turn, the optimizer must know their rates."""
         super().compile(optimizer, *positional, **settings)
         if any(isinstance(term, OwnLoss) for term in self.terms):
-            self.student.check_compares_whole_batches(self.micro_batches)
+            check_compares_whole_batches(self.student, self.micro_batches)
         if self.rate_scales and not getattr(self.optimizer, "rate_scales", None):
             raise ValueError(
                 "Layers that learn in turn have rates of their own: compile with an optimizer such "

@@ -18,6 +18,7 @@ from kbert.training.run.settings import RunSettings
 from kbert.training.run.signals import raise_stopped
 from kbert.training.step.keras_arguments import FIT_DATASET, refuse_arguments
 from kbert.training.step.mixin import TrainStep
+from kbert.training.step.state import scope_of
 from kbert.training.strategies import Strategy
 
 AFTER_FIT = "the weights that training ended with"
@@ -91,7 +92,7 @@ class DatasetObjective(Objective):
         check_resume(resume, model_dir)
         steps = self._steps()
         if not self.model.compiled_by_user:
-            with self.task.strategy_scope():
+            with scope_of(self.task):
                 total = None if steps is None else steps * self.epochs
                 optimizer = settable(self.task.usual_optimizer(total), callbacks)
                 self.model.compile_by_default(optimizer)

@@ -33,6 +33,7 @@ from kbert.training.run.run import Run
 from kbert.training.run.settings import RunSettings
 from kbert.training.run.signals import raise_stopped
 from kbert.training.step.mixin import TrainStep
+from kbert.training.step.state import scope_of
 from kbert.training.strategies import Strategy, current_strategy
 
 
@@ -261,7 +262,7 @@ class StepsObjective(Objective):
                 "The mean of the last checkpoints needs a `model_dir`, where they are. Received: "
                 f"average_checkpoints={self.options.average_checkpoints}, model_dir=None"
             )
-        with self.task.strategy_scope() if strategy is None else strategy.scope():
+        with scope_of(self.task) if strategy is None else strategy.scope():
             self.compile(callbacks)
             history = Run(
                 task=self.model,

@@ -1,6 +1,5 @@
 """What every task shares: a model, a tokenizer, training, presets and exports."""
 
-import contextlib
 import functools
 import inspect
 import os
@@ -222,30 +221,6 @@ class Task(TrainStep, keras.Model):
         return self.make_objective(data, labels, **settings).fit(
             model_dir=model_dir, resume=resume, verbose=verbose, callbacks=callbacks
         )
-
-    def strategy_scope(self) -> contextlib.AbstractContextManager:
-        """Where an optimizer is made and used: under the strategy that the task was made under."""
-        strategy = getattr(self, "distribute_strategy", None)  # TensorFlow's engine has one
-        return strategy.scope() if strategy else contextlib.nullcontext()
-
-    @property
-    def num_replicas(self) -> int:
-        """Devices that share a batch on TensorFlow's engine."""
-        strategy = getattr(self, "distribute_strategy", None)
-        return strategy.num_replicas_in_sync if strategy else 1
-
-    def check_compares_whole_batches(self, micro_batches: int) -> None:
-        """Raises ValueError for a part of a model whose loss would compare a part of each batch.
-
-        By itself a task whose loss compares rows sees all of the global batch (`before_gradients`).
-        """
-        compares = type(self).before_gradients is not TrainStep.before_gradients
-        if compares and micro_batches * self.num_replicas > 1:
-            raise ValueError(
-                "A task that compares the rows of a batch is trained by itself, or on one device "
-                f"and without micro-batches. Received: a {type(self).__name__} in another model, "
-                f"micro_batches={micro_batches}, {self.num_replicas} devices"
-            )
 
     def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
         """What `fit` trains with where `compile` was not called.

@@ -7,6 +7,7 @@ import pytest
 
 import kbert
 from kbert.experiments import answer_file
+from kbert.tasks.fine_tuning.predictor import Predictor
 from pipelines import predict
 from tests.killing import ends_killed, signalled
 from tests.processes import ends_well, start_program
@@ -55,7 +56,7 @@ def test_columns_of_a_table(run_dir, call, mail_file, tmp_path):
 def test_an_interrupted_one_resumes(run_dir, call, texts, tmp_path, monkeypatch):
     monkeypatch.setattr(answer_file, "CHUNK", 1)
     asked = []
-    ask = kbert.tasks.TextClassifier.predict_and_count
+    ask = Predictor.predict_and_count
 
     def interrupted(self, data, **options):
         asked.append(data)
@@ -66,7 +67,7 @@ def test_an_interrupted_one_resumes(run_dir, call, texts, tmp_path, monkeypatch)
     arguments = (f"--preset={run_dir / 'preset'}", f"--input={texts}")
     arguments += (f"--output={tmp_path / 'a.jsonl'}",)
     with monkeypatch.context() as patch:
-        patch.setattr(kbert.tasks.TextClassifier, "predict_and_count", interrupted)
+        patch.setattr(Predictor, "predict_and_count", interrupted)
         with pytest.raises(SystemExit) as stopped:
             call(predict, *arguments)
     assert stopped.value.code == 130

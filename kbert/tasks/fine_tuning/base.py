@@ -65,7 +65,9 @@ class TableAnswers(FileAnswers):
     def answer(
         self, table: Table, options: Options, *, batch_size: int, first: int = 0
     ) -> tuple[Sequence[Any], int]:
-        answers, cut = self.task.predict_and_count(table, batch_size=batch_size, verbose=0)
+        answers, cut = self.task.predictor.predict_and_count(
+            table, batch_size=batch_size, verbose=0
+        )
         return self.written(answers), cut
 
 
@@ -246,23 +248,7 @@ class FineTuningTask(EncoderTask):
         if columns is None or is_own:  # a task of one's own, of whose texts nothing is known
             return super().sample_outputs()
         rows = self.tokenize(as_table({name: _SAMPLES[name] for name in columns}), labelled=False)
-        return self._outputs_of(rows, 1)
-
-    def _outputs_of(self, rows: Rows, count: int) -> dict[str, Any]:
-        """What `call` gives for the first rows."""
-        first = np.arange(min(count, len(rows)))
-        _, features = next(self.predictor.batches(rows, count, first))
-        return dict(self({name: np.asarray(x) for name, x in features.items()}))
-
-    def check_trained(self, rows: Rows, count: int, what: str) -> None:
-        """Raises ValueError where what was trained on has answers that are not finite.
-
-        Args:
-            rows: those that `tokenize` gave.
-            count: how many of them are looked at, the first.
-            what: whose answers they are, for the message.
-        """
-        inference.check_sample(lambda: self._outputs_of(rows, count), what)
+        return self.predictor.first_outputs(rows, 1)
 
     def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         """Name -> what is predicted, for a student and its teacher to compare.
@@ -459,13 +445,11 @@ class FineTuningTask(EncoderTask):
         """
         refuse_others(others, PREDICT, "predict")
         table = self.as_table([data] if isinstance(data, str | bytes) else data)
-        answers, cut = self.predict_and_count(table, batch_size=batch_size, verbose=verbose)
+        answers, cut = self.predictor.predict_and_count(
+            table, batch_size=batch_size, verbose=verbose
+        )
         self.report_cut(cut, len(table))
         return answers
-
-    def predict_and_count(self, table: Table, **options: Any) -> tuple[Sequence, int]:
-        """`predict` for a part of a longer input, see `Predictor.predict_and_count`."""
-        return self.predictor.predict_and_count(table, **options)
 
     def evaluate(  # type: ignore[override]  # a table and labels where Keras has x and y
         self,

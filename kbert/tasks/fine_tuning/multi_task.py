@@ -28,7 +28,7 @@ from kbert.training.run.objective import Evaluate
 from kbert.training.run.phases import Epochs, Phase, Start
 from kbert.training.run.record import SAME, Resume
 from kbert.training.step.keras_arguments import EVALUATE, refuse_others
-from kbert.training.step.mixin import TrainStep
+from kbert.training.step.mixin import TrainStep, check_compares_whole_batches
 
 ANNEALED, PROPORTIONAL, SQUARE_ROOT, UNIFORM = "annealed", "proportional", "sqrt", "uniform"
 SAMPLING = (ANNEALED, PROPORTIONAL, SQUARE_ROOT, UNIFORM)
@@ -340,7 +340,7 @@ class TasksObjective(EpochsObjective):
             self.rows[name] = task.tokenize(table, labelled=True)
             if not len(self.rows[name]):
                 raise ValueError(f"Training needs examples. Received: {name} without any")
-            task.check_compares_whole_batches(self.micro_batches)
+            check_compares_whole_batches(task, self.micro_batches)
         sizes = [len(rows) for rows in self.rows.values()]
         if steps_per_epoch is None:
             steps_per_epoch = sum(math.ceil(size / options.batch_size) for size in sizes)
@@ -385,7 +385,7 @@ class TasksObjective(EpochsObjective):
 
     def check_trained(self, count: int) -> None:
         for name, task in self.multi.tasks.items():
-            task.check_trained(self.rows[name], count, f"{name}, by {AFTER_FIT}")
+            task.predictor.check_trained(self.rows[name], count, f"{name}, by {AFTER_FIT}")
 
     def _evaluation(self, validation_data: Mapping[str, Any]) -> Evaluate:
         tables = {name: self.multi.tasks[name].as_table(x) for name, x in validation_data.items()}

@@ -38,6 +38,7 @@ from kbert.training.run.run import Run
 from kbert.training.run.signals import raise_stopped
 from kbert.training.step.keras_arguments import FIT, refuse_arguments
 from kbert.training.step.mixin import TrainStep
+from kbert.training.step.state import replicas_of, scope_of
 from kbert.training.strategies import Strategy
 
 
@@ -71,7 +72,7 @@ class EpochsObjective(Objective):
         if self.is_compiled:
             check_compiled(FitSettings, settings)
             self.micro_batches = model.micro_batches
-        rows, replicas = self.options.batch_size, task.num_replicas
+        rows, replicas = self.options.batch_size, replicas_of(task)
         if rows % (replicas * self.micro_batches):
             raise ValueError(
                 "A batch must divide into equal parts for every device and micro-batch. Received: "
@@ -112,7 +113,7 @@ class EpochsObjective(Objective):
             )
         plan = Epochs(epochs=options.epochs, steps_per_epoch=self.steps_per_epoch)
         self._seed_dropout()
-        with self._frozen(), self.task.strategy_scope():
+        with self._frozen(), scope_of(self.task):
             if not self.is_compiled:
                 self._compile(plan.end, callbacks)
             history = Run(
@@ -128,7 +129,7 @@ class EpochsObjective(Objective):
         if history.interrupted:
             raise_stopped(cast(int, history.stopped_by), history.step)
         # As many rows as a step has in memory.
-        self.check_trained(options.batch_size // (self.micro_batches * self.task.num_replicas))
+        self.check_trained(options.batch_size // (self.micro_batches * replicas_of(self.task)))
         return history
 
     def _compile(self, steps: int, callbacks: Sequence[keras.callbacks.Callback]) -> None:
@@ -253,7 +254,7 @@ class TableObjective(EpochsObjective):
         }
 
     def check_trained(self, count: int) -> None:
-        self.task.check_trained(self.rows.first(count), count, AFTER_FIT)
+        self.task.predictor.check_trained(self.rows.first(count), count, AFTER_FIT)
 
     def _evaluation(self, table: Table | None, held_out: Table) -> Callable[[], dict[str, float]]:
         """What is called between epochs; the data is checked and tokenised now."""

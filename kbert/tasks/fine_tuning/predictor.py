@@ -161,6 +161,22 @@ class Predictor:
             features["label_weights"] = _without_copies(features["label_weights"], len(index))
             yield index, features
 
+    def first_outputs(self, rows: Rows, count: int) -> dict[str, Any]:
+        """What `call` gives for the first rows."""
+        first = np.arange(min(count, len(rows)))
+        _, features = next(self.batches(rows, count, first))
+        return dict(self._task({name: np.asarray(x) for name, x in features.items()}))
+
+    def check_trained(self, rows: Rows, count: int, what: str) -> None:
+        """Raises ValueError where what was trained on has answers that are not finite.
+
+        Args:
+            rows: those that `tokenize` gave.
+            count: how many of them are looked at, the first.
+            what: whose answers they are, for the message.
+        """
+        inference.check_sample(lambda: self.first_outputs(rows, count), what)
+
     def _assemble(self, columns: dict[str, Any]) -> dict[str, Any]:
         features = self._task.assemble(columns)
         count = tf.shape(next(iter(features.values())))[:1]

@@ -14,6 +14,7 @@ from kbert.metrics import bleu
 from kbert.tasks.steps_objective import StepsObjective, StepsSettings
 from kbert.text import Pairs
 from kbert.training.run.phases import Phase
+from kbert.training.step.state import scope_of
 from kbert.training.strategies import current_strategy
 
 # The Transformer's own (Vaswani et al. 2017, section 5.3), of the base model, which is 512 wide.
@@ -140,7 +141,7 @@ class PairsObjective(StepsObjective):
     @property
     def row_multiple(self) -> int:
         """Rows of a batch of one host divide by its devices and the micro-batches."""
-        with self.task.strategy_scope():
+        with scope_of(self.task):
             strategy = current_strategy()
         parts = self.model.micro_batches if self.is_compiled else self.options.micro_batches
         return strategy.num_replicas // strategy.num_hosts * parts

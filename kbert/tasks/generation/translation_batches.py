@@ -10,6 +10,7 @@ from kbert.core.types import Tensor
 from kbert.data.translation.dataset import translation_dataset
 from kbert.data.translation.pairs import EncodedPairs
 from kbert.text import Pairs
+from kbert.training.step.state import replicas_of
 
 
 def holds_pairs(data: Any, targets: Sequence[str] | None) -> bool:
@@ -42,7 +43,7 @@ def pair_batches(
         ValueError: there are not as many targets as sources, `max_length` is more than the model's
             positions, or what `translation_dataset` raises.
     """
-    row_multiple = task.num_replicas * (task.micro_batches if task.compiled else 1)
+    row_multiple = replicas_of(task) * (task.micro_batches if task.compiled else 1)
     if max_length is None:
         max_length = min(task.model.max_length, max_tokens // row_multiple)
     if max_length > task.model.max_length:

@@ -188,7 +188,7 @@ def named_state(task: TrainStep) -> dict[str, keras.Variable]:
     The names of the model and of the optimizer are left out of the paths: Keras gives them another
     number whenever a second one is made in a process. Dropout seeds go by their order.
     """
-    state = {"data_position": task.data_position, **task.scale_state}
+    state = task.step_state.saved()
     seeds = 0
     weights = [*task.trainable_variables, *task.non_trainable_variables]
     groups = [

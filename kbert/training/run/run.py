@@ -239,7 +239,7 @@ class Run:
                     callbacks=monitor,
                     verbose=0,
                 )
-                start = tuple(self.task.data_position.numpy().tolist())
+                start = tuple(self.task.step_state.position.value.numpy().tolist())
             first_epoch += stage.epochs
         monitor.finish()
 

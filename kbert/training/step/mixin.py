@@ -35,6 +35,7 @@ from kbert.training.step.state import (
     DerivedMetrics,
     Replicas,
     StepState,
+    replicas_of,
 )
 from kbert.training.step.verbosity import keras_verbosity
 
@@ -79,8 +80,8 @@ class TrainStep(_Base):
     `loss` (the sum of the losses), every term, the derived metrics and, of the update,
     `gradient_norm` before clipping and `learning_rate`: during an epoch this step's values, at
     its end the values over everything counted. If a batch holds `position`, it is stored in
-    `data_position`. Layers must be built in the constructor. Dropout must fold the replica's id
-    into its seed itself, as `kbert.layers.Dropout` does.
+    `step_state.position`. Layers must be built in the constructor. Dropout must fold the replica's
+    id into its seed itself, as `kbert.layers.Dropout` does.
 
     Example:
         >>> import keras, numpy as np
@@ -207,7 +208,7 @@ class TrainStep(_Base):
         self.micro_batches = micro_batches
         self.clip_norm = clip_norm
         self.recompute = recompute
-        self._step_state = StepState()
+        self.step_state = StepState()
         super().compile(
             optimizer=optimizer,
             jit_compile=jit_compile,
@@ -219,12 +220,12 @@ class TrainStep(_Base):
     def compile_by_default(self, optimizer: keras.optimizers.Optimizer, **settings: Any) -> None:
         """`compile` by a `fit`, where the user did not; the next `fit` may compile again."""
         self.compile(optimizer, **settings)
-        self._step_state.by_default = True
+        self.step_state.by_default = True
 
     @property
     def compiled_by_user(self) -> bool:
         """Whether `compile` was called, and not only by a `fit`."""
-        return self.compiled and not self._step_state.by_default
+        return self.compiled and not self.step_state.by_default
 
     def _check_precision(self) -> None:
         policy = self.dtype_policy
@@ -262,36 +263,16 @@ class TrainStep(_Base):
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
         """The sums behind the logs and the data position."""
-        state = getattr(self, "_step_state", None)
+        state = getattr(self, "step_state", None)
         if state is None or state.ratios is None:
             return []
         kept = [state.ratios, state.position]
         return kept if state.loss_scale is None else [*kept, state.loss_scale]
 
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        """Of the losses, once `fit` or `prepare` has run."""
-        return self._step_state.loss_names
-
-    @property
-    def data_position(self) -> keras.Variable:
-        """Where the data resumes after the last step, (3,) int32: (epoch, window, row)."""
-        if not self.metrics:
-            raise ValueError("The data position exists once `fit` or `prepare` has run.")
-        return self._step_state.position.value
-
-    @property
-    def scale_state(self) -> dict[str, keras.Variable]:
-        """What loss scaling resumes from, by name; empty but in float16."""
-        scale = self._step_state.loss_scale
-        if scale is None:
-            return {}
-        return {"loss_scale/value": scale.value, "loss_scale/good_steps": scale.good_steps}
-
     def get_metrics_result(self) -> dict[str, Tensor]:
         """Returns the values over everything counted since the last reset."""
-        counted = self._step_state.ratios.counted()
-        ratios = self._step_state.ratios.result()
+        counted = self.step_state.ratios.counted()
+        ratios = self.step_state.ratios.result()
         # In evaluation.
         skipped = [name for name in (*UPDATE_TERMS, *SCALE_TERMS) if not counted.get(name, True)]
         return self._values({k: v for k, v in ratios.items() if k not in skipped})
@@ -314,14 +295,14 @@ class TrainStep(_Base):
                         "Losses and metrics must have distinct names, none of them "
                         f"{sorted(reserved)}. Received: {names}"
                     )
-                self._step_state.loss_names = tuple(losses)
+                self.step_state.loss_names = tuple(losses)
                 scaled = any(x.compute_dtype == "float16" for x in self._flatten_layers())
                 update = (*UPDATE_TERMS, *SCALE_TERMS) if scaled else UPDATE_TERMS
-                self._step_state.ratios = Ratios([*losses, *metrics, *update])
-                self._step_state.num_terms = len(losses) + len(metrics)
-                self._step_state.position = DataPosition()
+                self.step_state.ratios = Ratios([*losses, *metrics, *update])
+                self.step_state.num_terms = len(losses) + len(metrics)
+                self.step_state.position = DataPosition()
                 if scaled:
-                    self._step_state.loss_scale = LossScale()
+                    self.step_state.loss_scale = LossScale()
             if not self.optimizer.built:
                 self.optimizer.build(self.trainable_variables)
 
@@ -343,11 +324,11 @@ class TrainStep(_Base):
 
     @property
     def _num_terms(self) -> int:
-        return self._step_state.num_terms
+        return self.step_state.num_terms
 
     def _values(self, ratios: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Adds the total loss in front and the derived metrics behind."""
-        values = {"loss": sum(ratios[name] for name in self._step_state.loss_names)}
+        values = {"loss": sum(ratios[name] for name in self.step_state.loss_names)}
         values |= {name: value for name, value in ratios.items() if name != "loss"}
         for name, (source, function) in self.derived_metrics.items():
             values[name] = function(values[source])
@@ -355,7 +336,7 @@ class TrainStep(_Base):
 
     def _step_values(self, pairs: Tensor, update: Sequence[Tensor] = ()) -> dict[str, Tensor]:
         """Values of this step alone, from the (K, 2) sums of the global batch."""
-        names = self._step_state.ratios.names
+        names = self.step_state.ratios.names
         ratios = {names[i]: divide(pairs[i, 0], pairs[i, 1]) for i in range(pairs.shape[0])}
         return self._values(ratios | dict(zip(names[self._num_terms :], update, strict=False)))
 
@@ -394,21 +375,21 @@ class TrainStep(_Base):
         Of a step that loss scaling skipped only the terms of the scale.
         """
         rows = [ops.stack([x, ops.ones_like(x)]) for x in update]
-        rows = rows or [ops.zeros(2)] * (len(self._step_state.ratios.names) - self._num_terms)
+        rows = rows or [ops.zeros(2)] * (len(self.step_state.ratios.names) - self._num_terms)
         if len(update) > len(UPDATE_TERMS):
             skipped = update[-1] > 0
             pairs = ops.where(skipped, ops.zeros_like(pairs), pairs)
             rows[0] = ops.where(skipped, ops.zeros_like(rows[0]), rows[0])
-        self._step_state.ratios.update_state(ops.concatenate([pairs, ops.stack(rows)]))
+        self.step_state.ratios.update_state(ops.concatenate([pairs, ops.stack(rows)]))
 
     def _store_position(self, batch: Tensors) -> None:
         """Stores the position that came with the batch; every row carries the same."""
         if isinstance(batch, Mapping) and "position" in batch:
-            self._step_state.position.update_state(batch["position"][0])
+            self.step_state.position.update_state(batch["position"][0])
 
     def _loss_scale(self) -> Tensor | None:
         """The factor of the loss as it is now; None where nothing is scaled."""
-        scale = self._step_state.loss_scale
+        scale = self.step_state.loss_scale
         # A product, so that it is a tensor with the value of now, which the update does not move.
         return None if scale is None else scale.value * 1.0
 
@@ -433,7 +414,7 @@ class TrainStep(_Base):
         self, norm: Tensor, rate: Tensor, loss_scale: Tensor | None, finite: Tensor
     ) -> tuple[Tensor, ...]:
         """Moves the loss scale; the values of the update, in the order of their names."""
-        state = self._step_state.loss_scale
+        state = self.step_state.loss_scale
         if state is None or loss_scale is None:
             return norm, rate
         state.update_state(finite)
@@ -448,7 +429,7 @@ class TrainStep(_Base):
             norm: of the gradients, summed over the replicas.
             pairs: (K, 2) sums of the global batch, losses first.
         """
-        losses = pairs[: len(self._step_state.loss_names), 0]
+        losses = pairs[: len(self.step_state.loss_names), 0]
         return ops.logical_and(ops.isfinite(norm), ops.all(ops.isfinite(losses)))
 
     def _split(self, batch: Tensors) -> Tensors:
@@ -476,3 +457,21 @@ def _to_the_end(steps: int | None) -> Iterator[None]:
         if steps is None:
             warnings.filterwarnings("ignore", message="Your input ran out of data")
         yield
+
+
+def check_compares_whole_batches(task: TrainStep, micro_batches: int) -> None:
+    """Raises ValueError for a part of a model whose loss would compare a part of each batch.
+
+    By itself a task whose loss compares rows sees all of the global batch (`before_gradients`).
+
+    Args:
+        task: what another model takes the steps of.
+        micro_batches: of that model.
+    """
+    compares = type(task).before_gradients is not TrainStep.before_gradients
+    if compares and micro_batches * replicas_of(task) > 1:
+        raise ValueError(
+            "A task that compares the rows of a batch is trained by itself, or on one device "
+            f"and without micro-batches. Received: a {type(task).__name__} in another model, "
+            f"micro_batches={micro_batches}, {replicas_of(task)} devices"
+        )

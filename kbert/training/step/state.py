@@ -1,5 +1,6 @@
 """What a training step has besides the weights, and what its two engines share."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -39,6 +40,18 @@ class Replicas:
         return rows
 
 
+def scope_of(model: keras.Model) -> contextlib.AbstractContextManager:
+    """Where an optimizer is made and used: under the strategy that the model was made under."""
+    strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's engine has one
+    return strategy.scope() if strategy else contextlib.nullcontext()
+
+
+def replicas_of(model: keras.Model) -> int:
+    """Devices that share a batch on TensorFlow's engine."""
+    strategy = getattr(model, "distribute_strategy", None)
+    return strategy.num_replicas_in_sync if strategy else 1
+
+
 class StepState:
     """The state of a step besides the weights; a plain object, so Keras tracks none of it.
 
@@ -58,6 +71,20 @@ class StepState:
         self.loss_scale: LossScale | None = None
         self.loss_names: tuple[str, ...] = ()
         self.num_terms = 0
+
+    def saved(self) -> dict[str, keras.Variable]:
+        """What a checkpoint holds, by name; in float16 the loss scale too.
+
+        Raises:
+            ValueError: neither `fit` nor `prepare` has run.
+        """
+        if self.position is None:
+            raise ValueError("The data position exists once `fit` or `prepare` has run.")
+        found = {"data_position": self.position.value}
+        if self.loss_scale is not None:
+            found["loss_scale/value"] = self.loss_scale.value
+            found["loss_scale/good_steps"] = self.loss_scale.good_steps
+        return found
 
 
 def only_features(data: Any) -> Tensors:

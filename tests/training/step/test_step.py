@@ -227,7 +227,7 @@ def test_the_position_of_the_last_batch_is_filed():
     task = make_task()
     task.fit(toy_task.dataset(4, seed=2), verbose=0)
     task.evaluate(toy_task.dataset(2, seed=9), verbose=0)  # leaves it alone
-    assert ops.convert_to_numpy(task.data_position.value).tolist() == [0, 2, 64]
+    assert ops.convert_to_numpy(task.step_state.position.value.value).tolist() == [0, 2, 64]
 
 
 @needs_tensorflow
@@ -347,7 +347,7 @@ def test_replicas_agree_on_the_loss_scale(mirrored, float16):
     task, seen = make_task(strategy=mirrored), Steps()
     task.fit(tf.data.Dataset.from_tensor_slices(stacked), verbose=0, callbacks=[seen])
     assert [float(step["skipped_steps"]) for step in seen.logs] == [0, 1, 0]
-    scales = mirrored.experimental_local_results(task._step_state.loss_scale.value.value)
+    scales = mirrored.experimental_local_results(task.step_state.loss_scale.value.value)
     assert [float(x) for x in scales] == [2.0**7] * 2
 
 
