@@ -32,7 +32,7 @@ def test_the_causal_softmax_of_the_slides_scores():
     # Of the unit vectors the queries are twice the scores, which are halved (the root of 4).
     layer.qkv.kernel.assign(np.concatenate([2 * SCORES, np.eye(4), np.eye(4)], axis=1))
     layer.output_dense.kernel.assign(np.eye(4))
-    outputs, internals = layer(np.eye(4)[None], causal_bias(4), return_internals=True)
+    outputs, internals = layer(np.eye(4)[None], causal_bias(4))
     np.testing.assert_allclose(internals["scores"][0, 0], SCORES, atol=1e-6)
     wanted = [
         [1.000, 0, 0, 0],

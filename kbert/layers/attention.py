@@ -15,7 +15,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from kbert.core.types import Shape, Tensor
+from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import fused
 from kbert.layers.bias import cut_blocks, decoded_bias, neighbour_blocks, prompt_bias
 from kbert.layers.dense import Dense
@@ -80,18 +80,20 @@ class _Attention(Editable):
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, training: bool
-    ) -> Tensor:
-        """-> outputs (B, T, H), the probabilities before dropout and the scores (B, N, T, S)."""
+    ) -> tuple[Tensor, Tensors]:
+        """-> outputs (B, T, H), and probabilities before dropout, scores (B, N, T, S)."""
         scaled = query * ops.cast(self._scale, query.dtype)  # less than to scale the scores
         return self._attend_by(_product(scaled, key), value, bias, training)
 
-    def _attend_by(self, products: Tensor, value: Tensor, bias: Tensor, training: bool) -> Tensor:
+    def _attend_by(
+        self, products: Tensor, value: Tensor, bias: Tensor, training: bool
+    ) -> tuple[Tensor, Tensors]:
         """As `_attend`, by scores of the compute dtype."""
-        kept, probabilities, scores = self._kept(products, bias, training)
-        return self._outputs(kept, value), probabilities, scores
+        kept, made = self._kept(products, bias, training)
+        return self._outputs(kept, value), made
 
-    def _kept(self, products: Tensor, bias: Tensor, training: bool) -> Any:
-        """Probabilities behind the dropout and before it, and the scores in float32."""
+    def _kept(self, products: Tensor, bias: Tensor, training: bool) -> tuple[Tensor, Tensors]:
+        """Probabilities behind the dropout; by name those before it, and the scores in float32."""
         scores = ops.cast(products, "float32")
         probabilities = self._normalised(_biased(scores, bias))
         if fused.fuses(self.num_heads * self.head_size, training):
@@ -101,7 +103,7 @@ class _Attention(Editable):
             )
         else:
             kept = self.dropout(probabilities, training=training)
-        return kept, probabilities, scores
+        return kept, {"probabilities": probabilities, "scores": scores}
 
     def _outputs(self, probabilities: Tensor, value: Tensor) -> Tensor:
         return self.output_dense(self._merge_heads(ops.matmul(probabilities, value)))
@@ -138,8 +140,8 @@ class SelfAttention(_Attention):
         head_size: width of a head; None = `H / num_heads`.
 
     Example:
-        >>> outputs, probabilities = SelfAttention(2)(ops.ones((1, 3, 4)))
-        >>> tuple(outputs.shape), tuple(probabilities.shape)
+        >>> outputs, made = SelfAttention(2)(ops.ones((1, 3, 4)))
+        >>> tuple(outputs.shape), tuple(made["probabilities"].shape)
         ((1, 3, 4), (1, 2, 3, 3))
     """
 
@@ -173,7 +175,6 @@ class SelfAttention(_Attention):
         x: Tensor,
         bias: Tensor | None = None,
         training: bool = False,
-        return_internals: bool = False,
         positions: Tensor | None = None,
         position_ids: Tensor | None = None,
     ) -> Any:
@@ -188,13 +189,11 @@ class SelfAttention(_Attention):
                 otherwise has P then. Not with a bias in blocks.
             position_ids: (B, T), where the tokens stand; None = 0, 1, 2 …. For rotary positions
                 and ALiBi.
-            return_internals: gives a dict in the place of the probabilities: them as
-                "probabilities", "scores" (B, N, T, T), float32 and without the bias, and "query",
-                "key" and "value" (B, N, T, D).
 
         Returns:
-            outputs (B, T, H) and the probabilities (B, N, T, T), before dropout; None for them
-            with a bias in blocks.
+            outputs (B, T, H) and a dict of what they are made from: "probabilities" (B, N, T, T),
+            before dropout, "scores" (B, N, T, T), float32 and without the bias, and "query", "key"
+            and "value" (B, N, T, D); None for it with a bias in blocks.
         """
         query, key, value = self._project(x)
         query, key = self._turned(x, query, key, position_ids, training)
@@ -215,13 +214,9 @@ class SelfAttention(_Attention):
             if bias is not None:
                 number = ops.shape(prefix[0])[2]
                 bias = ops.pad(bias, ((0, 0), (0, 0), (0, 0), (0, number)))
-        outputs, probabilities, scores = self._attend(query, keys, values, bias, training)
+        outputs, made = self._attend(query, keys, values, bias, training)
         if prefix is not None:
-            length = ops.shape(x)[1]
-            probabilities, scores = probabilities[..., :length], scores[..., :length]
-        if not return_internals:
-            return outputs, probabilities
-        made = {"probabilities": probabilities, "scores": scores}
+            made = {name: part[..., : ops.shape(x)[1]] for name, part in made.items()}
         return outputs, {**made, "query": query, "key": key, "value": value}
 
     def _prefix(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -384,8 +379,8 @@ class CrossAttention(_Attention):
         >>> layer = CrossAttention(2)
         >>> layer.build((None, None, 4))
         >>> memory = layer.keys_values(ops.ones((1, 5, 4)))
-        >>> outputs, probabilities = layer(ops.ones((1, 3, 4)), memory)
-        >>> tuple(outputs.shape), tuple(probabilities.shape)
+        >>> outputs, made = layer(ops.ones((1, 3, 4)), memory)
+        >>> tuple(outputs.shape), tuple(made["probabilities"].shape)
         ((1, 3, 4), (1, 2, 3, 5))
     """
 
@@ -413,10 +408,11 @@ class CrossAttention(_Attention):
             training: whether dropout is active.
 
         Returns:
-            outputs (B, T, H) and the probabilities (B, N, T, S), before dropout.
+            outputs (B, T, H) and a dict: "probabilities" (B, N, T, S), before dropout, and "scores"
+            (B, N, T, S), float32 and without the bias.
         """
         query = self._split_heads(self.query(x))
-        return self._attend(query, memory["key"], memory["value"], bias, training)[:2]
+        return self._attend(query, memory["key"], memory["value"], bias, training)
 
     def step(self, x: Tensor, memory: dict[str, Any], bias: Tensor) -> Tensor:
         """Outputs (R, 1, H) of one more token of each row, (R, 1, H)."""

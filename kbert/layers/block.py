@@ -28,7 +28,8 @@ class Block(Editable):
     added to what comes out of the feed-forward part; or some of these.
 
     Args:
-        attention: layer, `(x, bias, training) -> (outputs, probabilities)`.
+        attention: layer, `(x, bias, training) -> (outputs, made)`; of the dict `made` an encoder
+            returns "probabilities" as its attention, and all as its internals.
         feed_forward: layer, `x -> outputs`.
         dropout: layer on the output of each, `(x, training) -> x`.
         attention_input_norm: before the attention.
@@ -41,9 +42,9 @@ class Block(Editable):
         >>> from kbert.layers import Dropout, FeedForward, LayerNorm, SelfAttention
         >>> block = Block(SelfAttention(2), FeedForward(8, activation="gelu"), Dropout(0.1),
         ...               attention_norm=LayerNorm(1e-12), feed_forward_norm=LayerNorm(1e-12))
-        >>> x, probabilities = block(np.ones((1, 3, 4), "float32"))
-        >>> tuple(x.shape)
-        (1, 3, 4)
+        >>> x, made = block(np.ones((1, 3, 4), "float32"))
+        >>> tuple(x.shape), tuple(made["probabilities"].shape)
+        ((1, 3, 4), (1, 2, 3, 3))
     """
 
     def __init__(
@@ -83,23 +84,20 @@ class Block(Editable):
         x: Tensor,
         bias: Tensor | None = None,
         training: bool = False,
-        return_internals: bool = False,
         positions: Tensor | None = None,
         position_ids: Tensor | None = None,
         shared: Any = None,
     ) -> Any:
-        """(B, T, H), scores' bias -> (B, T, H), probabilities (B, N, T, T).
+        """(B, T, H), scores' bias -> (B, T, H), what the attention gives besides its outputs.
 
-        With `return_internals` the second is the internals of `SelfAttention`. With `positions`
-        (B, P) only those tokens are computed, what is returned has P rows in the place of T: for
-        the last block of a model of which nobody reads the rest. `position_ids` (B, T) say to the
-        attention where the tokens stand; `shared` is what the attentions of all layers read.
+        With `positions` (B, P) only those tokens are computed, what is returned has P rows in the
+        place of T: for the last block of a model of which nobody reads the rest. `position_ids`
+        (B, T) say to the attention where the tokens stand; `shared` is what the attentions of all
+        layers read.
         """
         options: dict[str, Any] = {}  # other parts have none of these
         if position_ids is not None:
             options["position_ids"] = position_ids
-        if return_internals:
-            options["return_internals"] = True
         if positions is not None:
             options["positions"] = positions
         if shared is not None:
@@ -190,8 +188,8 @@ class CrossBlock(Block):
         >>> block = CrossBlock(SelfAttention(2), FeedForward(8, activation="relu"), Dropout(0.1),
         ...                    cross_attention=CrossAttention(2))
         >>> x, memory = np.ones((1, 3, 4), "float32"), np.ones((1, 5, 4), "float32")
-        >>> x, probabilities, cross = block(x, memory)
-        >>> tuple(x.shape), tuple(cross.shape)
+        >>> x, made, cross = block(x, memory)
+        >>> tuple(x.shape), tuple(cross["probabilities"].shape)
         ((1, 3, 4), (1, 2, 3, 5))
     """
 
@@ -233,16 +231,15 @@ class CrossBlock(Block):
             training: whether dropout is active.
 
         Returns:
-            x (B, T, H), its own probabilities (B, N, T, T), and those over memory (B, N, T, S).
+            x (B, T, H), and what both attentions give second, dicts with "probabilities"
+            (B, N, T, T) of its own tokens and (B, N, T, S) of memory.
         """
-        x, probabilities = self._attended(
-            x, lambda x: self.attention(x, bias, training=training), training
-        )
+        x, made = self._attended(x, lambda x: self.attention(x, bias, training=training), training)
         memory = self.cross_attention.keys_values(memory)
-        x, cross_probabilities = self._crossed(
+        x, cross = self._crossed(
             x, lambda x: self.cross_attention(x, memory, memory_bias, training=training), training
         )
-        return self._forwarded(x, training), probabilities, cross_probabilities
+        return self._forwarded(x, training), made, cross
 
     def prefill(  # type: ignore[override]
         self, x: Tensor, bias: Tensor, memory: Tensor, memory_bias: Tensor

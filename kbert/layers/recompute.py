@@ -23,7 +23,7 @@ def run_layer(
     layer: keras.layers.Layer,
     *inputs: Tensor | None,
     training: bool = False,
-    first_only: bool = False,
+    select: Callable[[Any], Any] = lambda outputs: outputs,
     **options: Any,
 ) -> Any:
     """What the layer gives; in `recomputation` and in training it keeps its inputs alone.
@@ -34,12 +34,12 @@ def run_layer(
         layer: built.
         *inputs: tensors, or None.
         training: whether dropout is active.
-        first_only: whether nobody reads but the first of what the layer gives: the others are None
-            then. Their gradient, zeros as large as they are, would be computed with.
+        select: of what the layer gives, what is read. The gradient of the rest, zeros as large as
+            it is, would be computed with.
         **options: what else the layer takes; tensors among them are inputs too.
 
     Returns:
-        What the layer gives.
+        What is selected of what the layer gives; all of it without `select`.
 
     Raises:
         NotImplementedError: in `recomputation` on another backend than TensorFlow and JAX.
@@ -52,7 +52,7 @@ def run_layer(
     """
     run = recomputed_layers()
     if run is None or not training:
-        return _firsts(layer(*inputs, training=training, **options), first_only)
+        return select(layer(*inputs, training=training, **options))
     run.append(layer.name)
     arguments = keras.tree.flatten((inputs, options))
     is_tensor = [keras.ops.is_tensor(x) for x in arguments]
@@ -70,7 +70,7 @@ def run_layer(
         after = [scope.get_current_value(v) for v in variables]
         changed = [i for i, value in enumerate(after) if value is not before[i]]
         moved[:] = [variables[i] for i in changed]
-        return _firsts(outputs, first_only), [after[i] for i in changed]
+        return select(outputs), [after[i] for i in changed]
 
     values = as_stored(variables)
     tensors = [x for x, held in zip(arguments, is_tensor, strict=True) if held]
@@ -104,13 +104,6 @@ class _AsStored(keras.layers.Layer):
 
     def call(self, read: Callable[[], list[Tensor]]) -> list[Tensor]:
         return read()
-
-
-def _firsts(outputs: Any, first_only: bool) -> Any:
-    """With None in the place of what is not read, where there is more than one output."""
-    if not first_only or not isinstance(outputs, tuple):
-        return outputs
-    return (outputs[0], *(None for _ in outputs[1:]))
 
 
 def _engine() -> Callable[[_Function, list[Tensor], list[Tensor]], tuple[Any, list[Tensor]]]:

@@ -1,7 +1,7 @@
 """What a layer of each model is made of: the parts' sizes from a config, the order from a name."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
@@ -144,8 +144,28 @@ def last_norm(config: Any, *, kind: str = "layer", **kwargs: Any) -> LayerNorm |
     return LayerNorm(config.layer_norm_epsilon, kind=kind, **kwargs)
 
 
+class Reads(NamedTuple):
+    """What a call returns of the layers besides the last one's output; see `Encoder.call`."""
+
+    hidden_states: bool = False
+    attention: bool = False
+    internals: bool = False
+
+    @property
+    def weights(self) -> bool:
+        """Whether anything of the attention is returned."""
+        return self.attention or self.internals
+
+    def select(self, outputs: Any) -> Any:
+        """Of what a block gives, its outputs and what is returned of each of its attentions."""
+        x, *attention = outputs
+        if not self.internals:
+            attention = [made["probabilities"] if self.attention else None for made in attention]
+        return x, *attention
+
+
 def run_blocks(
-    blocks: Sequence[Any], x: Tensor, bias: Any, *, attention_is_read: bool, **options: Any
+    blocks: Sequence[Any], x: Tensor, bias: Any, *, reads: Reads, **options: Any
 ) -> tuple[list, list]:
     """Reads a sequence with one block after the other.
 
@@ -153,16 +173,16 @@ def run_blocks(
         blocks: L of them.
         x: (B, T, H).
         bias: of the attention scores, or None; a list has one for each block.
-        attention_is_read: whether the second of what is returned is; it holds None otherwise.
+        reads: what is returned of their attention; None where that is nothing.
         **options: what else a block takes.
 
     Returns:
-        The hidden states, L + 1 with `x` as the first, and what each block gives of its attention.
+        The hidden states, L + 1 with `x` as the first, and what is read of each block's attention.
     """
     hidden_states, attention = [x], []
     biases = bias if isinstance(bias, list) else [bias] * len(blocks)
     for block, bias in zip(blocks, biases, strict=True):
-        x, weights = run_layer(block, x, bias, first_only=not attention_is_read, **options)
+        x, weights = run_layer(block, x, bias, select=reads.select, **options)
         hidden_states.append(x)
         attention.append(weights)
     return hidden_states, attention

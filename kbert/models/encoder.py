@@ -22,7 +22,7 @@ from kbert.layers import gather_positions
 from kbert.layers.bias import layer_biases
 from kbert.layers.positions import number_tokens
 from kbert.layers.recompute import run_layer
-from kbert.models.blocks import embeddings_of, last_norm, layer_block, run_blocks
+from kbert.models.blocks import Reads, embeddings_of, last_norm, layer_block, run_blocks
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import named_inputs, output_spec
 from kbert.models.parts import part_of
@@ -34,19 +34,6 @@ INPUTS = (
     *("token_ids", "segment_ids", "padding_mask", "causal_mask"),
     *("position_ids", "example_ids", "cls_positions"),
 )
-
-
-class Reads(NamedTuple):
-    """What a call returns of the layers besides the last one's output; see `Encoder.call`."""
-
-    hidden_states: bool = False
-    attention: bool = False
-    internals: bool = False
-
-    @property
-    def weights(self) -> bool:
-        """Whether anything of the attention is returned."""
-        return self.attention or self.internals
 
 
 class Layers(NamedTuple):
@@ -314,17 +301,13 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
             named = {name: inputs.get(name) for name in self.part.inputs}
             named = {name: value for name, value in named.items() if value is not None}
             options["shared"] = self.shared(x, training=training, **named)
-        if reads.internals:  # other blocks have none
-            options["return_internals"] = True
         *blocks, last = self.layer_blocks
-        hidden_states, weights = run_blocks(
-            blocks, x, biases, attention_is_read=reads.weights, **options
-        )
+        hidden_states, weights = run_blocks(blocks, x, biases, reads=reads, **options)
         whole_rows = last_bias is None or len(last_bias.shape) == 4
         if positions is not None and whole_rows and getattr(last, "takes_positions", False):
             options["positions"], positions = positions, None
         sequence, attention = run_layer(
-            last, hidden_states[-1], last_bias, first_only=not reads.weights, **options
+            last, hidden_states[-1], last_bias, select=reads.select, **options
         )
         if self.norm is not None:
             sequence = self.norm(sequence, training=training)

@@ -12,7 +12,8 @@ from kbert.configs.static import StaticConfig
 from kbert.core.types import Tensor, Tensors
 from kbert.layers import Dropout, gather_positions
 from kbert.layers.token_embeddings import TokenEmbeddings
-from kbert.models.encoder import INPUTS, Encoder, Layers, Reads
+from kbert.models.blocks import Reads
+from kbert.models.encoder import INPUTS, Encoder, Layers
 from kbert.models.inputs_and_outputs import output_spec
 from kbert.models.pooling import make_pooler
 

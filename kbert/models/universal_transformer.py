@@ -17,8 +17,8 @@ from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import Dense, gather_positions
 from kbert.layers.positions import sinusoids
 from kbert.layers.recompute import run_layer
-from kbert.models.blocks import embeddings_of
-from kbert.models.encoder import INPUTS, Encoder, Layers, Reads
+from kbert.models.blocks import Reads, embeddings_of
+from kbert.models.encoder import INPUTS, Encoder, Layers
 from kbert.models.inputs_and_outputs import output_spec
 from kbert.models.pooling import make_pooler
 
@@ -87,7 +87,6 @@ class UniversalTransformer(Encoder):
     ) -> Layers:
         config = self.config
         bias = self._layer_biases(inputs, in_blocks=not reads.weights)[0]
-        options: dict[str, Any] = {"return_internals": True} if reads.internals else {}
         ids, places = inputs["token_ids"], inputs.get("position_ids")
         told = {} if places is None else {"places": places}
         state = self.embeddings(ids, inputs.get("segment_ids"), training=training, **told)
@@ -103,12 +102,7 @@ class UniversalTransformer(Encoder):
                 probability = ops.sigmoid(ops.squeeze(self.halt(ops.cast(state, "float32")), -1))
                 weight = ops.cast(halting.weigh(probability)[..., None], state.dtype)  # (B, T, 1)
             state, weights = run_layer(
-                self.blocks[0],
-                state,
-                bias,
-                training=training,
-                first_only=not reads.weights,
-                **options,
+                self.blocks[0], state, bias, training=training, select=reads.select
             )
             given = state if weight is None else state * weight + given * (1 - weight)
             hidden_states.append(given)

@@ -22,7 +22,14 @@ from kbert.layers import (
 )
 from kbert.layers.bias import layer_biases
 from kbert.layers.positions import check_length
-from kbert.models.blocks import last_norm, layer_block, prefill_blocks, run_blocks, step_blocks
+from kbert.models.blocks import (
+    Reads,
+    last_norm,
+    layer_block,
+    prefill_blocks,
+    run_blocks,
+    step_blocks,
+)
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import check_rank, named_inputs, output_spec
 
@@ -153,8 +160,9 @@ class Decoder(FromConfig, keras.Model):
             causal=True,
             in_blocks=not return_attention,
         )
+        reads = Reads(return_hidden_states, return_attention)
         hidden_states, attention = run_blocks(
-            self.blocks, x, biases, attention_is_read=return_attention, training=training
+            self.blocks, x, biases, reads=reads, training=training
         )
         hidden_states[-1] = self._normed(hidden_states[-1])
         outputs: dict[str, Any] = {"sequence": hidden_states[-1]}

@@ -13,7 +13,7 @@ from kbert.configs.transformer import GLOBAL
 from kbert.core.types import Tensor, Tensors
 from kbert.layers import attention_bias, causal_bias
 from kbert.layers.token_embeddings import tied_logits
-from kbert.models.blocks import prefill_blocks, run_blocks, step_blocks
+from kbert.models.blocks import Reads, prefill_blocks, run_blocks, step_blocks
 from kbert.models.encoder import Encoder
 from kbert.models.generators.seq2seq import check_inputs
 
@@ -101,9 +101,8 @@ class PrefixSeq2Seq(keras.Model):
         x = self._embed(source, target, mask, training)
         bias = _prefix_bias(mask, ops.shape(target)[1])
         blocks = self.encoder.layer_blocks
-        hidden_states, attention = run_blocks(
-            blocks, x, bias, attention_is_read=return_attention, training=training
-        )
+        reads = Reads(return_hidden_states, return_attention)
+        hidden_states, attention = run_blocks(blocks, x, bias, reads=reads, training=training)
         x, length = hidden_states[-1], ops.shape(source)[1]
         outputs = {"sequence": x[:, length:], "encoder_sequence": x[:, :length]}
         if return_hidden_states:

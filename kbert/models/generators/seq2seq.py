@@ -21,7 +21,14 @@ from kbert.layers import (
     causal_bias,
 )
 from kbert.layers.recompute import run_layer
-from kbert.models.blocks import BLOCKS, last_norm, prefill_blocks, run_blocks, step_blocks
+from kbert.models.blocks import (
+    BLOCKS,
+    Reads,
+    last_norm,
+    prefill_blocks,
+    run_blocks,
+    step_blocks,
+)
 from kbert.models.encoder import Encoder
 from kbert.models.from_config import FromConfig
 from kbert.models.generators.warm_start import arrays_of_encoder, config_of_encoder
@@ -189,7 +196,8 @@ class Seq2Seq(FromConfig, keras.Model):
         """
         check_inputs(inputs)
         inputs = self.integers(inputs)
-        memory, memory_bias, seen = self._encode(inputs, training, return_attention)
+        reads = Reads(return_hidden_states, return_attention)
+        memory, memory_bias, seen = self._encode(inputs, training, reads)
         x = self._embed_target(inputs["decoder_token_ids"], training=training)
         bias = causal_bias(ops.shape(inputs["decoder_token_ids"])[1])
         if inputs.get("decoder_padding_mask") is not None:
@@ -197,10 +205,7 @@ class Seq2Seq(FromConfig, keras.Model):
         hidden_states, attention, cross_attention = [x], [], []
         for block in self.decoder_blocks:
             x, probabilities, crossed = run_layer(
-                block,
-                *(x, memory, bias, memory_bias),
-                training=training,
-                first_only=not return_attention,
+                block, x, memory, bias, memory_bias, training=training, select=reads.select
             )
             hidden_states.append(x)
             attention.append(probabilities)
@@ -254,7 +259,7 @@ class Seq2Seq(FromConfig, keras.Model):
             "encoder_token_ids": encoder_token_ids,
             "encoder_padding_mask": encoder_padding_mask,
         }
-        memory, memory_bias, _ = self._encode(inputs, training=False)
+        memory, memory_bias, _ = self._encode(inputs, False, Reads())
         x = self._embed_target(start_ids[:, None])
         bias = attention_bias(ops.ones_like(start_ids[:, None]))
         context = (bias, memory, memory_bias)
@@ -302,7 +307,7 @@ class Seq2Seq(FromConfig, keras.Model):
             shapes["encoder_attention"] = [(batch, heads, source, source)] * below
         return output_spec(shapes, self.compute_dtype)
 
-    def _encode(self, inputs: Tensors, training: bool, attention_is_read: bool = False) -> Any:
+    def _encode(self, inputs: Tensors, training: bool, reads: Reads) -> Any:
         """-> (B, S, H), its bias for the decoder, and what lay on the way."""
         x = self.encoder_positions(self.embeddings(inputs["encoder_token_ids"]))
         x = self.dropout(_normed(x, self.encoder_embedding_norm), training=training)
@@ -310,7 +315,7 @@ class Seq2Seq(FromConfig, keras.Model):
         if inputs.get("encoder_padding_mask") is not None:
             bias = attention_bias(inputs["encoder_padding_mask"])
         hidden_states, attention = run_blocks(
-            self.encoder_blocks, x, bias, attention_is_read=attention_is_read, training=training
+            self.encoder_blocks, x, bias, reads=reads, training=training
         )
         x = hidden_states[-1] = _normed(hidden_states[-1], self.encoder_norm)
         return x, bias, {"hidden_states": hidden_states, "attention": attention}

@@ -3,6 +3,7 @@
 Shapes: `B` batch, `T` tokens, `H` hidden width.
 """
 
+from operator import itemgetter
 from typing import Any
 
 import keras
@@ -88,7 +89,5 @@ class TextDecoder(keras.layers.Layer):
         """
         bias = causal_bias(x.shape[1] or keras.ops.shape(x)[1]) + attention_bias(mask)
         for block in self.blocks:
-            x = run_layer(
-                block, *(x, vectors[:, None], bias, None), training=training, first_only=True
-            )[0]
+            x = run_layer(block, x, vectors[:, None], bias, training=training, select=itemgetter(0))
         return x

@@ -117,8 +117,8 @@ class BottleneckAttention(SelfAttention):
         **options: of `SelfAttention`.
 
     Example:
-        >>> outputs, probabilities = BottleneckAttention(2, width=6)(ops.ones((1, 3, 4)))
-        >>> tuple(outputs.shape), tuple(probabilities.shape)
+        >>> outputs, made = BottleneckAttention(2, width=6)(ops.ones((1, 3, 4)))
+        >>> tuple(outputs.shape), tuple(made["probabilities"].shape)
         ((1, 3, 6), (1, 2, 3, 3))
     """
 

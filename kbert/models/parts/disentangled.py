@@ -139,8 +139,8 @@ class DisentangledAttention(SelfAttention):
     Example:
         >>> x = ops.ones((1, 3, 4))
         >>> shared = DistanceTable(8, 16, norm=LayerNorm(1e-7))(x)
-        >>> outputs, probabilities = DisentangledAttention(2)(x, shared=shared)
-        >>> tuple(outputs.shape), tuple(probabilities.shape)
+        >>> outputs, made = DisentangledAttention(2)(x, shared=shared)
+        >>> tuple(outputs.shape), tuple(made["probabilities"].shape)
         ((1, 3, 4), (1, 2, 3, 3))
     """
 
@@ -174,7 +174,6 @@ class DisentangledAttention(SelfAttention):
         x: Tensor,
         bias: Tensor | None = None,
         training: bool = False,
-        return_internals: bool = False,
         positions: Tensor | None = None,
         shared: Tensors | None = None,
     ) -> Any:
@@ -184,7 +183,6 @@ class DisentangledAttention(SelfAttention):
             x: (B, T, H).
             bias: added to the scores; broadcasts to (B, N, T, T).
             training: whether dropout is active.
-            return_internals: gives a dict in the place of the probabilities.
             positions: (B, P), the tokens that attend; None = every token.
             shared: what `DistanceTable` gives for x.
 
@@ -220,10 +218,7 @@ class DisentangledAttention(SelfAttention):
             if positions is not None:
                 by_query = gather_rows(by_query, positions)
             products = products + by_query
-        outputs, probabilities, scores = self._attend_by(products, value, bias, training)
-        if not return_internals:
-            return outputs, probabilities
-        made = {"probabilities": probabilities, "scores": scores}
+        outputs, made = self._attend_by(products, value, bias, training)
         return outputs, {**made, "query": query, "key": key, "value": value}
 
     def _project_distances(self, table: Tensor) -> tuple[Tensor, Tensor]:

@@ -137,8 +137,8 @@ class MixedAttention(SelfAttention):
         **options: of `SelfAttention`.
 
     Example:
-        >>> outputs, probabilities = MixedAttention(2, kernel_size=3)(ops.ones((1, 3, 8)))
-        >>> tuple(outputs.shape), tuple(probabilities.shape)
+        >>> outputs, made = MixedAttention(2, kernel_size=3)(ops.ones((1, 3, 8)))
+        >>> tuple(outputs.shape), tuple(made["probabilities"].shape)
         ((1, 3, 8), (1, 2, 3, 3))
     """
 
@@ -172,17 +172,14 @@ class MixedAttention(SelfAttention):
         x: Tensor,
         bias: Tensor | None = None,
         training: bool = False,
-        return_internals: bool = False,
         shared: Tensors | None = None,
     ) -> Any:
-        """Attends and convolves; arguments and what is returned as of `SelfAttention`.
+        """Attends and convolves; what is returned as of `SelfAttention`, of the heads that attend.
 
         Args:
             x: (B, T, H).
             bias: added to the scores; broadcasts to (B, N, T, T).
             training: whether dropout is active.
-            return_internals: gives a dict in the place of the probabilities, of the heads that
-                attend.
             shared: what `OwnNeighbours` gives for x, or None.
         """
         own = (shared or {}).get("own")
@@ -193,7 +190,7 @@ class MixedAttention(SelfAttention):
         query, key, value = (ops.transpose(part, (0, 2, 1, 3)) for part in by_head[:3])
         scaled = query * ops.cast(self._scale, query.dtype)
         products = ops.matmul(scaled, ops.transpose(key, (0, 1, 3, 2)))
-        kept, probabilities, scores = self._kept(products, bias, training)
+        kept, made = self._kept(products, bias, training)
         attended = self._merge_heads(ops.matmul(kept, value))
 
         spans = self.weights_dense(self.key_convolution(x, own) * projected[0])
@@ -205,9 +202,6 @@ class MixedAttention(SelfAttention):
             weighted_neighbours(by_head[3], weights, own), ops.shape(projected[3])
         )
         outputs = self.output_dense(ops.concatenate([attended, convolved], axis=-1))
-        if not return_internals:
-            return outputs, probabilities
-        made = {"probabilities": probabilities, "scores": scores}
         return outputs, {**made, "query": query, "key": key, "value": value}
 
 

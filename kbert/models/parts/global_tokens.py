@@ -120,8 +120,8 @@ class GlobalAttention(SelfAttention):
         >>> x = ops.ones((1, 4, 8))
         >>> shared = GlobalPlaces([2])(x, global_positions=ops.array([[0]]))
         >>> bias, = layer_biases([2], 4, in_blocks=False)
-        >>> _, weights = GlobalAttention(2, window=2)(x, bias, shared=shared)
-        >>> ops.convert_to_numpy(weights > 0).astype(int)[0, 0].tolist()
+        >>> _, made = GlobalAttention(2, window=2)(x, bias, shared=shared)
+        >>> ops.convert_to_numpy(made["probabilities"] > 0).astype(int)[0, 0].tolist()
         [[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 1, 1]]
     """
 
@@ -141,23 +141,20 @@ class GlobalAttention(SelfAttention):
         x: Tensor,
         bias: Tensor | None = None,
         training: bool = False,
-        return_internals: bool = False,
         positions: Tensor | None = None,
         shared: Tensors | None = None,
     ) -> Any:
-        """Attends; arguments and what is returned as of `SelfAttention`.
+        """Attends; returns what `SelfAttention` does, with query, key and value of the windows.
 
         Args:
             x: (B, T, H).
             bias: of the layer's window, see `kbert.layers.bias.layer_biases`.
             training: whether dropout is active.
-            return_internals: gives a dict in the place of the probabilities; its "query", "key" and
-                "value" are those of the windows.
             positions: (B, P), the tokens that attend; None = every token.
             shared: what `GlobalPlaces` gives for x.
         """
         if not shared:
-            return super().call(x, bias, training, return_internals, positions)
+            return super().call(x, bias, training, positions)
         query, key, value = self._project(x)
         columns, places = shared.get(f"columns_{self.window}"), shared["places"]
         more: Any = None
@@ -177,24 +174,19 @@ class GlobalAttention(SelfAttention):
             )
             rows = (*ops.shape(columns)[:3], ops.shape(bias)[3])
             bias = ops.concatenate([ops.broadcast_to(bias, rows), columns], axis=3)
-        outputs, *weights = self._attend(query, keys, values, bias, training)
+        outputs, seen = self._attend(query, keys, values, bias, training)
         outputs = _with_global(outputs, whole[0], some)
-        probabilities, scores = (part[..., : ops.shape(x)[1]] for part in weights)
+        made = {name: part[..., : ops.shape(x)[1]] for name, part in seen.items()}
         if more is not None:  # where the global tokens stand
-            columns = weights[0][..., ops.shape(x)[1] :]
+            columns = seen["probabilities"][..., ops.shape(x)[1] :]
             at = ops.cast(ops.transpose(places, (0, 2, 1)), columns.dtype)[:, None]
-            probabilities = probabilities + ops.matmul(columns, at)
-        probabilities, scores = (
-            _with_global(part, of_global, some[:, None])
-            for part, of_global in zip((probabilities, scores), whole[1:], strict=True)
-        )
-        if not return_internals:
-            return outputs, probabilities
-        made = {"probabilities": probabilities, "scores": scores}
+            made["probabilities"] += ops.matmul(columns, at)
+        for name, of_global in whole[1].items():
+            made[name] = _with_global(made[name], of_global, some[:, None])
         return outputs, {**made, "query": query, "key": key, "value": value}
 
     def _attend_everywhere(self, x: Tensor, shared: Tensors, training: bool) -> Any:
-        """Outputs (B, G, H), probabilities and scores (B, N, G, T) of the global tokens."""
+        """Of the global tokens outputs (B, G, H), and probabilities and scores (B, N, G, T)."""
         rows = gather_positions(x, shared["positions"])  # (B, G, H)
         query = self._split_heads(self.global_query(rows))
         key, value = ops.split(self.global_key_value(x), 2, axis=-1)

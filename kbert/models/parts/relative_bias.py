@@ -113,8 +113,8 @@ class BiasedAttention(SelfAttention):
 
     Example:
         >>> x = ops.ones((1, 3, 4))
-        >>> outputs, probabilities = BiasedAttention(2)(x, shared=RelativeBiases(2, 8, 16)(x))
-        >>> tuple(outputs.shape), tuple(probabilities.shape)
+        >>> outputs, made = BiasedAttention(2)(x, shared=RelativeBiases(2, 8, 16)(x))
+        >>> tuple(outputs.shape), tuple(made["probabilities"].shape)
         ((1, 3, 4), (1, 2, 3, 3))
     """
 
@@ -124,18 +124,15 @@ class BiasedAttention(SelfAttention):
         x: Tensor,
         bias: Tensor | None = None,
         training: bool = False,
-        return_internals: bool = False,
         positions: Tensor | None = None,
         shared: Tensors | None = None,
     ) -> Any:
-        """Attends; arguments and what is returned as of `SelfAttention`.
+        """Attends; what is returned as of `SelfAttention`, the scores with the biases of distances.
 
         Args:
             x: (B, T, H).
             bias: added to the scores besides; broadcasts to (B, N, T, T).
             training: whether dropout is active.
-            return_internals: gives a dict in the place of the probabilities; its scores have the
-                biases of distances.
             positions: (B, P), the tokens that attend; None = every token.
             shared: what `RelativeBiases` gives for x.
 
@@ -153,10 +150,7 @@ class BiasedAttention(SelfAttention):
         scaled = query * ops.cast(self._scale, query.dtype)
         # Trained, and so no part of the bias of masks, to which no gradient need flow.
         products = ops.matmul(scaled, ops.transpose(key, (0, 1, 3, 2))) + of_distances
-        outputs, probabilities, scores = self._attend_by(products, value, bias, training)
-        if not return_internals:
-            return outputs, probabilities
-        made = {"probabilities": probabilities, "scores": scores}
+        outputs, made = self._attend_by(products, value, bias, training)
         return outputs, {**made, "query": query, "key": key, "value": value}
 
 

@@ -12,8 +12,8 @@ from kbert.configs.reformer import LSH, ReformerConfig
 from kbert.core.types import Shape, Tensor
 from kbert.layers import Block, Dense, Dropout, Embeddings, LayerNorm, gather_positions
 from kbert.layers.activations import get_activation
-from kbert.models.blocks import embeddings_of
-from kbert.models.encoder import INPUTS, Encoder, Layers, Reads
+from kbert.models.blocks import Reads, embeddings_of
+from kbert.models.encoder import INPUTS, Encoder, Layers
 from kbert.models.pooling import make_pooler
 from kbert.models.reformer.attention import LocalAttention, LSHAttention
 from kbert.models.reformer.reversible import is_reversible, run_reversible

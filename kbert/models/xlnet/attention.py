@@ -64,8 +64,8 @@ class RelativeAttention(SelfAttention):
 
     Example:
         >>> distances = {"distances": distance_vectors(3, 0, 4)}
-        >>> outputs, probabilities = RelativeAttention(2)(ops.ones((1, 3, 4)), shared=distances)
-        >>> tuple(outputs.shape), tuple(probabilities.shape)
+        >>> outputs, made = RelativeAttention(2)(ops.ones((1, 3, 4)), shared=distances)
+        >>> tuple(outputs.shape), tuple(made["probabilities"].shape)
         ((1, 3, 4), (1, 2, 3, 3))
     """
 
@@ -96,7 +96,6 @@ class RelativeAttention(SelfAttention):
         x: Tensor,
         bias: Tensor | None = None,
         training: bool = False,
-        return_internals: bool = False,
         positions: Tensor | None = None,
         shared: Tensors | None = None,
         memory: Tensor | None = None,
@@ -110,7 +109,6 @@ class RelativeAttention(SelfAttention):
             x: (B, T, H).
             bias: added to the scores; broadcasts to (B, N, T, S).
             training: whether dropout is active.
-            return_internals: as of `SelfAttention`; "scores" are less those of the same segment.
             positions: (B, P), the tokens that attend; None = every token.
             shared: "distances" (S + T, H), see `distance_vectors`, and where there are segments
                 "is_other_segment" (B, T, S), 1 where that of a key is another.
@@ -120,8 +118,8 @@ class RelativeAttention(SelfAttention):
             query_positions: (B, P), where it stands.
 
         Returns:
-            outputs (B, T, H) and the probabilities (B, N, T, S), before dropout; with queries the
-            first is a pair, the outputs of both streams.
+            outputs (B, T, H) and a dict as of `SelfAttention`, with "scores" less those of the same
+            segment; with queries the first is a pair, the outputs of both streams.
 
         Raises:
             ValueError: there are no distances.
@@ -153,17 +151,15 @@ class RelativeAttention(SelfAttention):
 
         if positions is not None:
             query, bias = gather_rows(query, positions), gather_rows(bias, positions)
-        outputs, attention, scores = attend(query, positions, bias)
-        if return_internals:
-            attention = {"probabilities": attention, "scores": scores}
-            attention |= {"query": query, "key": key, "value": value}
+        outputs, made = attend(query, positions, bias)
+        made |= {"query": query, "key": key, "value": value}
         if queries is None:
-            return outputs, attention
-        found, *_ = attend(self._queries(queries), query_positions, query_bias)
+            return outputs, made
+        found, _ = attend(self._queries(queries), query_positions, query_bias)
         if query_bias is not None:
             sees = ops.any(query_bias > -PENALTY / 2, axis=-1)[:, 0, :, None]  # (B, P, 1)
             found = ops.where(sees, found, ops.zeros_like(found))
-        return (outputs, found), attention
+        return (outputs, found), made
 
     def _project_behind(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of x, keys and values of the memory and x: (B, N, T, D) and (B, N, S, D)."""
@@ -199,7 +195,7 @@ class XlnetBlock(Block):
         >>> from kbert.layers import LayerNorm
         >>> block = XlnetBlock(2, 8, activation="gelu", layer_norms=lambda **x: LayerNorm(1, **x))
         >>> shared = {"distances": distance_vectors(3, 0, 4)}
-        >>> x, probabilities = block(ops.ones((1, 3, 4)), shared=shared)
+        >>> x, made = block(ops.ones((1, 3, 4)), shared=shared)
         >>> tuple(x.shape)
         (1, 3, 4)
     """
@@ -246,7 +242,6 @@ class XlnetBlock(Block):
         x: Tensor,
         bias: Tensor | None = None,
         training: bool = False,
-        return_internals: bool = False,
         positions: Tensor | None = None,
         queries: Tensor | None = None,
         **options: Any,
@@ -256,7 +251,6 @@ class XlnetBlock(Block):
             x,
             bias,
             training=training,
-            return_internals=return_internals,
             positions=positions,
             queries=queries,
             **options,

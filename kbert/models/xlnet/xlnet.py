@@ -19,8 +19,8 @@ from kbert.layers import Dropout, LayerNorm, gather_positions
 from kbert.layers.bias import mask_bias
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.recompute import run_layer
-from kbert.models.blocks import embeddings_of
-from kbert.models.encoder import INPUTS, Encoder, Layers, Reads
+from kbert.models.blocks import Reads, embeddings_of
+from kbert.models.encoder import INPUTS, Encoder, Layers
 from kbert.models.inputs_and_outputs import output_spec
 from kbert.models.pooling import make_pooler
 from kbert.models.xlnet.attention import XlnetBlock, distance_vectors
@@ -129,8 +129,6 @@ class Xlnet(Encoder):
             queries = self.dropout(self.query(targets), training=training)
             options["query_bias"] = _bias(self._sees(inputs, before, targets))
             options["query_positions"] = targets
-        if reads.internals:
-            options["return_internals"] = True
         hidden_states, attention = [x], []
         for layer, block in enumerate(self.blocks):
             of_layer: dict[str, Any] = {}
@@ -140,9 +138,7 @@ class Xlnet(Encoder):
                 of_layer["queries"] = queries
             elif block is self.blocks[-1] and getattr(block, "takes_positions", False):
                 of_layer["positions"], positions = positions, None
-            x, weights = run_layer(
-                block, x, bias, first_only=not reads.weights, **options, **of_layer
-            )
+            x, weights = run_layer(block, x, bias, select=reads.select, **options, **of_layer)
             if queries is not None:
                 x, queries = x
             hidden_states.append(x)

@@ -239,7 +239,7 @@ def test_a_prefix_is_attended_to_beside_the_tokens():
     attention = encoder.blocks[0].attention
     x = np.random.default_rng(0).normal(size=(2, 5, 16)).astype("float32")
     bias = np.where(np.arange(5) < 4, 0.0, -1e9)[None, None, None].astype("float32")
-    outputs, probabilities = attention(x, bias)
+    outputs, made = attention(x, bias)
     query, key, value = (to_numpy(part) for part in attention._project(x))
     more = [to_numpy(part) for part in slot(attention, "prefix").keys_values()]
     key, value = (
@@ -253,7 +253,9 @@ def test_a_prefix_is_attended_to_beside_the_tokens():
     merged = (weights @ value).transpose(0, 2, 1, 3).reshape(2, 5, 16)
     kernel, shift = (to_numpy(x.value) for x in attention.output_dense.weights)
     assert_close(to_numpy(outputs), merged @ kernel + shift, 1e-5)
-    assert_close(to_numpy(probabilities), weights[..., :5], 1e-5)  # what is shown is of tokens
+    assert_close(
+        to_numpy(made["probabilities"]), weights[..., :5], 1e-5
+    )  # what is shown is of tokens
 
 
 @pytest.mark.jax_slow

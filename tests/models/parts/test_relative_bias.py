@@ -44,7 +44,7 @@ def test_it_is_attention_with_a_number_for_each_distance():
     table, layer = made()
     x = np.random.default_rng(0).normal(size=(B, T, H)).astype("float32")
     bias = attention_bias(MASK)
-    out = layer(x, bias, shared=table(x), return_internals=True)
+    out = layer(x, bias, shared=table(x))
     outputs, found = to_numpy(out[0]), {k: to_numpy(v) for k, v in out[1].items()}
     numbers = get_values(table)["shared/table"]
     for b in range(B):
@@ -58,10 +58,10 @@ def test_it_is_attention_with_a_number_for_each_distance():
                 exponents = np.exp(scores) * MASK[b]
                 assert_close(found["probabilities"][b, n, i], exponents / exponents.sum(), 1e-5)
     at = np.array([[0, 7, 3], [4, 4, 1]], "int32")
-    some, probabilities = layer(x, bias, shared=table(x), positions=at)
+    some, picked = layer(x, bias, shared=table(x), positions=at)
     assert_close(to_numpy(some), np.take_along_axis(outputs, at[..., None], 1), 1e-6)
     whole = np.take_along_axis(found["probabilities"], at[:, None, :, None], 2)
-    assert_close(to_numpy(probabilities), whole, 1e-6)
+    assert_close(to_numpy(picked["probabilities"]), whole, 1e-6)
 
 
 @pytest.mark.jax_slow
