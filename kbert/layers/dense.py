@@ -66,20 +66,26 @@ class Dense(Editable):
         if self.use_bias:
             self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
 
-    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
+    def call(self, inputs: Tensor, training: bool = False, columns: slice | None = None) -> Tensor:
+        """(..., I) -> (..., O); of some `columns` of the kernel only these are computed."""
         *leading, width = ops.shape(inputs)
         rows = ops.reshape(inputs, (-1, width))
-        outputs = self.product(rows, training=training)  # (N, O)
+        outputs = self.product(rows, training=training, columns=columns)  # (N, O)
         if self.activation is not None:
             outputs = self.activation(outputs, training)
-        return ops.reshape(outputs, (*leading, self.units))  # (..., O)
+        return ops.reshape(outputs, (*leading, outputs.shape[-1]))  # (..., O)
 
-    def product(self, rows: Tensor, training: bool = False) -> Tensor:
+    def product(self, rows: Tensor, training: bool = False, columns: slice | None = None) -> Tensor:
         """(N, I) -> (N, O), by the kernel and the bias, as edits have them."""
+
+        def cut(x: Tensor) -> Tensor:
+            return x if columns is None else x[..., columns]
+
         factors: tuple[Tensor, Tensor] = (rows, self.kernel)
         for edit in self.edits:
             factors = edit(*factors, training=training)
-        outputs = ops.matmul(*factors)
-        outputs = outputs if self.bias is None else ops.add(outputs, self.bias)
+        multiplied, kernel = factors
+        outputs = ops.matmul(multiplied, cut(kernel))
+        outputs = outputs if self.bias is None else ops.add(outputs, cut(self.bias))
         chosen = self.chosen
-        return outputs if chosen is None else outputs + chosen(rows, training=training)
+        return outputs if chosen is None else outputs + cut(chosen(rows, training=training))

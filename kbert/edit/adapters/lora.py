@@ -53,13 +53,6 @@ class Lora(Adapter):
             )
 
     def check_encoder(self, encoder: Any) -> None:
-        for block in encoder.blocks:
-            attention = getattr(block, "attention", None)
-            if getattr(attention, "reads_kernels", False):
-                raise ValueError(
-                    "Adapters of kind 'lora' add to what a layer gives, and this attention reads "
-                    f"its kernels. Received: an encoder with {type(attention).__name__}"
-                )
         found = {target for dense in sites(encoder, "product") for target, *_ in columns(dense)}
         if missing := set(self.targets) - found:
             raise ValueError(

@@ -69,8 +69,6 @@ class RelativeAttention(SelfAttention):
         ((1, 3, 4), (1, 2, 3, 3))
     """
 
-    reads_kernels = True  # of a dense layer, without what an edit does to its product
-
     def __init__(self, num_heads: int, *, has_segments: bool = True, **options: Any) -> None:
         super().__init__(num_heads, use_bias=False, **options)
         self.has_segments = has_segments
@@ -166,12 +164,11 @@ class RelativeAttention(SelfAttention):
         if memory is None:
             return self._project(x)
         tokens = ops.concatenate([ops.cast(memory, x.dtype), x], axis=1)
-        keys_values = ops.matmul(tokens, self.qkv.kernel[:, x.shape[-1] :])
-        key, value = ops.split(keys_values, 2, axis=-1)
+        key, value = ops.split(self.qkv(tokens, columns=slice(x.shape[-1], None)), 2, axis=-1)
         return self._queries(x), self._split_heads(key), self._split_heads(value)
 
     def _queries(self, x: Tensor) -> Tensor:
-        return self._split_heads(ops.matmul(x, self.qkv.kernel[:, : x.shape[-1]]))
+        return self._split_heads(self.qkv(x, columns=slice(x.shape[-1])))
 
 
 def _times(query: Tensor, key: Tensor) -> Tensor:
