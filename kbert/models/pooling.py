@@ -69,7 +69,9 @@ class Pooler(Dense):
         if self.norm is not None:
             self.norm.build((*input_shape[:-1], self.units))
 
-    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
+    def call(  # type: ignore[override]  # its outputs are normed together
+        self, inputs: Tensor, training: bool = False
+    ) -> Tensor:
         outputs = super().call(inputs, training=training)
         return outputs if self.norm is None else self.norm(outputs, training=training)
 

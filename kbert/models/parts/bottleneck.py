@@ -240,7 +240,9 @@ class _Bottleneck(Dense):
         super().build(input_shape)
         self.norm.build((*input_shape[:-1], self.units))
 
-    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
+    def call(  # type: ignore[override]  # its outputs are normed together
+        self, inputs: Tensor, training: bool = False
+    ) -> Tensor:
         return self.norm(super().call(inputs, training=training), training=training)
 
 
