@@ -184,7 +184,8 @@ def _on_task(options: flags.FlagValues) -> None:
             "The student learns from --train, or from --augmented, which holds the same texts and "
             f"more: give one. Received: --train={options.train}, --augmented={options.augmented}"
         )
-    experiments.devices(options.strategy)  # several hosts find each other before all else
+    # Several hosts find each other before all else.
+    experiments.devices(options.strategy, options.model_devices)
     preset = student_preset(options)
     experiment = DistillationExperiment(
         options.task,

@@ -89,7 +89,8 @@ def main(argv: list[str]) -> None:
 def _finetune(options: flags.FlagValues) -> None:
     written = ("output_dir", "preset_dir", "export_dir")
     keep_what_is_read(options, read=("preset",), written=written)
-    experiments.devices(options.strategy)  # several hosts find each other before all else
+    # Several hosts find each other before all else.
+    experiments.devices(options.strategy, options.model_devices)
     experiment = experiments.Experiment(
         options.task, preset=options.preset, train=options.train, **data(options)
     )

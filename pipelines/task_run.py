@@ -47,7 +47,7 @@ def _make_runs(
     if options.seeds and options.grid:
         raise ValueError("--seeds and --grid are two kinds of series: give one of them")
     given = settings(options)
-    if not experiments.devices(options.strategy).is_chief:
+    if not experiments.devices(options.strategy, options.model_devices).is_chief:
         _run(experiment, options, given)
         return
     check_outputs(options, experiment.task_class.kind)

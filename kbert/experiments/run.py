@@ -76,18 +76,19 @@ def run(
 
 
 @functools.cache
-def devices(name: str) -> Strategy:
+def devices(name: str, model_devices: int | None = None) -> Strategy:
     """The strategy of the process's runs; of several hosts it must be made before any tensor.
 
     One for the process: with each TensorFlow starts to number collective operations again.
 
     Args:
         name: see `kbert.training.strategies.make_strategy`.
+        model_devices: likewise.
 
     Raises:
-        ValueError: it is none that runs take.
+        ValueError: there is no such strategy, or the devices do not fit it.
     """
-    return make_strategy(Settings.checked("strategy", name))
+    return make_strategy(name, model_devices)
 
 
 def run_settings(
@@ -99,7 +100,7 @@ def run_settings(
     resume: Resume = SAME,
 ) -> Result:
     """`run` with a `Settings` object."""
-    strategy = devices(settings.strategy)
+    strategy = devices(settings.strategy, settings.model_devices)
     with contextlib.ExitStack() as stack:
         if strategy.is_chief:
             stack.enter_context(atomic.refusing_others(output_dir))

@@ -13,6 +13,7 @@ from kbert.core.options import option
 from kbert.models.memory import PRECISIONS
 from kbert.tasks import FineTuningTask
 from kbert.tasks.fine_tuning.settings import FitSettings
+from kbert.training.strategies import STRATEGIES
 
 
 class Settings(FitSettings):
@@ -36,8 +37,16 @@ class Settings(FitSettings):
     strategy: str = option(
         "one_device",
         help="mirrored: all GPUs of this machine; multi_worker: several hosts, each started with "
-        "the same command (docs/cluster.md). tpu: set KERAS_BACKEND=jax.",
-        choices=("one_device", "mirrored", "multi_worker", "tpu"),
+        "the same command (docs/cluster.md). tpu: set KERAS_BACKEND=jax. model_parallel: JAX, "
+        "every layer split over --model_devices.",
+        choices=STRATEGIES,
+        changes_numbers=False,
+    )
+    model_devices: int | None = option(
+        None,
+        help="Devices that hold a model together, with --strategy=model_parallel; the others share "
+        "the batch.",
+        at_least=1,
         changes_numbers=False,
     )
     adapter: str | None = option(

@@ -2,9 +2,13 @@
 
 import gc
 import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
 import weakref
+from pathlib import Path
 
 import keras
 import pytest
@@ -13,6 +17,7 @@ import kbert
 from kbert.experiments import Experiment, Stopped, run
 from kbert.io import atomic
 
+ROOT = Path(__file__).parents[2]
 SETTINGS = {"epochs": 4, "batch_size": 8, "learning_rate": 2e-2}
 
 
@@ -129,3 +134,42 @@ def test_two_devices_learn_what_one_does(preset, mail, tmp_path):
     one = run(experiment, tmp_path / "one", **settings)
     two = run(experiment, tmp_path / "two", strategy="mirrored", **settings)
     assert two.best_value == pytest.approx(one.best_value, rel=1e-4)
+
+
+SPLIT = """
+import json, sys
+from kbert.experiments import Experiment, run
+preset, folder, mail, devices = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4]
+split = {"strategy": "model_parallel", "model_devices": int(devices)} if devices != "0" else {}
+experiment = Experiment("classify", preset=preset, train=mail, dev=mail)
+how = {"epochs": 2, "batch_size": 8, "learning_rate": 2e-2, "verbose": 0, "metric": "loss"}
+result = run(experiment, folder, **how, **split)
+print(json.dumps([result.best_value, result.dev["accuracy"]]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_a_model_split_over_devices_learns_what_one_device_does(preset, mail, tmp_path):
+    flags = "--xla_force_host_platform_device_count=4"
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": "jax",
+        "XLA_FLAGS": flags,
+        "PYTHONPATH": str(ROOT),
+    }
+
+    def learn(devices):
+        arguments = (str(preset), str(tmp_path / devices), json.dumps(mail), devices)
+        done = subprocess.run(
+            [sys.executable, "-c", SPLIT, *arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    one, split = learn("0"), learn("2")
+    assert split == pytest.approx(one, rel=1e-4)
+    assert one[1] > 0.9

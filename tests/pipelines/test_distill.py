@@ -370,7 +370,7 @@ def test_how_long_must_be_said(call, data_dir, teacher):
         ("distilbert", ("--set=hidden_size=8",), 'init="random"'),
         ("distilbert", ("--labels=ham,spam,eggs",), "must have the teacher's classes.*'eggs' in"),
         ("tinybert-task", ("--layers=last", "--num_layers=3"), "at least as deep as the student"),
-        ("distilbert", ("--strategy=model_parallel",), "one_device, mirrored, multi_worker, tpu"),
+        ("distilbert", ("--strategy=model_parallel",), "model_devices says over how many devices"),
         ("distilbert", ("--strategy=tpu",), "This TensorFlow finds no TPU"),
     ],
 )
