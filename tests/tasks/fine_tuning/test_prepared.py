@@ -1,5 +1,8 @@
 """Rows of tasks on disk: trained on as in memory, resumed exactly, refused where they differ."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +12,9 @@ from kbert.data import Table, read_rows, read_table, table_parts
 from kbert.data.tables import shards
 from kbert.tasks import TextClassifier, prepare_rows
 from kbert.tasks.fine_tuning import prepared
+from tests.killing import ends_before, ends_killed, signalled
+from tests.processes import ROOT
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.tensorflow
 
@@ -85,6 +91,51 @@ def test_a_run_that_was_stopped_resumes_to_the_same_numbers(config, tokenizer, t
     other = prepare_rows(again, examples(42, seed=1), tmp_path / "other")
     with pytest.raises(ValueError, match=r"Received: data_checksum was .*, is "):
         make(config, tokenizer).fit(other, **options)
+
+
+KILLED = """
+import sys
+from kbert.data.tables import shards
+from kbert.tasks import TextClassifier, prepare_rows
+from kbert.tasks.fine_tuning import prepared
+from tests.tasks.fine_tuning.test_prepared import OF_RUN, examples
+shards.BLOCK_ROWS, shards.WINDOW_ROWS, shards.SHARD_BYTES, prepared.PART_ROWS = 4, 16, 2000, 10
+preset, rows, run, end = sys.argv[1:]
+task = TextClassifier.from_preset(preset)
+prepare_rows(task, examples(42), rows)
+task.fit(rows, model_dir=run, checkpoint_every=3, **OF_RUN)
+task.save_to_preset(end)
+"""
+OF_RUN = {"epochs": 3, "batch_size": 8, "learning_rate": 1e-3, "verbose": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_writing_and_training_end_alike_though_they_are_killed(config, tokenizer, tmp_path):
+    task = make(config, tokenizer)
+    task.save_to_preset(tmp_path / "preset")
+    whole = prepare_rows(task, examples(42), tmp_path / "whole")
+    task.fit(whole, **OF_RUN)
+    folders = [str(tmp_path / name) for name in ("preset", "rows", "run", "end")]
+
+    def start(before=""):
+        return subprocess.Popen(
+            [sys.executable, "-c", before + KILLED, *folders],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    ends_killed(start(signalled("kbert.io.outputs:Output.save", calls=2)))
+    with pytest.raises(ValueError, match="not finished"):
+        read_rows(folders[1])
+    ends_before(start(signalled(calls=2)), tmp_path / "run", last_step=18)
+    last = start()
+    _, errors = last.communicate(timeout=PATIENCE)
+    assert last.returncode == 0, errors[-3000:]
+    assert read_rows(folders[1]).checksum == whole.checksum
+    assert_same_weights(TextClassifier.from_preset(folders[3]), task)
 
 
 def forms(folder):
