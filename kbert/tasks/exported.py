@@ -292,7 +292,7 @@ class ExportedTask:
             ValueError: a task whose answers are no rows of its logits.
         """
         task = self.task
-        if getattr(self._rows, "logits", None) is None:
+        if self._rows.logits is None:
             raise self._unserved()
         outputs = {
             name: [None if isinstance(axis, str) else axis for axis in axes]

@@ -20,12 +20,18 @@ class RowExport:
 
     Args:
         task: what is exported, or what answers with an export.
+
+    Attributes:
+        logits: arrays of features -> arrays of the task's logits, by a runtime; None before
+            `answer_by`, and of a task whose answers are not made of logits alone.
     """
 
     # Runtimes other than TensorFlow.
     formats: ClassVar[tuple[str, ...]] = ()
     # Features that the model takes, int32; segments where it has them.
     inputs: ClassVar[tuple[str, ...]] = ()
+
+    logits: Run | None = None
 
     def __init__(self, task: Any) -> None:
         self.task = task

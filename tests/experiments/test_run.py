@@ -142,9 +142,17 @@ from kbert.experiments import Experiment, run
 preset, folder, mail, devices = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4]
 split = {"strategy": "model_parallel", "model_devices": int(devices)} if devices != "0" else {}
 experiment = Experiment("classify", preset=preset, train=mail, dev=mail)
+finish, parts = experiment.finish, []
+
+def count(task, settings):
+    values = [weight.value for weight in task.weights]
+    parts.append(sum(x.addressable_data(0).size < x.size for x in values))
+    return finish(task, settings)
+
+experiment.finish = count
 how = {"epochs": 2, "batch_size": 8, "learning_rate": 2e-2, "verbose": 0, "metric": "loss"}
 result = run(experiment, folder, **how, **split)
-print(json.dumps([result.best_value, result.dev["accuracy"]]))
+print(json.dumps([result.best_value, result.dev["accuracy"], *parts]))
 """
 
 
@@ -170,6 +178,7 @@ def test_a_model_split_over_devices_learns_what_one_device_does(preset, mail, tm
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
-    one, split = learn("0"), learn("2")
+    (*one, whole), (*split, parts) = learn("0"), learn("2")
     assert split == pytest.approx(one, rel=1e-4)
     assert one[1] > 0.9
+    assert whole == 0 < parts

@@ -15,13 +15,7 @@ from kbert.tasks.row_export import EncoderRows
 
 
 class LogitRows(EncoderRows):
-    """What the task's `call` gives.
-
-    Attributes:
-        logits: arrays of features -> arrays of logits, by a runtime; None before `answer_by`.
-    """
-
-    logits: Run | None = None
+    """What the task's `call` gives."""
 
     def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self.task(features))

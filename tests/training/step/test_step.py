@@ -225,6 +225,8 @@ def assert_third_step_is_left_out(optimizer, **settings):
 
 def test_the_position_of_the_last_batch_is_filed():
     task = make_task()
+    with pytest.raises(ValueError, match="exists once `fit` or `prepare` has run"):
+        task.step_state.saved()
     task.fit(toy_task.dataset(4, seed=2), verbose=0)
     task.evaluate(toy_task.dataset(2, seed=9), verbose=0)  # leaves it alone
     assert ops.convert_to_numpy(task.step_state.position.value.value).tolist() == [0, 2, 64]
