@@ -23,8 +23,9 @@ How certain are the numbers, and which settings are best?
   --grid       the BERT paper's: learning rates 5e-5 to 2e-5, batches 16 and 32, 2 to 4 epochs,
                best on --dev; other values with --grid_learning_rates and so on
 
-Both resume after a kill, run by run. Where memory is short: --micro_batches=4; faster on GPUs and
-new CPUs: --precision=mixed_bfloat16; texts longer than the model: --doc_stride=128 reads windows.
+Both resume after a kill, run by run. Where memory is short: --micro_batches=4; a --train that is
+larger than memory: --rows_folder=rows. Faster on GPUs and new CPUs: --precision=mixed_bfloat16.
+Texts longer than the model: --doc_stride=128 reads windows.
 
 The preset may be a decoder such as gpt2, for texts, pairs and choices: its language-model loss on
 the texts is added, and --both_orders reads pairs in both orders. GPT was fine-tuned with
@@ -87,7 +88,7 @@ def main(argv: list[str]) -> None:
 
 
 def _finetune(options: flags.FlagValues) -> None:
-    written = ("output_dir", "preset_dir", "export_dir")
+    written = ("output_dir", "preset_dir", "export_dir", "rows_folder")
     keep_what_is_read(options, read=("preset",), written=written)
     # Several hosts find each other before all else.
     experiments.devices(options.strategy, options.model_devices)

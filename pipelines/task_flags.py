@@ -53,6 +53,11 @@ class DataOptions(ColumnOptions):
     labels: tuple[str, ...] | None = option(
         None, help="Names of the classes. Default: the benchmark's, or all in --train."
     )
+    rows_folder: str | None = option(
+        None,
+        help="Folder for the tokens of a --train that is larger than memory: it is read a part at "
+        "a time, tokenised once and trained on from there, by every run of the same data.",
+    )
 
 
 class SeriesOptions(Options):
@@ -71,7 +76,15 @@ class SeriesOptions(Options):
 
 def data(options: flags.FlagValues) -> dict[str, Any]:
     """Arguments of `kbert.experiments.Experiment` about data, but `train`."""
-    names = ("dev", "test", "dev_share", "labels", "label_separator", "sample_weight")
+    names = (
+        "dev",
+        "test",
+        "dev_share",
+        "labels",
+        "label_separator",
+        "sample_weight",
+        "rows_folder",
+    )
     return {**{name: options[name].value for name in names}, "columns": columns(options)}
 
 

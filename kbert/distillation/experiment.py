@@ -158,12 +158,12 @@ class DistillationExperiment(Experiment):
             distiller = Distiller(
                 task, self.make_teacher(settings), stage.terms, cache_dir=self.cache_dir
             )
-            options = _of_stage(settings, stage).training()
+            options = self.fit_arguments(_of_stage(settings, stage))
             if not stage.reads_heads:  # there is nothing to measure yet
                 options |= dict.fromkeys(("metric", "patience", "evaluate_every"))
                 options["keep_best"] = False
             history = distiller.fit(
-                self.train,
+                self.rows_folder or self.train,
                 validation_data=self.dev if stage.reads_heads else None,
                 model_dir=Path(model_dir) / stage.name,
                 resume=resume,

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -14,17 +14,19 @@ from kbert.edit import adapters
 from kbert.experiments.catalogue import named_task, settings_for
 from kbert.experiments.evaluation import check_submission, is_labelled
 from kbert.experiments.folder import checksum_of
-from kbert.experiments.reading import first_place, labels_of, read
+from kbert.experiments.reading import TableParts, label_places, labels_of, read
 from kbert.experiments.settings import Settings
 from kbert.io.paths import Path
 from kbert.quantization import quantization_aware
 from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.fine_tuning.prepared import prepare_rows
 from kbert.training.run.history import History
 from kbert.training.run.record import SAME, Resume
 
 # Of the order in which rows are drawn for development data, which no setting changes.
 _SPLIT_SEED = 0
 _SHOWN_LABELS = 10
+_WEIGHTS = ("sample_weight", "class_weights")
 
 
 class Experiment:
@@ -43,6 +45,9 @@ class Experiment:
         label_separator: what stands between the labels of one text, for "multilabel".
         sample_weight: the column of a file of `train` that the setting of this name weighs the
             loss by, so that it is read too.
+        rows_folder: for the training data's tokens, where `train` is a file that is larger than
+            memory: it is read a part at a time, as `kbert.tasks.prepare_rows` does. `dev` is given
+            then. The folder serves every run on this data with this tokenizer and `max_length`.
 
     Raises:
         ValueError: an unknown task, data that cannot be read, neither `dev` nor `dev_share`, a
@@ -69,8 +74,10 @@ class Experiment:
         columns: Mapping[str, str | Sequence[str]] | None = None,
         label_separator: str = ",",
         sample_weight: str | None = None,
+        rows_folder: PathLike | None = None,
     ) -> None:
         self.named = named_task(task)
+        self.rows_folder = None if rows_folder is None else os.fspath(rows_folder)
         if labels is not None and not self.named.has_classes:
             raise ValueError(
                 f"`labels` are of tasks with classes. Received: {list(labels)} for a "
@@ -78,17 +85,29 @@ class Experiment:
             )
         self.preset = os.fspath(preset)
 
-        def table(data: Any, split: str, others: Sequence[str] = ()) -> Table:
-            options: dict[str, Any] = {"columns": columns, "label_separator": label_separator}
-            return read(self.named, data, split=split, others=others, **options)
-
-        self.train = table(train, "train", () if sample_weight is None else (sample_weight,))
+        options: dict[str, Any] = {"columns": columns, "label_separator": label_separator}
+        others = () if sample_weight is None else (sample_weight,)
+        self.train: Table | TableParts
         if (dev is None) == (dev_share is None):
             raise ValueError(
                 "Development data chooses the best checkpoint: give `dev`, or `dev_share` to keep "
                 f"a share of `train` apart. Received: dev={dev!r:.80}, dev_share={dev_share}"
             )
-        if dev_share is not None:
+        if self.rows_folder is None:
+            self.train = read(self.named, train, split="train", others=others, **options)
+        elif dev_share is not None or not self.task_class.prepares_rows:
+            raise ValueError(
+                "`rows_folder` is for a task whose examples are read a part at a time, with its "
+                f"development data in `dev`. Received: rows_folder={self.rows_folder!r} for "
+                f"{self.named.name}, dev_share={dev_share}"
+            )
+        else:
+            self.train = TableParts(self.named, train, others=others, **options)
+
+        def table(data: Any, split: str) -> Table:
+            return read(self.named, data, split=split, **options)
+
+        if isinstance(self.train, Table) and dev_share is not None:
             self.train, self.dev = _split(self.train, dev_share)
         else:
             self.dev = table(dev, "dev")
@@ -110,26 +129,32 @@ class Experiment:
         """The class of tasks that is trained."""
         return self.named.task_class
 
+    @property
+    def head(self) -> Table:
+        """The training data, of a file that is read in parts the first rows."""
+        return self.train if isinstance(self.train, Table) else self.train.head
+
     def _check_labels(self, labels: list[str], seen: list[str]) -> None:
         """A class that is in no training example cannot be learned."""
-        column = self.train[self.task_class.columns.label]  # raises where there is none
+        self.head[self.task_class.columns.label]  # raises where there is none
         several = self.task_class.takes_label_lists(self.named.fixed)
         if len(labels) < 2 and not several:
             raise ValueError(
                 f"A {self.task_class.__name__} learns two classes or more. Received: "
-                f"{labels} in all {len(column)} rows of the training data"
+                f"{labels} in all {len(self.train)} rows of the training data"
             )
         self._check_table(self.train, labels, "is none of those named: name it (labels)")
         self._check_table(self.dev, seen, "does not occur in the training data: add examples of it")
         if self.test is not None:
             self._check_table(self.test, labels, "is no class of the model: name it (labels)")
 
-    def _check_table(self, table: Table, known: list[str], problem: str) -> None:
+    def _check_table(self, table: Table | TableParts, known: list[str], problem: str) -> None:
         """Raises for a label that is not known; `problem` ends with one of two ways out."""
-        new = sorted(set(labels_of(table, self.named) or ()) - set(known))
+        places = label_places(table, self.named)
+        new = sorted(set(places) - set(known))
         if new:
             raise ValueError(
-                f"{first_place(table, new[0], self.named)}: the label {new[0]!r} {problem}, or "
+                f"{places[new[0]]}: the label {new[0]!r} {problem}, or "
                 f"leave its rows out. Received: {len(new)} such label(s), "
                 f"{', '.join(map(repr, new[:5]))}"
             )
@@ -173,6 +198,19 @@ class Experiment:
         """What is trained in turn, by the name of the stage: whose `fit`, with which settings."""
         return {"": (task, settings)}
 
+    def write_rows(self, task: FineTuningTask, settings: Settings, verbose: str | int) -> None:
+        """Tokenises training data that is larger than memory, or what an earlier call left."""
+        if isinstance(self.train, TableParts):
+            weights = {name: getattr(settings, name) for name in _WEIGHTS}
+            prepare_rows(
+                task, iter(self.train), cast(str, self.rows_folder), verbose=verbose, **weights
+            )
+
+    def fit_arguments(self, settings: Settings) -> dict[str, Any]:
+        """Those of `fit`; rows on disk have their weights."""
+        arguments = settings.training()
+        return arguments if self.rows_folder is None else arguments | dict.fromkeys(_WEIGHTS)
+
     def fit(
         self,
         task: FineTuningTask,
@@ -191,13 +229,13 @@ class Experiment:
             resume: likewise.
         """
         return task.fit(
-            self.train,
+            self.rows_folder or self.train,
             validation_data=self.dev,
             model_dir=model_dir,
             resume=resume,
             verbose=verbose,
             callbacks=self.callbacks(settings),
-            **settings.training(),
+            **self.fit_arguments(settings),
         )
 
     def summary(self) -> str:

@@ -38,8 +38,7 @@ def preview(experiment: Experiment, *, examples: int = 3, **settings: Any) -> st
     """
     chosen = experiment.settings(**settings)
     task = experiment.make_task(chosen)
-    count = min(examples, len(experiment.train))
-    shown = show_examples(task, experiment.train.take(range(count)))
+    shown = show_examples(task, experiment.head[:examples])
     return f"{shown}\n\n{_estimate(experiment, task, chosen)}"
 
 
@@ -86,17 +85,18 @@ def _wrapped(pieces: list[str]) -> Iterator[str]:
 
 def _estimate(experiment: Experiment, task: FineTuningTask, settings: Settings) -> str:
     """Sizes of the data, and time and memory from a few steps."""
-    table = experiment.train
+    table, examples = experiment.head, len(experiment.train)
     rows = task.tokenize(table, labelled=True)
+    count = round(len(rows) * examples / len(table))
     padded = -(-rows.lengths // BUCKET) * BUCKET
     fits = experiment.fits(task, settings)
-    steps = {n: math.ceil(len(rows) / x.batch_size) * x.epochs for n, (_, x) in fits.items()}
+    steps = {n: math.ceil(count / x.batch_size) * x.epochs for n, (_, x) in fits.items()}
     paces = {name: _pace(model, table, chosen) for name, (model, chosen) in fits.items()}
     total = duration(sum(paces[name] * steps[name] for name in fits))
     each = ", ".join(f"{pace:.3g} s a step {name}".rstrip() for name, pace in paces.items())
-    epoch = math.ceil(len(rows) / settings.batch_size)
+    epoch = math.ceil(count / settings.batch_size)
     found = {
-        "examples": f"{len(table):,}, {len(rows):,} rows of tokens",
+        "examples": f"{examples:,}, {count:,} rows of tokens",
         "tokens": f"{rows.lengths.mean():.1f} a row, {rows.lengths.max():,} at most",
         "cut": f"{rows.cut:,} examples longer than {task.row_length:,} tokens",
         "padding": f"{1 - rows.lengths.sum() / padded.sum():.1%} of what is computed",

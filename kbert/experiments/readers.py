@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kbert.data import Table
@@ -13,6 +13,7 @@ from kbert.data.readers import (
     read_glue,
     read_squad,
     read_table as read_named_columns,
+    table_parts,
 )
 from kbert.io.paths import is_dir
 from kbert.tasks import FineTuningTask
@@ -47,6 +48,18 @@ class Files:
 
 def by_columns(files: Files) -> Table:
     """CSV, TSV, JSON lines, lines of text or a TensorFlow data set."""
+    options, names = _reading(files)
+    return read_named_columns(files.path, **options).rename(names)
+
+
+def parts_by_columns(files: Files) -> Iterator[Table]:
+    """The same, some thousand rows at a time."""
+    options, names = _reading(files)
+    return (table.rename(names) for table in table_parts(files.path, **options))
+
+
+def _reading(files: Files) -> tuple[dict[str, Any], dict[str, str]]:
+    """Arguments of `read_table`, and what is renamed in what it gives."""
     task, label = files.task, files.task.columns.label
     columns = _complete(files)
     optional = set(task.columns.optional) - set(files.columns)
@@ -58,14 +71,13 @@ def by_columns(files: Files) -> Table:
     elif converted:
         named = (*task.columns.inputs[0], *files.others)
         columns = {"label": label, **{name: name for name in named}}
-    table = read_named_columns(
-        files.path,
-        columns=columns,
-        optional=optional,
-        numeric_labels=task.columns.numeric,
-        label_separator=files.label_separator if separated else None,
-    )
-    return table.rename({"label": label}) if converted else table
+    options = {
+        "columns": columns,
+        "optional": optional,
+        "numeric_labels": task.columns.numeric,
+        "label_separator": files.label_separator if separated else None,
+    }
+    return options, {"label": label} if converted else {}
 
 
 def glue(files: Files) -> Table:

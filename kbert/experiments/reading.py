@@ -10,12 +10,15 @@
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kbert.catalog.named_tasks import NamedTask
+from kbert.core.types import PathLike
 from kbert.data import Table, as_table
-from kbert.experiments.readers import READERS, Columns, Files
+from kbert.experiments.readers import READERS, Columns, Files, parts_by_columns
+from kbert.io import fingerprints
+from kbert.io.progress import Progress
 
 
 def read(
@@ -45,57 +48,140 @@ def read(
     Raises:
         ValueError: a file or a row is not as it must be, by file and line.
     """
-    columns = dict(columns or {})
     task = named.task_class
-    if "label" in columns:  # by whatever name the task has it
-        columns[task.columns.label] = columns.pop("label")
     if isinstance(data, str | os.PathLike):
-        if columns and named.is_benchmark:
-            raise ValueError(
-                f"The columns of {named.name}'s files are known; files with others are read by the "
-                f"tasks classify, multilabel, regress, tag, answer and choose. Received: {columns}"
-            )
-        files = Files(
-            path=os.fspath(data),
-            name=named.name,
-            task=task,
-            settings=named.fixed,
-            columns=columns,
-            split=split,
-            label_separator=label_separator,
-            others=others,
-        )
-        table = READERS[named.reader](files)
+        files = _files(named, data, columns, label_separator, others, split)
+        columns, table = files.columns, READERS[named.reader](files)
     else:
+        columns = _own_label(named, columns)
         table = _rename(as_table(data), columns)
     return task.adapt_table(table, columns, named.fixed)
 
 
-def labels_of(table: Table, named: NamedTask) -> list[str] | None:
+class TableParts:
+    """Training data of files that are read a part at a time, and once to be counted.
+
+    Args:
+        named: the task.
+        path: a file or pattern of CSV, TSV, JSON lines or lines of text.
+        columns: as of `read`.
+        label_separator: likewise.
+        others: likewise.
+
+    Attributes:
+        head: the first rows.
+        checksum: of all rows.
+        places: label -> file and line of the first row that has it.
+
+    Raises:
+        ValueError: the files of the task have another layout, or a row is not as it must be.
+
+    Example:
+        >>> import tempfile
+        >>> from kbert.experiments import named_task
+        >>> path = os.path.join(tempfile.mkdtemp(), "train.csv")
+        >>> with open(path, "w") as file:
+        ...     _ = file.write("text,label\\nGood,5\\nBroke,1\\n")
+        >>> parts = TableParts(named_task("classify"), path)
+        >>> len(parts), list(parts.places), [part["text"] for part in parts]
+        (2, ['5', '1'], [['Good', 'Broke']])
+    """
+
+    def __init__(
+        self,
+        named: NamedTask,
+        path: Any,
+        columns: Columns | None = None,
+        label_separator: str = ",",
+        others: Sequence[str] = (),
+    ) -> None:
+        if not isinstance(path, str | os.PathLike) or named.reader != "columns":
+            raise ValueError(
+                "Read a part at a time are CSV, TSV, JSON lines and lines of text alone, of the "
+                "tasks that name their columns, such as classify and regress. Received: "
+                f"{path!r:.80} for {named.name}"
+            )
+        self._named = named
+        self._files = _files(named, path, columns, label_separator, others)
+        self.places: dict[str, str] = {}
+        self._size = self.checksum = 0
+        with Progress("reading", None, " rows", verbose="auto") as progress:
+            for part in self:  # a file without rows is refused by its reader
+                if not self._size:
+                    self.head = part
+                self._size += len(part)
+                self.checksum = fingerprints.crc32([str(part.checksum)], self.checksum)
+                self.places = {**_places(part, named), **self.places}
+                progress.show(self._size)
+
+    def __iter__(self) -> Iterator[Table]:
+        adapt = self._named.task_class.adapt_table
+        for table in parts_by_columns(self._files):
+            yield adapt(table, self._files.columns, self._named.fixed)
+
+    def __len__(self) -> int:
+        return self._size
+
+
+def labels_of(table: Table | TableParts, named: NamedTask) -> list[str] | None:
     """The classes that occur in training data, sorted, "O" first; None for tasks without."""
     if not named.has_classes:
         return None
-    if named.task_class.columns.label not in table:
-        return []  # a test set
-    found = {label for labels in _labels(table, named) for label in labels}
-    return sorted(found, key=lambda name: (name != "O", *_natural(name)))
+    return sorted(label_places(table, named), key=lambda name: (name != "O", *_natural(name)))
 
 
-def first_place(table: Table, label: str, named: NamedTask) -> str:
-    """File and line of the first row that has a label."""
-    rows = (row for row, labels in enumerate(_labels(table, named)) if label in labels)
-    return table.place(next(rows))
+def label_places(table: Table | TableParts, named: NamedTask) -> dict[str, str]:
+    """File and line of the first row of each class that occurs; none in a test set."""
+    return table.places if isinstance(table, TableParts) else _places(table, named)
 
 
-def _labels(table: Table, named: NamedTask) -> list[Sequence[str]]:
-    """The labels of every row, one or many."""
-    labels = table[named.task_class.columns.label]
-    return [label if isinstance(label, list) else [label] for label in labels]
+def _places(table: Table, named: NamedTask) -> dict[str, str]:
+    if not named.has_classes or named.task_class.columns.label not in table:
+        return {}
+    rows: dict[str, int] = {}
+    for row, labels in enumerate(table[named.task_class.columns.label]):
+        for label in labels if isinstance(labels, list) else [labels]:
+            rows.setdefault(label, row)
+    return {label: table.place(row) for label, row in rows.items()}
 
 
 def _natural(name: str) -> tuple:
     """Numbers by their value, before all other names."""
     return (0, int(name), name) if name.isdecimal() else (1, 0, name)
+
+
+def _files(
+    named: NamedTask,
+    path: PathLike,
+    columns: Columns | None,
+    label_separator: str,
+    others: Sequence[str],
+    split: str | None = None,
+) -> Files:
+    columns = _own_label(named, columns)
+    if columns and named.is_benchmark:
+        raise ValueError(
+            f"The columns of {named.name}'s files are known; files with others are read by the "
+            f"tasks classify, multilabel, regress, tag, answer and choose. Received: {columns}"
+        )
+    return Files(
+        path=os.fspath(path),
+        name=named.name,
+        task=named.task_class,
+        settings=named.fixed,
+        columns=columns,
+        split=split,
+        label_separator=label_separator,
+        others=others,
+    )
+
+
+def _own_label(named: NamedTask, columns: Columns | None) -> dict[str, Any]:
+    """The columns, with the label by the name that the task has for it."""
+    columns = dict(columns or {})
+    if "label" in columns:
+        columns[named.task_class.columns.label] = columns.pop("label")
+    return columns
 
 
 def _rename(table: Table, columns: dict) -> Table:

@@ -129,12 +129,11 @@ def _run_in(
         return result
     try:
         with strategy.scope():
-            writes = strategy.is_chief
-            result = _run(experiment, folder, settings, verbose if writes else 0, resume, writes)
+            result = _run(experiment, folder, settings, strategy, verbose, resume)
     finally:
         gc.collect()  # a model and its graphs refer to each other in rings
     strategy.agrees(result.steps)  # all have read what is removed now
-    if writes:
+    if strategy.is_chief:
         folder.finish(result)
     return result
 
@@ -143,12 +142,17 @@ def _run(
     experiment: Experiment,
     folder: RunFolder,
     settings: Settings,
+    strategy: Strategy,
     verbose: str | int,
     resume: Resume,
-    writes: bool,
 ) -> Result:
-    """Every host measures; `writes` says which of them keeps what it found."""
+    """Every host measures; the chief writes."""
+    writes = strategy.is_chief
+    verbose = verbose if writes else 0
     task = experiment.make_task(settings)
+    if writes:
+        experiment.write_rows(task, settings, verbose)
+    strategy.agrees(0)  # the rows are there for all
     begun = time.perf_counter()
     try:
         history = experiment.fit(task, settings, folder.training, verbose, resume)

@@ -12,6 +12,7 @@ from kbert.data.tables.rows import Rows
 from kbert.data.tables.shards import StoredRows, read_rows, write_rows
 from kbert.data.tables.table import Table, as_table
 from kbert.io.paths import is_dir
+from kbert.io.progress import Progress
 from kbert.tasks.fine_tuning.sample_weights import check_column, checked_weights, weigh_examples
 
 
@@ -22,6 +23,7 @@ def prepare_rows(
     *,
     sample_weight: str | None = None,
     class_weights: Mapping[str, float] | None = None,
+    verbose: str | int = "auto",
 ) -> StoredRows:
     """Tokenises labelled examples into shards on disk, which `task.fit(folder)` trains on.
 
@@ -38,6 +40,7 @@ def prepare_rows(
         folder: for the shards.
         sample_weight: the column with what each example counts in the loss.
         class_weights: what the examples of each class count, by its name.
+        verbose: "auto" shows progress where it takes longer than a moment, 0 nothing.
 
     Returns:
         The rows, as `kbert.data.read_rows` opens them.
@@ -79,7 +82,9 @@ def prepare_rows(
         return rows
 
     weights = {"sample_weight": sample_weight, "class_weights": class_weights}
-    return write_rows(folder, _parts(task, data), tokenize, {**_identity(task), "weights": weights})
+    identity = {**_identity(task), "weights": weights}
+    with Progress("tokenising", None, " examples", verbose=verbose) as progress:
+        return write_rows(folder, _counted(_parts(task, data), progress), tokenize, identity)
 
 
 def stored_rows(task: Any, data: Any) -> StoredRows | None:
@@ -109,6 +114,14 @@ def _identity(task: Any) -> dict[str, Any]:
             **tokenizer.settings,
         },
     }
+
+
+def _counted(parts: Iterator[Table], progress: Progress) -> Iterator[Table]:
+    count = 0
+    for part in parts:
+        yield part
+        count += len(part)
+        progress.show(count)
 
 
 def _parts(task: Any, data: Any) -> Iterator[Table]:
