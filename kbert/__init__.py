@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from kbert.configs.elmo import ElmoConfig as ElmoConfig
     from kbert.configs.encoder import EncoderConfig as EncoderConfig
     from kbert.configs.seq2seq import Seq2SeqConfig as Seq2SeqConfig
-    from kbert.distillation.student import student as student
+    from kbert.distillation.student_model import student as student
     from kbert.extraction import TextFeatures as TextFeatures, features as features
     from kbert.models.description import describe as describe
     from kbert.models.elmo.elmo import Elmo as Elmo

@@ -9,7 +9,7 @@ import kbert
 from kbert.checkpoints import read_checkpoint
 from kbert.data.pretraining.stream import Corpus
 from kbert.distillation import RECIPES, DistillationRecipe, Distiller
-from kbert.distillation.student import EMBEDDINGS
+from kbert.distillation.student_model import EMBEDDINGS
 from kbert.distillation.transfer import progressive
 from kbert.hub import locate
 from kbert.io.paths import Path

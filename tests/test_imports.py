@@ -55,8 +55,8 @@ ORDER = {
     """,
     "conversion": """
         heads lengthening
-        check
-        convert
+        checking
+        converting
     """,
     "data": """
         masking pipeline position
@@ -67,8 +67,8 @@ ORDER = {
     "decoding": """
         methods noise request
         beam choice options single
-        decode
-        stream
+        loop
+        streaming
     """,
     "demo": """
         abilities assets settings
@@ -76,7 +76,7 @@ ORDER = {
         server site
     """,
     "distillation": """
-        augmentation comparison layer_map losses reading static student
+        augmentation comparison layer_maps losses reading static student_model
         terms
         transfer
         cache comparable published
@@ -88,7 +88,7 @@ ORDER = {
         catalogue folder
         evaluation reading
         answer_file experiment
-        beam preview run
+        beam previews single_run
         series
     """,
     "edit": """

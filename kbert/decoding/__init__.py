@@ -6,11 +6,9 @@ This subpackage does not depend on models: it calls a `step` function and passes
 from typing import TYPE_CHECKING
 
 from kbert.core import late
-from kbert.decoding.decode import decode as decode
-from kbert.decoding.stream import stream as stream
 
 if TYPE_CHECKING:
-    from kbert.decoding.decode import Decoded as Decoded
+    from kbert.decoding.loop import Decoded as Decoded, decode as decode
     from kbert.decoding.methods import (
         Beam as Beam,
         Greedy as Greedy,
@@ -18,5 +16,6 @@ if TYPE_CHECKING:
         Sampling as Sampling,
     )
     from kbert.decoding.options import DecodingOptions as DecodingOptions
+    from kbert.decoding.streaming import stream as stream
 else:
     __getattr__, __dir__, __all__ = late.public_names(__name__)

@@ -3,8 +3,6 @@
 from typing import TYPE_CHECKING
 
 from kbert.core import late
-from kbert.distillation.layer_map import layer_map as layer_map
-from kbert.distillation.student import student as student
 
 if TYPE_CHECKING:
     from kbert.distillation.augmentation import (
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
     from kbert.distillation.comparison import Comparison as Comparison, compare as compare
     from kbert.distillation.distiller import Distiller as Distiller
     from kbert.distillation.experiment import DistillationExperiment as DistillationExperiment
+    from kbert.distillation.layer_maps import layer_map as layer_map
     from kbert.distillation.published import (
         RECIPES as RECIPES,
         DistillationRecipe as DistillationRecipe,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         recipe as recipe,
     )
     from kbert.distillation.static import distill_static as distill_static
+    from kbert.distillation.student_model import student as student
     from kbert.distillation.terms import (
         AttentionRelations as AttentionRelations,
         AttentionScores as AttentionScores,

@@ -11,7 +11,7 @@ from kbert.core.types import PathLike
 from kbert.distillation.comparison import Comparison, compare
 from kbert.distillation.distiller import Distiller
 from kbert.distillation.published import DistillationRecipe, Stage, recipe
-from kbert.distillation.student import student
+from kbert.distillation.student_model import student
 from kbert.experiments import Experiment, Settings
 from kbert.experiments.folder import checksum_of
 from kbert.io.paths import Path

@@ -13,7 +13,7 @@ from typing import ClassVar
 from kbert.configs.base import check_count, check_real
 from kbert.core.types import Pair, Tensor
 from kbert.distillation import losses
-from kbert.distillation.layer_map import layer_map
+from kbert.distillation.layer_maps import layer_map
 from kbert.distillation.reading import Reading
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction

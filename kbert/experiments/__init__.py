@@ -3,8 +3,6 @@
 from typing import TYPE_CHECKING
 
 from kbert.core import late
-from kbert.experiments.preview import preview as preview
-from kbert.experiments.run import run as run
 
 if TYPE_CHECKING:
     from kbert.catalog.named_tasks import (
@@ -33,11 +31,10 @@ if TYPE_CHECKING:
     )
     from kbert.experiments.experiment import Experiment as Experiment
     from kbert.experiments.folder import RunFolder as RunFolder
-    from kbert.experiments.preview import show_examples as show_examples
+    from kbert.experiments.previews import preview as preview, show_examples as show_examples
     from kbert.experiments.reading import read as read
     from kbert.experiments.records import Records as Records
     from kbert.experiments.results import Result as Result, Series as Series
-    from kbert.experiments.run import Stopped as Stopped, devices as devices
     from kbert.experiments.series import (
         BATCH_SIZES as BATCH_SIZES,
         EPOCHS as EPOCHS,
@@ -46,5 +43,6 @@ if TYPE_CHECKING:
         seeds as seeds,
     )
     from kbert.experiments.settings import Settings as Settings
+    from kbert.experiments.single_run import Stopped as Stopped, devices as devices, run as run
 else:
     __getattr__, __dir__, __all__ = late.public_names(__name__)

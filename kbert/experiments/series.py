@@ -13,8 +13,8 @@ from kbert.core.types import PathLike
 from kbert.experiments.experiment import Experiment
 from kbert.experiments.folder import RunFolder
 from kbert.experiments.results import Result, Series
-from kbert.experiments.run import run_settings
 from kbert.experiments.settings import Settings
+from kbert.experiments.single_run import run_settings
 from kbert.io import atomic
 from kbert.io.paths import Path, move_tree, remove_tree
 from kbert.training.run.record import SAME, Resume

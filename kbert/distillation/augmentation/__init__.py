@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from kbert.core import late
-from kbert.distillation.augmentation.preview import preview as preview
 
 if TYPE_CHECKING:
     from kbert.distillation.augmentation.augmenter import Augmenter as Augmenter
@@ -12,6 +11,7 @@ if TYPE_CHECKING:
         write_augmented as write_augmented,
     )
     from kbert.distillation.augmentation.neighbours import MAX_VECTORS as MAX_VECTORS
+    from kbert.distillation.augmentation.previews import preview as preview
     from kbert.distillation.augmentation.run import augment as augment
     from kbert.distillation.augmentation.settings import (
         AugmentationSettings as AugmentationSettings,

@@ -16,7 +16,7 @@ from keras import ops
 from kbert import inference
 from kbert.core.types import Tensor, Tensors
 from kbert.decoding import Beam, Decoded, DecodingOptions, Method, Sampling, decode
-from kbert.decoding.decode import check_method
+from kbert.decoding.loop import check_method
 from kbert.io.progress import Progress
 from kbert.serving.rows import Run
 from kbert.tasks.exported import RuntimeModel

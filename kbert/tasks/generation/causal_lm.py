@@ -16,7 +16,7 @@ from kbert.core.options import Options, option
 from kbert.core.types import Tensors, Terms
 from kbert.data.tables.table import Table
 from kbert.decoding import Decoded, DecodingOptions, Greedy, Method, Sampling
-from kbert.decoding.decode import check_method
+from kbert.decoding.loop import check_method
 from kbert.models.generators.decoder import Decoder
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.corpora import GPT, GPT_WARMUP, CausalCorpus

@@ -19,7 +19,7 @@ from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, Tensors, Terms
 from kbert.data.tables.table import Table
 from kbert.decoding import Beam, Decoded, DecodingOptions, Method
-from kbert.decoding.decode import check_method
+from kbert.decoding.loop import check_method
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
 from kbert.models.generators.seq2seq import INPUTS
 from kbert.serving import Signature, text_tokens

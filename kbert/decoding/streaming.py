@@ -8,7 +8,7 @@ from keras import ops
 
 from kbert.core.types import Tensor
 from kbert.decoding.choice import make_choice
-from kbert.decoding.decode import check_method
+from kbert.decoding.loop import check_method
 from kbert.decoding.methods import Beam, Greedy, Sampling
 from kbert.decoding.request import Request
 from kbert.decoding.single import choose_unended

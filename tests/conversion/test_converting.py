@@ -82,7 +82,7 @@ def test_what_holds_no_weight_is_listed(tmp_path):
 
 
 def test_long_lists_are_grouped_and_cut():
-    from kbert.conversion.convert import _listed
+    from kbert.conversion.converting import _listed
 
     names = [f"layer_{i}/adam_{slot}" for i in range(12) for slot in "mv"]
     names += [f"layer_{i}/ids" for i in range(3)] + [f"thing_{letter}" for letter in "abcdefghijk"]
