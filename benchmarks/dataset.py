@@ -26,8 +26,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 from kbert.data import language_model_dataset, prepare_corpus, pretraining_dataset
-from kbert.data.masking.masking import MASKING_SCHEMES, max_predictions
-from kbert.data.pretraining.segments import SEGMENT_SCHEMES
+from kbert.data.masking.schemes import MASKING_SCHEMES, max_predictions
+from kbert.data.pretraining.segment_schemes import SEGMENT_SCHEMES
 from kbert.text import documents, open_sources
 from kbert.tokenizers import (
     WordPieceTokenizer,

@@ -37,7 +37,7 @@ from keras import ops
 import kbert
 from benchmarks import _experiments as experiments, _measures as measures
 from benchmarks._experiments import mean, print_table
-from kbert.data.masking.masking import max_predictions
+from kbert.data.masking.schemes import max_predictions
 from kbert.layers import causal_bias
 from kbert.models.blocks import post_norm_block
 from kbert.models.parts import Part

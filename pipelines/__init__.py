@@ -1,6 +1,5 @@
 """The command-line programs: flags → calls of kbert → a run. Nothing imports them."""
 
-from . import interrupts, quiet
+from . import interrupts
 
 interrupts.end_at_once(__name__)
-quiet.import_tensorflow()

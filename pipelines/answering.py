@@ -2,21 +2,22 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from absl import flags
 
 from kbert import experiments
+from kbert.core import registry
 from kbert.core.options import Options
-from kbert.io.paths import exists
 from kbert.io.progress import Progress
-from kbert.serving.exported import DESCRIPTION_FILE
-from kbert.tasks import FineTuningTask, Task, load_exported
-from kbert.tasks.loading import WrongTaskError
 
 from . import command, option_flags
 from .task_flags import TextColumnOptions, define_task_module_flag
+
+if TYPE_CHECKING:
+    from kbert.experiments import AnswerFile, Records
+    from kbert.tasks import Task
 
 Columns = Mapping[str, Any]
 VECTORS = "kbert-embed"  # the program whose answers are vectors
@@ -40,30 +41,32 @@ def define_flags(columns: type[Options], answers: type[Options]) -> None:
     flags.mark_flags_as_required(["preset", "input", "output"])
 
 
-def define_text_flags(task: type[Task]) -> None:
-    """As `define_flags`, of a program whose input is texts.
+def text_program(name: str, doc: str, kind: str, answers: type[Options]) -> command.Program:
+    """A program whose input is texts.
 
     Args:
-        task: the class of tasks.
+        name: of the program.
+        doc: its help.
+        kind: of the tasks that answer.
+        answers: what may be chosen of answers.
     """
-    define_flags(TextColumnOptions, task.file_answers.options)
+
+    def work(options: flags.FlagValues) -> None:
+        columns = {"text": options.text_column or "text"}
+        answer(name, registry.get("task", kind), options, columns)
+
+    return command.Program(
+        name=name,
+        doc=doc,
+        define_flags=lambda: define_flags(TextColumnOptions, answers),
+        work=work,
+        errors=(ImportError,),
+        files=("input",),
+        models=("preset",),
+    )
 
 
-def main(program: str, task: type[Task], argv: list[str]) -> None:
-    """Checks the command line and runs a program whose input is texts."""
-    check_arguments(program, argv)
-    with command.one_line_errors(program, ImportError):
-        options = flags.FLAGS
-        answer(program, task, options, {"text": options.text_column or "text"})
-
-
-def check_arguments(program: str, argv: list[str]) -> None:
-    """Ends the program where there is more than flags."""
-    if len(argv) > 1:
-        sys.exit(f"{program} takes flags only. Received: {argv[1:]}")
-
-
-def answer(program: str, task_class: type[Task], options: flags.FlagValues, columns: Any) -> None:
+def answer(program: str, task_class: "type[Task]", options: flags.FlagValues, columns: Any) -> None:
     """Answers the input.
 
     Args:
@@ -72,7 +75,7 @@ def answer(program: str, task_class: type[Task], options: flags.FlagValues, colu
         options: the flags.
         columns: our name of a column -> the file's.
     """
-    task, checksum = load(program, task_class, options.preset)
+    task, checksum = experiments.answering_task(program, task_class, options.preset)
     chosen = option_flags.read(task_class.file_answers.options, options)
     records = experiments.Records(options.input, str(task.kind), columns)
     how: dict[str, Any] = {"batch_size": options.batch_size, "options": chosen}
@@ -98,52 +101,7 @@ def answer(program: str, task_class: type[Task], options: flags.FlagValues, colu
     )
 
 
-def load(program: str, task_class: type[Task], folder: str) -> tuple[Task, Callable[[], str]]:
-    """The task of a folder, and what computes a checksum of its weights and settings.
-
-    Args:
-        program: its name.
-        task_class: the class of tasks that it is for.
-        folder: of a preset, or of an export to a runtime.
-
-    Raises:
-        ValueError: it holds another task; the message names the program that answers with it.
-    """
-    if exists(os.path.join(folder, DESCRIPTION_FILE)):
-        exported = load_exported(folder)
-        found = type(exported.task)
-        if not _fits(program, task_class, found):
-            raise ValueError(_wrong(program, found, folder))
-        return exported.task, lambda: exported.checksum
-    try:
-        task = task_class.from_preset(folder)
-    except WrongTaskError as error:
-        if error.found is None:
-            raise
-        if not _fits(program, task_class, error.found):
-            raise ValueError(_wrong(program, error.found, folder)) from error
-        task = error.found.from_preset(folder)
-    return task, lambda: experiments.model_checksum(task)
-
-
-def _fits(program: str, wanted: type[Task], found: type[Task]) -> bool:
-    return issubclass(found, wanted) or found.file_answers.program == program
-
-
-def _wrong(program: str, found: type[Task], folder: str) -> str:
-    own = found.file_answers.program
-    use = f"use {own}" if own else "no program answers files with it"
-    if program == FineTuningTask.file_answers.program:
-        use += "; kbert-finetune makes a fine-tuned model of a pretrained one"
-    return (
-        f"{program} does not answer with such a model: {use}. "
-        f"Received: a {found.__name__} in {folder}"
-    )
-
-
-def _output(
-    program: str, path: str, identity: dict[str, Any], task: Task
-) -> experiments.AnswerFile:
+def _output(program: str, path: str, identity: dict[str, Any], task: "Task") -> "AnswerFile":
     vectors = path.endswith(".npy")
     if vectors and program != VECTORS:
         raise ValueError(
@@ -153,7 +111,7 @@ def _output(
     return experiments.AnswerFile(path, identity, cast(Any, task).width if vectors else None)
 
 
-def _to_standard_output(task: Task, records: experiments.Records, how: Mapping[str, Any]) -> None:
+def _to_standard_output(task: "Task", records: "Records", how: Mapping[str, Any]) -> None:
     try:
         for line in experiments.answer_stream(task, records, **how):
             print(line, flush=True)

@@ -33,15 +33,10 @@ Then: kbert-distill --augmented=augmented …, or kbert-finetune --task=classify
 --train='augmented/*.jsonl' …
 """
 
-import sys
-
 from absl import flags
 
-from kbert import experiments
+from kbert import experiments, tasks, word_vectors
 from kbert.distillation import augmentation
-from kbert.experiments.reading import read
-from kbert.tasks import Pretraining
-from kbert.word_vectors import WordVectors
 
 from . import command, option_flags
 from .task_flags import ColumnOptions, columns, define_task_flag
@@ -78,14 +73,6 @@ def define_flags() -> None:
     flags.mark_flags_as_required(["task", "train", "preset", "output_dir"])
 
 
-def main(argv: list[str]) -> None:
-    """Checks the command line and runs the program."""
-    if len(argv) > 1:
-        sys.exit(f"kbert-augment takes flags only. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-augment"):
-        _augment(flags.FLAGS)
-
-
 def _augment(options: flags.FlagValues) -> None:
     named = experiments.named_task(options.task)
     if not named.task_class.augmentable:
@@ -95,7 +82,7 @@ def _augment(options: flags.FlagValues) -> None:
             f"{named.task_class.__name__}"
         )
     settings = option_flags.read(augmentation.AugmentationSettings, options)
-    table = read(
+    table = experiments.read(
         named,
         options.train,
         split="train",
@@ -107,9 +94,9 @@ def _augment(options: flags.FlagValues) -> None:
         given["stop_words"] = augmentation.read_stop_words(options.stop_words)
     if options.vectors:
         limit = options.max_vectors or None
-        given["vectors"] = WordVectors.load(options.vectors, limit=limit)
+        given["vectors"] = word_vectors.WordVectors.load(options.vectors, limit=limit)
     try:
-        model = Pretraining.from_preset(options.preset)
+        model = tasks.Pretraining.from_preset(options.preset)
     except ValueError as error:
         raise ValueError(
             "--preset must be a model that fills masks, with that head: what kbert-pretrain wrote, "
@@ -131,10 +118,15 @@ def _augment(options: flags.FlagValues) -> None:
     )
 
 
-def run() -> None:
-    """Entry point of the console script."""
-    command.run(main, define_flags, __doc__)
-
+PROGRAM = command.Program(
+    name="kbert-augment",
+    doc=__doc__,
+    define_flags=define_flags,
+    work=_augment,
+    files=("train", "vectors", "stop_words"),
+    models=("preset",),
+)
+main, run = PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":
     run()

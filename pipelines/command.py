@@ -1,46 +1,147 @@
 """The start of every program: flags, errors, interrupts."""
 
 import contextlib
+import dataclasses
 import logging as python_logging
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-import tensorflow as tf
 from absl import app, flags, logging
 
+from kbert.catalog import repositories
 from kbert.checkpoints.keys import ignoring
-from kbert.data.corpus.blocks import unreadable_record
+from kbert.data.corpus.shares import parse_folders
+from kbert.data.unreadable import unreadable_record
+from kbert.hub import locate
+from kbert.io.paths import exists, is_remote
+from kbert.text.sources import expand
 
-from . import interrupts
+from . import interrupts, quiet
 
-_TENSORFLOW = os.path.dirname(tf.__file__) + os.sep
+_TENSORFLOW = f"{os.sep}tensorflow{os.sep}"
+# Data sets, installed documentation, standard input.
+_NO_FILES = ("tfds:", "docs:", "-")
 INTERRUPTED = 128 + signal.SIGINT  # the exit status, as in a shell
 
 
-def run(main: Callable[[list[str]], None], define_flags: Callable[[], None], doc: str) -> None:
-    """Defines the flags, parses them and calls `main`; `--help` shows `doc` and these flags.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Program:
+    """A program: its flags, what it does, and what must be there before it begins.
 
-    absl looks for both in the script that was started, which for a console script is a stub of
-    two lines: so they are passed to it here.
+    TensorFlow and Keras are imported once the command line has been found to be right.
+
+    Attributes:
+        name: which begins its errors.
+        doc: the text of its help.
+        define_flags: declares its flags.
+        work: does what the parsed flags say.
+        errors: what the user can fix besides ValueError and OSError.
+        files: flags of data, each of which a file must match, if it is given.
+        models: flags of folders or names of models.
+        shards: flags of folders of a corpus.
+        listing: gives more of the help.
     """
-    before = set(flags.FLAGS)
-    define_flags()
-    for name in set(flags.FLAGS) - before:
-        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
-    sys.modules["__main__"].__doc__ = doc.replace("%", "%%")  # absl formats it
-    # The settings of the user's own task are flags too: its module is imported before those.
-    sys.argv[1:] = sorted(sys.argv[1:], key=lambda given: "-task_module=" not in given)
-    warnings.formatwarning = _message_alone
-    for logger in (tf.get_logger(), logging.get_absl_logger()):
-        logger.addFilter(_is_news)
-    try:
-        interrupts.raise_as_usual()
-        app.run(lambda argv: _with_ignored_keys(main, argv))
-    except KeyboardInterrupt:  # outside of `one_line_errors`
-        sys.exit(INTERRUPTED)
+
+    name: str
+    doc: str
+    define_flags: Callable[[], None]
+    work: Callable[[flags.FlagValues], None]
+    errors: tuple[type[Exception], ...] = ()
+    files: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    shards: tuple[str, ...] = ()
+    listing: Callable[[], str] | None = None
+
+    def run(self) -> None:
+        """Defines the flags, parses them and does the work; `--help` shows `doc` and these flags.
+
+        absl looks for both in the script that was started, which for a console script is a stub of
+        two lines: so they are passed to it here.
+        """
+        before = set(flags.FLAGS)
+        self.define_flags()
+        for name in set(flags.FLAGS) - before:
+            flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
+        text = self.doc if self.listing is None else f"{self.doc}\n{self.listing()}\n"
+        sys.modules["__main__"].__doc__ = text.replace("%", "%%")  # absl formats it
+        # The settings of the user's own task are flags too: its module is imported before those.
+        sys.argv[1:] = sorted(sys.argv[1:], key=lambda given: "-task_module=" not in given)
+        warnings.formatwarning = _message_alone
+        for logger in (python_logging.getLogger("tensorflow"), logging.get_absl_logger()):
+            logger.addFilter(_is_news)
+        try:
+            app.run(self.main)
+        except KeyboardInterrupt:  # outside of `one_line_errors`
+            sys.exit(INTERRUPTED)
+
+    def main(self, argv: list[str]) -> None:
+        """Checks the command line and does the work.
+
+        Args:
+            argv: what is left of it without the flags.
+        """
+        if len(argv) > 1:
+            sys.exit(f"{self.name} takes flags only. Received: {argv[1:]}")
+        options = flags.FLAGS
+        ignored = options.ignore if "ignore" in options else ()
+        with one_line_errors(self.name, *self.errors), ignoring(ignored):
+            for name in self.files:
+                check_files(options[name].value)
+            for name in self.models:
+                check_model(options[name].value)
+            for name in self.shards:
+                check_shards(options[name].value)
+            quiet.import_tensorflow()
+            interrupts.raise_as_usual()
+            self.work(options)
+
+
+def check_model(given: str | None) -> None:
+    """Raises FileNotFoundError for what is no folder or file and no name of the hub.
+
+    Args:
+        given: a folder, a file or a name; None is passed over.
+    """
+    is_local = given is not None and "://" not in given
+    if is_local and not exists(given) and repositories.parse_name(given) is None:
+        locate(given)
+
+
+def check_shards(given: str | None) -> None:
+    """Raises FileNotFoundError for a folder of a corpus that is not there.
+
+    Args:
+        given: what a flag says of folders, or None.
+    """
+    folders = parse_folders(given) if given else ()
+    for folder in [folders] if isinstance(folders, str) else folders:
+        if not is_remote(folder) and not exists(folder):
+            raise FileNotFoundError(
+                "Training reads a folder that kbert-prepare-corpus has written. Received: "
+                f"{folder!r}, which is not there"
+            )
+
+
+def check_files(given: str | list[str] | None) -> None:
+    """Raises FileNotFoundError for a path or a pattern that no file matches.
+
+    Args:
+        given: a path or a pattern, or None; or several, also with commas between them. Names of
+            data sets and what is no file are passed over.
+    """
+    paths = [given] if isinstance(given, str) else split_sources(given or ())
+    for path in paths:
+        if not path.startswith(_NO_FILES) and not is_remote(path) and not exists(path):
+            expand(path)
+
+
+def split_sources(values: Iterable[str]) -> list[str]:
+    """Commas separate sources, except in the name of a file that is there."""
+    parts = ([value] if exists(value) else value.split(",") for value in values)
+    return [source.strip() for part in parts for source in part if source.strip()]
 
 
 def define_ignore_flag() -> None:
@@ -53,14 +154,9 @@ def define_ignore_flag() -> None:
     )
 
 
-def _with_ignored_keys(main: Callable[[list[str]], None], argv: list[str]) -> None:
-    with ignoring(flags.FLAGS.ignore if "ignore" in flags.FLAGS else ()):
-        main(argv)
-
-
 def _is_news(record: python_logging.LogRecord) -> bool:
     """Not TensorFlow's notices of each file and each sum; `--verbosity=1` shows them."""
-    is_ours = not record.pathname.startswith(_TENSORFLOW)
+    is_ours = _TENSORFLOW not in record.pathname
     return (
         is_ours or record.levelno > python_logging.INFO or logging.get_verbosity() >= logging.DEBUG
     )
@@ -89,12 +185,9 @@ def one_line_errors(program: str, *more: type[Exception]) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except tf.errors.OpError as error:
+    except Exception as error:
         reason = unreadable_record(error)
-        if reason is None:
+        if reason is None and not isinstance(error, (ValueError, OSError, *more)):
             raise
-        logging.debug("", exc_info=True)
-        sys.exit(f"{program}: {reason}")
-    except (ValueError, OSError, *more) as error:
         logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
-        sys.exit(f"{program}: {error}")
+        sys.exit(f"{program}: {reason or error}")

@@ -72,17 +72,7 @@ def define_flags() -> None:
     flags.mark_flags_as_required(["from", "to"])
 
 
-def main(argv: list[str]) -> None:
-    """Checks the command line and runs the program."""
-    if len(argv) > 1:
-        sys.exit(f"kbert-convert takes flags only, --from and --to. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-convert", ImportError):
-        equal = _convert(flags.FLAGS)
-    if not equal:
-        sys.exit("kbert-convert: the converted model does not compute what the source does.")
-
-
-def _convert(options: flags.FlagValues) -> bool:
+def _convert(options: flags.FlagValues) -> None:
     done = conversion.convert(
         options["from"].value,
         options.to,
@@ -97,13 +87,19 @@ def _convert(options: flags.FlagValues) -> bool:
     checks = conversion.check(done.source, done.target) if options.check else []
     for check in checks:
         print(f"check: {check}")
-    return all(check.passed for check in checks)
+    if not all(check.passed for check in checks):
+        sys.exit("kbert-convert: the converted model does not compute what the source does.")
 
 
-def run() -> None:
-    """The console script."""
-    command.run(main, define_flags, __doc__)
-
+PROGRAM = command.Program(
+    name="kbert-convert",
+    doc=__doc__,
+    define_flags=define_flags,
+    work=_convert,
+    errors=(ImportError,),
+    models=("from",),
+)
+main, run = PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":
     run()

@@ -19,11 +19,10 @@ web server, even one for files alone, shows it, and texts never leave the browse
 fetched by npm pack onnxruntime-web@1.30.0; pip install 'kbert[onnx]'. `make demo` does both.
 """
 
-import sys
-
 from absl import flags
 
-from kbert.demo import DemoOptions, serve, write_site
+from kbert import demo
+from kbert.demo.settings import DemoOptions
 from kbert.io.paths import Path
 
 from . import command, option_flags
@@ -42,14 +41,6 @@ def define_flags() -> None:
     )
 
 
-def main(argv: list[str]) -> None:
-    """Checks the command line and runs the program."""
-    if len(argv) > 1:
-        sys.exit(f"kbert-demo takes flags only. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-demo", ImportError):
-        _demo(flags.FLAGS)
-
-
 def _demo(options: flags.FlagValues) -> None:
     presets = options.preset or [QUICKSTART]
     if not options.preset and not Path(QUICKSTART).is_dir():
@@ -65,18 +56,22 @@ def _demo(options: flags.FlagValues) -> None:
         )
     if options.site_dir is None:
         given = {**option_flags.given(DemoOptions, options), "preset": presets}
-        serve(DemoOptions(**given), lambda address: print(address, flush=True))
+        demo.serve(DemoOptions(**given), lambda address: print(address, flush=True))
         return
     if len(presets) > 1:
         raise ValueError(f"A site has one model. Received: {', '.join(presets)}")
-    folder = write_site(options.site_dir, presets[0], options.runtime)
+    folder = demo.write_site(options.site_dir, presets[0], options.runtime)
     print(f"{folder}: to look at it, python -m http.server --directory={folder}")
 
 
-def run() -> None:
-    """The console script."""
-    command.run(main, define_flags, __doc__)
-
+PROGRAM = command.Program(
+    name="kbert-demo",
+    doc=__doc__,
+    define_flags=define_flags,
+    work=_demo,
+    errors=(ImportError,),
+)
+main, run = PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":
     run()

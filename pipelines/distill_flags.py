@@ -26,7 +26,7 @@ from kbert.distillation import (
     recipe,
 )
 from kbert.io.paths import is_dir
-from kbert.tasks.corpora import MaskedSettings
+from kbert.tasks.settings import MaskedSettings
 
 from .flags import CorpusOptions, ResumeOptions, RunOptions, parse_settings
 from .masked_text import encoder_config

@@ -30,31 +30,12 @@ A .npy file that is not whole is none that NumPy reads. Cosines of pairs are wri
 kbert-predict, and many files on many machines: kbert-predict --runner=beam.
 """
 
-from typing import Any
+from kbert.tasks.embedding.options import EmbeddingOptions
 
-from kbert import experiments
+from . import answering
 
-from . import answering, command
-
-
-def _task() -> Any:
-    return experiments.named_task("embed").task_class
-
-
-def define_flags() -> None:
-    """Declares the flags; called when the program starts, never on import."""
-    answering.define_text_flags(_task())
-
-
-def main(argv: list[str]) -> None:
-    """Checks the command line and runs the program."""
-    answering.main(answering.VECTORS, _task(), argv)
-
-
-def run() -> None:
-    """Entry point of the console script."""
-    command.run(main, define_flags, __doc__)
-
+PROGRAM = answering.text_program("kbert-embed", __doc__, "embed", EmbeddingOptions)
+define_flags, main, run = PROGRAM.define_flags, PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":
     run()

@@ -20,7 +20,6 @@ GLUE's test sets have no labels: --submission writes predictions in the format t
 """
 
 import json
-import sys
 import textwrap
 
 from absl import flags
@@ -51,14 +50,6 @@ def define_flags() -> None:
     flags.DEFINE_string("preset_dir", None, "Folder for the model with that threshold.")
     command.define_ignore_flag()
     flags.mark_flags_as_required(["preset", "data"])
-
-
-def main(argv: list[str]) -> None:
-    """Checks the command line and runs the program."""
-    if len(argv) > 1:
-        sys.exit(f"kbert-evaluate takes flags only. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-evaluate"):
-        _evaluate(flags.FLAGS)
 
 
 def _evaluate(options: flags.FlagValues) -> None:
@@ -99,11 +90,20 @@ def _evaluate(options: flags.FlagValues) -> None:
         print(f"\nwritten to {folder}")
 
 
-def run() -> None:
-    """Entry point of the console script."""
-    listing = textwrap.indent(task_table(), "  ")
-    command.run(main, define_flags, f"{__doc__}\nTasks (--task):\n\n{listing}\n")
+def _tasks() -> str:
+    return f"Tasks (--task):\n\n{textwrap.indent(task_table(), '  ')}"
 
+
+PROGRAM = command.Program(
+    name="kbert-evaluate",
+    doc=__doc__,
+    define_flags=define_flags,
+    work=_evaluate,
+    files=("data",),
+    models=("preset",),
+    listing=_tasks,
+)
+main, run = PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":
     run()

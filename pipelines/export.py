@@ -31,18 +31,16 @@ is not written. What 8 bits cost in your metric, evaluate says:
 kbert.tasks.load_exported(folder).evaluate(data).
 """
 
-import sys
-
 from absl import flags
 
 import kbert
+from kbert.core import late
 from kbert.io.paths import Path
-from kbert.serving import RUNTIMES
-from kbert.serving.exported import read_description
 
 from . import command
 from .task_flags import define_task_module_flag
 
+RUNTIMES = tuple(late.TABLE["runtime"])
 PRECISIONS = ("float32", "bfloat16", "int8")
 
 
@@ -90,14 +88,6 @@ def define_flags() -> None:
     flags.mark_flags_as_required(["preset", "output_dir"])
 
 
-def main(argv: list[str]) -> None:
-    """Checks the command line and runs the program."""
-    if len(argv) > 1:
-        sys.exit(f"kbert-export takes flags only. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-export", ImportError, TypeError):
-        _export(flags.FLAGS)
-
-
 def _export(options: flags.FlagValues) -> None:
     given = {"tolerance": options.tolerance, "texts": _lines(options.texts)}
     if options.widths is not None:
@@ -123,7 +113,7 @@ def _export(options: flags.FlagValues) -> None:
     print(path)
     if options.format not in RUNTIMES:
         return
-    made = read_description(path)
+    made = kbert.serving.exported.read_description(path)
     print(f"{made['format']}, {made['precision']}: {made['bytes'] / 1e6:.1f} MB")
     for name, difference in made["differences"].items():
         print(f"{name}: largest difference to TensorFlow {difference:.2g}")
@@ -139,7 +129,7 @@ def _lines(path: str | None) -> list[str] | None:
     return None if path is None else Path(path).read_text(encoding="utf-8").splitlines()
 
 
-def _method(beam_width: int | None) -> kbert.decoding.Method | None:
+def _method(beam_width: int | None) -> "kbert.decoding.Method | None":
     if beam_width is None:
         return None
     return kbert.decoding.Greedy() if beam_width == 1 else kbert.decoding.Beam(beam_width)
@@ -151,10 +141,19 @@ def _number(width: str) -> int:
     return int(width)
 
 
-def run() -> None:
-    """The console script."""
-    command.run(main, define_flags, __doc__)
-
+PROGRAM = command.Program(
+    name="kbert-export",
+    doc=__doc__,
+    define_flags=define_flags,
+    work=_export,
+    errors=(
+        ImportError,
+        TypeError,
+    ),
+    files=("texts",),
+    models=("preset",),
+)
+main, run = PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":
     run()

@@ -25,25 +25,12 @@ input, model or setting is refused. To standard output an answer comes as soon a
 with --batch_size=1 each line is answered before the next is read.
 """
 
-from kbert.tasks import Pretraining
+from kbert.tasks.pretraining.options import FillMaskOptions
 
-from . import answering, command
+from . import answering
 
-
-def define_flags() -> None:
-    """Declares the flags; called when the program starts, never on import."""
-    answering.define_text_flags(Pretraining)
-
-
-def main(argv: list[str]) -> None:
-    """Checks the command line and runs the program."""
-    answering.main("kbert-fill-mask", Pretraining, argv)
-
-
-def run() -> None:
-    """Entry point of the console script."""
-    command.run(main, define_flags, __doc__)
-
+PROGRAM = answering.text_program("kbert-fill-mask", __doc__, "pretrain", FillMaskOptions)
+define_flags, main, run = PROGRAM.define_flags, PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":
     run()

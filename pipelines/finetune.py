@@ -39,16 +39,15 @@ dev_report.txt and confusion_matrix.png; training/ has every step's loss and eve
 Then: kbert-predict --preset=out/preset --input=texts.txt --output=answers.jsonl
 """
 
-import sys
 import textwrap
 
 from absl import flags
 
 from kbert import experiments
 from kbert.catalog.named_tasks import task_table
-from kbert.training import NonFiniteLoss
+from kbert.training.run.values import NonFiniteLoss
 
-from . import command, option_flags
+from . import command, option_flags, task_run
 from .flags import ResumeOptions
 from .outputs import keep_what_is_read
 from .task_flags import (
@@ -59,7 +58,6 @@ from .task_flags import (
     define_task_module_flag,
     define_task_settings,
 )
-from .task_run import make_runs
 
 
 def define_flags() -> None:
@@ -79,14 +77,6 @@ def define_flags() -> None:
     flags.mark_flags_as_required(["task", "train", "preset", "output_dir"])
 
 
-def main(argv: list[str]) -> None:
-    """Checks the command line and runs the program."""
-    if len(argv) > 1:
-        sys.exit(f"kbert-finetune takes flags only. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-finetune", RuntimeError, NonFiniteLoss):
-        _finetune(flags.FLAGS)
-
-
 def _finetune(options: flags.FlagValues) -> None:
     written = ("output_dir", "preset_dir", "export_dir", "rows_folder")
     keep_what_is_read(options, read=("preset",), written=written)
@@ -95,14 +85,27 @@ def _finetune(options: flags.FlagValues) -> None:
     experiment = experiments.Experiment(
         options.task, preset=options.preset, train=options.train, **data(options)
     )
-    make_runs(experiment, options)
+    task_run.make_runs(experiment, options)
 
 
-def run() -> None:
-    """Entry point of the console script."""
-    listing = textwrap.indent(task_table(), "  ")
-    command.run(main, define_flags, f"{__doc__}\nTasks (--task):\n\n{listing}\n")
+def _tasks() -> str:
+    return f"Tasks (--task):\n\n{textwrap.indent(task_table(), '  ')}"
 
+
+PROGRAM = command.Program(
+    name="kbert-finetune",
+    doc=__doc__,
+    define_flags=define_flags,
+    work=_finetune,
+    errors=(
+        RuntimeError,
+        NonFiniteLoss,
+    ),
+    files=("train", "dev", "test"),
+    models=("preset",),
+    listing=_tasks,
+)
+main, run = PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":
     run()

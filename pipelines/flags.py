@@ -8,15 +8,12 @@ from absl import flags
 
 from kbert.catalog.recipe import OBJECTIVES, Recipe
 from kbert.catalog.recipes import RECIPES, recipe
+from kbert.core.devices import PRECISIONS, STRATEGIES
 from kbert.core.options import Options, option
-from kbert.io.json_file import read_json
-from kbert.io.paths import Path
-from kbert.models.memory import PRECISIONS
-from kbert.tasks.corpora import HybridSettings
-from kbert.tasks.pretraining.replaced_tokens import EMBEDDING_SHARING
-from kbert.tasks.steps_objective import checkpoint_defaults
-from kbert.training.optimization.schedules import WARMUP_STEPS, default_warmup
-from kbert.training.strategies import STRATEGIES
+from kbert.tasks.pretraining.options import EMBEDDING_SHARING
+from kbert.tasks.settings import HybridSettings, checkpoint_defaults
+from kbert.training.optimization.settings import WARMUP_STEPS, default_warmup
+from kbert.training.run.record import recorded_settings
 
 
 class CorpusOptions(Options):
@@ -221,9 +218,7 @@ def set_default_warmup(options: flags.FlagValues, usual: int) -> None:
     least = 1 if options.decay == "inverse_sqrt" else 0  # it is relative to the warm-up
     steps = max(least, usual)
     if options.model_dir and "steps" in options.allow_changes:
-        path = Path(options.model_dir) / "run.json"
-        before = read_json(path) if path.is_file() else {}
-        steps = before.get("flags", {}).get("warmup_steps", steps)
+        steps = recorded_settings(options.model_dir).get("warmup_steps", steps)
     options.set_default("warmup_steps", steps)
 
 

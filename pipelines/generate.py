@@ -28,25 +28,12 @@ With --method=sampling what is drawn follows from --seed and the number of the p
 the same after a restart.
 """
 
-from kbert.tasks import CausalLM
+from kbert.tasks.generation.options import GenerationOptions
 
-from . import answering, command
+from . import answering
 
-
-def define_flags() -> None:
-    """Declares the flags; called when the program starts, never on import."""
-    answering.define_text_flags(CausalLM)
-
-
-def main(argv: list[str]) -> None:
-    """Checks the command line and runs the program."""
-    answering.main("kbert-generate", CausalLM, argv)
-
-
-def run() -> None:
-    """Entry point of the console script."""
-    command.run(main, define_flags, __doc__)
-
+PROGRAM = answering.text_program("kbert-generate", __doc__, "causal_lm", GenerationOptions)
+define_flags, main, run = PROGRAM.define_flags, PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":
     run()

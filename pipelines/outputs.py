@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from kbert.checkpoints.preset import check_target
-from kbert.data.corpus.mixture import parse_folders
+from kbert.data.corpus.shares import parse_folders
 from kbert.io.paths import Path, check_folder
 
 

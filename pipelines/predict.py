@@ -29,8 +29,8 @@ import sys
 
 from absl import flags
 
-from kbert import experiments
-from kbert.tasks import FineTuningTask
+from kbert import experiments, tasks
+from kbert.tasks.file_answers import NoAnswerOptions
 
 from . import answering, beam_flags, command
 from .task_flags import ColumnOptions, columns
@@ -38,19 +38,16 @@ from .task_flags import ColumnOptions, columns
 
 def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
-    answering.define_flags(ColumnOptions, FineTuningTask.file_answers.options)
+    answering.define_flags(ColumnOptions, NoAnswerOptions)
     beam_flags.define()
 
 
-def main(argv: list[str]) -> None:
-    """Checks the command line and runs the program."""
-    answering.check_arguments("kbert-predict", argv)
-    with command.one_line_errors("kbert-predict", ImportError):
-        given = beam_flags.read(flags.FLAGS)
-        if given is not None:
-            _predict_on_beam(flags.FLAGS, given)
-            return
-        answering.answer("kbert-predict", FineTuningTask, flags.FLAGS, columns(flags.FLAGS))
+def _predict(options: flags.FlagValues) -> None:
+    given = beam_flags.read(options)
+    if given is not None:
+        _predict_on_beam(options, given)
+        return
+    answering.answer("kbert-predict", tasks.FineTuningTask, options, columns(options))
 
 
 def _predict_on_beam(options: flags.FlagValues, given: list[str]) -> None:
@@ -71,10 +68,16 @@ def _predict_on_beam(options: flags.FlagValues, given: list[str]) -> None:
     print(f"{records:,} answers in {options.output}", file=sys.stderr)
 
 
-def run() -> None:
-    """Entry point of the console script."""
-    command.run(main, define_flags, __doc__)
-
+PROGRAM = command.Program(
+    name="kbert-predict",
+    doc=__doc__,
+    define_flags=define_flags,
+    work=_predict,
+    errors=(ImportError,),
+    files=("input",),
+    models=("preset",),
+)
+main, run = PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":
     run()

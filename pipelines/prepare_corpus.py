@@ -29,15 +29,12 @@ them must see the input and --output_dir, and one of them reads a file:
 Then: kbert-pretrain --data_dir=shards …
 """
 
-import sys
-
 from absl import flags
 
 import kbert
 from kbert import tokenizers
-from kbert.data.corpus.preview import preview_corpus
 from kbert.io import atomic
-from kbert.io.paths import Path, exists, is_file
+from kbert.io.paths import Path, is_file
 from kbert.text import chinese_lexicon, open_sources, read_pairs
 from kbert.text.chinese import segmenter
 
@@ -113,19 +110,11 @@ def _says_the_vocabulary(values: dict) -> bool:
     return len(given) == 1 or (not given and values["tokenizer"] == "words")
 
 
-def main(argv: list[str]) -> None:
-    """Checks the command line and runs the program."""
-    if len(argv) > 1:
-        sys.exit(f"Sources are given with --input. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-prepare-corpus", ImportError):
-        _prepare(flags.FLAGS)
-
-
 def _prepare(options: flags.FlagValues) -> None:
     given = beam_flags.read(options)
-    sources: list = _split(options.input)
+    sources: list = command.split_sources(options.input)
     if options.target:
-        targets = _split(options.target)
+        targets = command.split_sources(options.target)
         pairs = read_pairs(sources, targets, on_bad_utf8=options.on_bad_utf8)
         sources = [pairs.aligned_documents()]
     reading = {"field": options.field, "on_bad_utf8": options.on_bad_utf8}
@@ -133,7 +122,9 @@ def _prepare(options: flags.FlagValues) -> None:
         segmenter()  # what is missing is told before hours of work
     tokenizer = _tokenizer(options, sources, reading)
     if options.dry_run:
-        text, _ = preview_corpus(sources, tokenizer, num_workers=options.num_workers, **reading)
+        text, _ = kbert.data.preview_corpus(
+            sources, tokenizer, num_workers=options.num_workers, **reading
+        )
         print(text)
         return
     corpus = kbert.data.prepare_corpus(
@@ -153,13 +144,7 @@ def _prepare(options: flags.FlagValues) -> None:
         print(f"{options.lexicon}: {len(words):,} Chinese words")
 
 
-def _split(values: list[str]) -> list[str]:
-    """Commas separate sources, except in the name of a file that is there."""
-    parts = ([value] if exists(value) else value.split(",") for value in values)
-    return [source.strip() for part in parts for source in part if source.strip()]
-
-
-def _tokenizer(options: flags.FlagValues, sources: list, reading: dict) -> tokenizers.Tokenizer:
+def _tokenizer(options: flags.FlagValues, sources: list, reading: dict) -> "tokenizers.Tokenizer":
     if options.vocabulary is not None:
         return _given_tokenizer(options)
     size = options.vocabulary_size or 0  # all words
@@ -174,7 +159,7 @@ def _tokenizer(options: flags.FlagValues, sources: list, reading: dict) -> token
     )
 
 
-def _given_tokenizer(options: flags.FlagValues) -> tokenizers.Tokenizer:
+def _given_tokenizer(options: flags.FlagValues) -> "tokenizers.Tokenizer":
     """The tokenizer of --vocabulary, with the case of --lowercase."""
     path = options.vocabulary
     is_vocabulary = is_file(path) and not path.endswith(".model")
@@ -194,10 +179,15 @@ def _given_tokenizer(options: flags.FlagValues) -> tokenizers.Tokenizer:
     return type(tokenizer).from_config({**config, "lowercase": options.lowercase})
 
 
-def run() -> None:
-    """The console script."""
-    command.run(main, define_flags, __doc__)
-
+PROGRAM = command.Program(
+    name="kbert-prepare-corpus",
+    doc=__doc__,
+    define_flags=define_flags,
+    work=_prepare,
+    errors=(ImportError,),
+    files=("input", "target"),
+)
+main, run = PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":
     run()

@@ -52,21 +52,15 @@ checkpoints/ and, with --average_checkpoints, average.json. The tokenizer is tha
 translator's is in tokenizer/.
 """
 
-import sys
 import textwrap
 
-from absl import flags, logging
+from absl import flags
 
-from kbert.catalog.recipe import Recipe
 from kbert.catalog.recipes import table
-from kbert.core.protocols import TokenizerLike
-from kbert.tasks.corpora import HybridSettings
-from kbert.tasks.steps_objective import StepsSettings
+from kbert.tasks.settings import HybridSettings
 from kbert.training.run.values import NonFiniteLoss
-from kbert.training.strategies import make_strategy
 
 from . import command, option_flags
-from .causal import Causal, RememberedText
 from .flags import (
     CorpusOptions,
     HybridOptions,
@@ -78,25 +72,9 @@ from .flags import (
     ResumeOptions,
     RunOptions,
     VocabularyOptions,
-    apply_recipe,
     define_dry_run_flag,
-    departures,
 )
-from .language_model import LanguageModel
-from .masked_text import MaskedAndCausalText, MaskedText, PermutedText
-from .training_run import train_objective
-from .translation import Translation
 from .translation_flags import TranslationOptions
-
-# `MaskedText` has the others.
-OWN_PROGRAMS = {
-    "masked_and_causal": MaskedAndCausalText,
-    "permutation_lm": PermutedText,
-    "language_model": LanguageModel,
-    "causal_lm": Causal,
-    "memory_lm": RememberedText,
-    "translation": Translation,
-}
 
 
 def define_flags() -> None:
@@ -124,43 +102,31 @@ def define_flags() -> None:
     flags.mark_flag_as_required("model_dir")
 
 
-def main(argv: list[str]) -> None:
-    """Checks the command line and runs the program."""
-    if len(argv) > 1:
-        sys.exit(f"kbert-pretrain takes flags only. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-pretrain", RuntimeError, NonFiniteLoss):
-        _pretrain(flags.FLAGS)
-
-
 def _pretrain(options: flags.FlagValues) -> None:
-    chosen = apply_recipe(options)
-    option_flags.read(StepsSettings, options)  # what contradicts itself is refused at once
-    strategy = make_strategy(options.strategy, options.model_devices)
-    kind = OWN_PROGRAMS.get(options.objective, MaskedText)
-    objective = kind.from_flags(options, strategy)
-    description = None
-    if chosen is not None and strategy.is_chief:
-        description = describe_recipe(chosen, options, objective.tokenizer)
-    train_objective(objective, options, strategy, description)
+    from .pretraining import pretrain
+
+    pretrain(options)
 
 
-def describe_recipe(chosen: Recipe, options: flags.FlagValues, tokenizer: TokenizerLike) -> str:
-    """The recipe, and where the run differs from it; warns of tokens of another kind."""
-    if tokenizer.kind != chosen.tokenizer:
-        logging.warning(
-            "The recipe %s was trained with a %s tokenizer; this one is %s",
-            *(chosen.name, chosen.tokenizer, tokenizer.kind),
-        )
-    changed = ", ".join(departures(options, chosen)) or "nothing"
-    lines = [f"recipe {chosen.name}: {chosen.source}", f"changed (published): {changed}"]
-    return "\n".join([*lines, chosen.describe()] if options.dry_run else lines)
+def _recipes() -> str:
+    return f"Recipes (--recipe):\n\n{textwrap.indent(table(), '  ')}"
 
 
-def run() -> None:
-    """Entry point of the console script."""
-    listing = textwrap.indent(table(), "  ")
-    command.run(main, define_flags, f"{__doc__}\nRecipes (--recipe):\n\n{listing}\n")
-
+PROGRAM = command.Program(
+    name="kbert-pretrain",
+    doc=__doc__,
+    define_flags=define_flags,
+    work=_pretrain,
+    errors=(
+        RuntimeError,
+        NonFiniteLoss,
+    ),
+    files=("source", "target", "pairs", "dev_source", "dev_target", "dev_pairs"),
+    models=("init_preset",),
+    shards=("data_dir",),
+    listing=_recipes,
+)
+main, run = PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":
     run()

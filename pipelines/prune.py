@@ -18,7 +18,6 @@ afterwards. They may be those that it was trained on: read the numbers for what 
 small model on (kbert-finetune --preset=small): what is left learns to do without the rest.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,14 +50,6 @@ def define_flags() -> None:
     flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)
     command.define_ignore_flag()
     flags.mark_flags_as_required(["model", "output_dir"])
-
-
-def main(argv: list[str]) -> None:
-    """Checks the command line and runs the program."""
-    if len(argv) > 1:
-        sys.exit(f"kbert-prune takes flags only. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-prune", TypeError):
-        _prune(flags.FLAGS)
 
 
 def _prune(options: flags.FlagValues) -> None:
@@ -162,10 +153,16 @@ def _measured(model: Any, table: Any, options: flags.FlagValues) -> Mapping[str,
     return {**sizes, **{name: f"{value:.4f}" for name, value in scores.items()}}
 
 
-def run() -> None:
-    """The console script."""
-    command.run(main, define_flags, __doc__)
-
+PROGRAM = command.Program(
+    name="kbert-prune",
+    doc=__doc__,
+    define_flags=define_flags,
+    work=_prune,
+    errors=(TypeError,),
+    files=("data",),
+    models=("model",),
+)
+main, run = PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":
     run()

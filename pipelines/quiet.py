@@ -19,7 +19,9 @@ NOTICES = (
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow and TensorFlow Text with standard error held back, then filtered."""
+    """Imports TensorFlow, its Text and Keras with standard error held back, then filtered."""
+    if "keras" in sys.modules:
+        return
     if not glob.glob("/dev/nvidia*"):  # on a GPU host its complaints may matter
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
@@ -29,6 +31,8 @@ def import_tensorflow() -> None:
         try:
             import tensorflow  # noqa: F401
             import tensorflow_text  # noqa: F401
+
+            import keras  # noqa: F401  # isort: skip
         finally:
             os.dup2(terminal, 2)
             os.close(terminal)

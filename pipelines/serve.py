@@ -38,7 +38,8 @@ import time
 
 from absl import flags, logging
 
-from kbert.service import ServiceOptions, serve
+from kbert import service
+from kbert.service.settings import ServiceOptions
 
 from . import command, option_flags
 
@@ -51,16 +52,12 @@ def define_flags() -> None:
     flags.mark_flag_as_required("model")
 
 
-def main(argv: list[str]) -> None:
-    """Checks the command line and runs the program."""
-    if len(argv) > 1:
-        sys.exit(f"kbert-serve takes flags only. Received: {argv[1:]}")
+def _serve(options: flags.FlagValues) -> None:
     # A retired version is collected: in a twentieth of a second where the objects that are there by
     # now, of TensorFlow itself, are not looked at for it.
     gc.collect()
     gc.freeze()
-    with command.one_line_errors("kbert-serve", ImportError):
-        serve(option_flags.read(ServiceOptions, flags.FLAGS), _print_addresses)
+    service.serve(option_flags.read(ServiceOptions, options), _print_addresses)
     _end_threads()
 
 
@@ -89,10 +86,14 @@ def _print_addresses(addresses: list[str]) -> None:
         print(address, flush=True)
 
 
-def run() -> None:
-    """The console script."""
-    command.run(main, define_flags, __doc__)
-
+PROGRAM = command.Program(
+    name="kbert-serve",
+    doc=__doc__,
+    define_flags=define_flags,
+    work=_serve,
+    errors=(ImportError,),
+)
+main, run = PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":
     run()

@@ -7,7 +7,7 @@ from absl import flags
 
 import kbert
 from kbert.core.options import Options
-from kbert.data.corpus.mixture import parse_folders
+from kbert.data.corpus.shares import parse_folders
 from kbert.data.pretraining.settings import MaskingSettings
 from kbert.data.pretraining.stream import Corpus
 from kbert.tokenizers.base import Tokenizer

@@ -5,10 +5,10 @@ from typing import Any
 from absl import flags
 
 from kbert import experiments
-from kbert.core import late, registry
+from kbert.catalog.named_tasks import named_task, task_options
+from kbert.core import late
 from kbert.core.options import Options, option
 from kbert.experiments.settings import Settings, settings_of
-from kbert.tasks import FineTuningTask
 
 from . import option_flags
 
@@ -132,7 +132,7 @@ class _TaskName(flags.ArgumentParser):
     """Knows the names that there are when the flag is parsed."""
 
     def parse(self, argument: str) -> str:
-        return experiments.named_task(argument).name
+        return named_task(argument).name
 
     def flag_type(self) -> str:
         return "name of a task"
@@ -156,8 +156,7 @@ class _TaskModule(flags.ArgumentParser):
 
 def task_settings() -> list[type[Settings]]:
     """The settings of a run, and with those of each kind of tasks."""
-    classes = (registry.get("task", kind) for kind in registry.names("task"))
-    return [Settings, *(settings_of(x) for x in classes if issubclass(x, FineTuningTask))]
+    return [Settings, *map(settings_of, task_options().values())]
 
 
 def define_task_settings() -> None:

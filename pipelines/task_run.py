@@ -1,15 +1,14 @@
 """Runs of experiments on a task: from the parsed flags to the best model."""
 
+import logging as python_logging
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
 from absl import flags, logging
 
 import kbert
 from kbert import experiments
-from kbert.experiments import Experiment, Result, Series
 from kbert.io.paths import Path, copy_tree
 
 from . import option_flags
@@ -17,11 +16,14 @@ from .outputs import check_outputs
 from .pictures import draw_confusion
 from .task_flags import SeriesOptions, settings
 
+if TYPE_CHECKING:
+    from kbert.experiments import Experiment, Result, Series
+
 
 def make_runs(
-    experiment: Experiment,
+    experiment: "Experiment",
     options: flags.FlagValues,
-    also: Callable[[Result | Series], Any] = lambda outcome: None,
+    also: "Callable[[Result | Series], Any]" = lambda outcome: None,
 ) -> None:
     """Executes the run or the series that the flags describe, or shows a preview (--dry_run).
 
@@ -40,10 +42,10 @@ def make_runs(
 
 
 def _make_runs(
-    experiment: Experiment, options: flags.FlagValues, also: Callable[[Result | Series], Any]
+    experiment: "Experiment", options: flags.FlagValues, also: "Callable[[Result | Series], Any]"
 ) -> None:
     # Every run of a series traces its own graphs, which TensorFlow counts together and warns of.
-    tf.get_logger().setLevel("ERROR")
+    python_logging.getLogger("tensorflow").setLevel("ERROR")
     if options.seeds and options.grid:
         raise ValueError("--seeds and --grid are two kinds of series: give one of them")
     given = settings(options)
@@ -60,9 +62,9 @@ def _make_runs(
     outcome = _run(experiment, options, given)
     if finished:
         print(f"{folder} holds this, finished before:")
-    best = outcome if isinstance(outcome, Result) else outcome.best
+    best = outcome if isinstance(outcome, experiments.Result) else outcome.best
     _report(best, folder)
-    if isinstance(outcome, Series):
+    if isinstance(outcome, experiments.Series):
         print(outcome)
         print(f"best: {best.folder.name}")
     also(outcome)
@@ -70,7 +72,7 @@ def _make_runs(
     _publish(outcome.preset, options, finished)
 
 
-def _run(experiment: Experiment, options: flags.FlagValues, given: dict) -> Result | Series:
+def _run(experiment: "Experiment", options: flags.FlagValues, given: dict) -> "Result | Series":
     folder = options.output_dir
     given = {**given, "resume": tuple(options.allow_changes)}
     if options.seeds:
@@ -82,7 +84,7 @@ def _run(experiment: Experiment, options: flags.FlagValues, given: dict) -> Resu
     return experiments.run(experiment, folder, **given)
 
 
-def _report(result: Result, folder: Path) -> None:
+def _report(result: "Result", folder: Path) -> None:
     """The table, the report by class, the picture."""
     report = result.folder / "dev_report.txt"
     if report.exists():

@@ -8,7 +8,7 @@ import keras
 from absl import flags
 
 import kbert
-from kbert.tasks.corpora import HybridSettings
+from kbert.tasks.settings import HybridSettings
 from kbert.training.run.estimates import estimate
 from kbert.training.strategies import Strategy
 

@@ -9,7 +9,7 @@ from kbert import tokenizers
 from kbert.checkpoints import read_checkpoint
 from kbert.hub import locate
 from kbert.io.paths import Path
-from kbert.tasks.steps_objective import StepsSettings
+from kbert.tasks.settings import StepsSettings
 from kbert.text import read_pairs
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.strategies import Strategy

@@ -19,8 +19,8 @@ from kbert import distillation, experiments
 from kbert.catalog.recipe import OBJECTIVES
 from kbert.catalog.recipes import RECIPES
 from kbert.core import late, registry
-from kbert.data.masking.masking import MASKING_SCHEMES
-from kbert.data.pretraining.segments import SEGMENT_SCHEMES
+from kbert.data.masking.schemes import MASKING_SCHEMES
+from kbert.data.pretraining.segment_schemes import SEGMENT_SCHEMES
 from tests.processes import run_code
 
 ROOT = Path(__file__).parents[1]

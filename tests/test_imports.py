@@ -31,7 +31,7 @@ RANKS = {
 # subfolder, from itself). So no two subfolders lean on each other.
 ORDER = {
     "core": """
-        in_memory late options text_table types
+        devices in_memory late options text_table types
         contexts protocols registry
     """,
     "catalog": """
@@ -59,7 +59,7 @@ ORDER = {
         converting
     """,
     "data": """
-        masking pipeline position
+        masking pipeline position unreadable
         corpus
         tables
         pretraining readers translation
@@ -88,7 +88,7 @@ ORDER = {
         catalogue folder
         evaluation reading
         answer_file experiment
-        beam previews single_run
+        answering beam previews single_run
         series
     """,
     "edit": """
@@ -174,7 +174,7 @@ ORDER = {
     """,
     "tasks": """
         columns dataset_objective exported file_answers input_form loading losses row_export
-        tensorflow_copy
+        settings tensorflow_copy
         steps_objective
         corpus_objective
         corpora
@@ -192,7 +192,7 @@ ORDER = {
         pairs
     """,
     "tokenizers": """
-        batching folder lines normalization serializable
+        batching folder kinds lines normalization serializable
         offsets word_counts
         base
         token_segments

@@ -1,12 +1,16 @@
 """The tasks by name: which kind, which files, which settings."""
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbert.catalog.glue import GLUE
 from kbert.core import late, registry
 from kbert.core.text_table import text_table
+
+if TYPE_CHECKING:
+    from kbert.core.options import Options
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,6 +135,49 @@ TASKS: dict[str, NamedTask] = {
         NamedTask(name="denoise", kind="denoise", files="TXT, CSV, TSV, JSONL: texts"),
     ]
 }
+
+
+def task_options() -> "dict[str, type[Options]]":
+    """The settings of every kind of tasks on tables, by the kind; imports no task.
+
+    Kinds of the user's own are there once their module is imported.
+    """
+    ours = late.TABLE["task options"]
+    found = {kind: late.load("task options", kind) for kind in ours}
+    return found | {kind: task.options for kind, task in _own_kinds().items()}
+
+
+def named_task(name: str) -> NamedTask:
+    """The task of a name: one of `TASKS`, or a kind of tasks on tables that is registered.
+
+    Raises:
+        ValueError: there is none; the message lists them, the nearest first.
+
+    Example:
+        >>> named_task("sst2").kind
+        'classify'
+    """
+    own = {
+        kind: NamedTask(
+            name=kind, kind=kind, files=f"CSV, TSV, JSONL: {', '.join(task.columns.usual)}"
+        )
+        for kind, task in _own_kinds().items()
+    }
+    known = {**own, **TASKS}
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=len(known), cutoff=0.0)
+    raise ValueError(
+        f"A task is one of {', '.join(near)}; one of your own is there once its module is imported "
+        f"(--task_module). Received: {name!r}"
+    )
+
+
+def _own_kinds() -> dict[str, Any]:
+    """Kinds of tasks on tables that kbert has not, by the classes that are imported."""
+    others = (kind for kind in registry.names("task") if kind not in late.TABLE["task"])
+    classes = ((kind, registry.get("task", kind)) for kind in others)
+    return {kind: task for kind, task in classes if hasattr(task, "options")}
 
 
 def task_table() -> str:

@@ -80,6 +80,16 @@ TABLE = {
         "adapter.json": "kbert.edit.adapters.files:OURS",
         "adapter_config.json": "kbert.edit.adapters.files:THEIRS",
     },
+    # The settings of a kind of tasks on tables, which flags are made of without its class.
+    "task options": {
+        "classify": "kbert.tasks.fine_tuning.options:TextClassifierOptions",
+        "regress": "kbert.tasks.fine_tuning.options:TextOptions",
+        "tag": "kbert.tasks.fine_tuning.options:TokenClassifierOptions",
+        "choose": "kbert.tasks.fine_tuning.options:MultipleChoiceOptions",
+        "answer": "kbert.tasks.question_answering.options:QuestionAnswererOptions",
+        "embed": "kbert.tasks.embedding.options:TextEmbedderOptions",
+        "denoise": "kbert.tasks.embedding.options:TextDenoiserOptions",
+    },
     # The rest are classes, registered under these names when their module is imported
     # (`kbert.core.registry`).
     "config": {

@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+WINDOW_BLOCKS = 64  # blocks whose rows are mixed
+
 
 def checked_start(start: ArrayLike | None, windows: int) -> tuple[int, int, int]:
     """The argument `start` of a dataset, as three integers.

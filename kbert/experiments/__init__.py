@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from kbert.catalog.named_tasks import (
         TASKS as TASKS,
         NamedTask as NamedTask,
+        named_task as named_task,
         task_table as task_table,
     )
     from kbert.experiments.answer_file import (
@@ -16,12 +17,9 @@ if TYPE_CHECKING:
         answer_stream as answer_stream,
         model_checksum as model_checksum,
     )
+    from kbert.experiments.answering import answering_task as answering_task
     from kbert.experiments.beam import answer_on_beam as answer_on_beam
-    from kbert.experiments.catalogue import (
-        named_task as named_task,
-        settings_for as settings_for,
-        task_for as task_for,
-    )
+    from kbert.experiments.catalogue import settings_for as settings_for, task_for as task_for
     from kbert.experiments.evaluation import (
         Evaluation as Evaluation,
         check_submission as check_submission,
@@ -35,14 +33,13 @@ if TYPE_CHECKING:
     from kbert.experiments.reading import read as read
     from kbert.experiments.records import Records as Records
     from kbert.experiments.results import Result as Result, Series as Series
-    from kbert.experiments.series import (
+    from kbert.experiments.series import grid as grid, seeds as seeds
+    from kbert.experiments.settings import (
         BATCH_SIZES as BATCH_SIZES,
         EPOCHS as EPOCHS,
         LEARNING_RATES as LEARNING_RATES,
-        grid as grid,
-        seeds as seeds,
+        Settings as Settings,
     )
-    from kbert.experiments.settings import Settings as Settings
     from kbert.experiments.single_run import Stopped as Stopped, devices as devices, run as run
 else:
     __getattr__, __dir__, __all__ = late.public_names(__name__)

@@ -1,10 +1,9 @@
-"""Named tasks: one by its name or for a task, and its settings."""
+"""Named tasks: the settings of one, and which one a task is."""
 
-import difflib
 from typing import Any, cast
 
 from kbert import pruning
-from kbert.catalog.named_tasks import TASKS, NamedTask
+from kbert.catalog.named_tasks import TASKS, NamedTask, named_task, task_options
 from kbert.core import registry
 from kbert.edit import adapters
 from kbert.experiments.settings import Settings, flag_options, settings_of
@@ -23,13 +22,14 @@ def settings_for(named: NamedTask, **given: Any) -> Settings:
     Raises:
         ValueError: a setting that the class has no use for, or a value out of its range.
     """
-    cls, settings = named.task_class, settings_of(named.task_class)
-    known = {name for kind in _kinds().values() for name in flag_options(kind.task_class)}
+    cls, options = named.task_class, task_options()
+    settings = settings_of(options[named.kind])
+    known = {name for each in options.values() for name in flag_options(each)}
     others = sorted(known - set(settings.names()))
     for name in others:
         if given.pop(name, None) is not None:
             raise ValueError(
-                f"A {cls.__name__} has no {name}; it takes {', '.join(flag_options(cls))}. "
+                f"A {cls.__name__} has no {name}; it takes {', '.join(flag_options(cls.options))}. "
                 f"Received: {name}"
             )
     chosen = {x: y for x in _ONE_OF if (y := given.get(x)) not in (None, False)}
@@ -53,37 +53,6 @@ def settings_for(named: NamedTask, **given: Any) -> Settings:
     return found
 
 
-def named_task(name: str) -> NamedTask:
-    """The task of a name: one of `TASKS`, or any kind of `FineTuningTask` that is registered.
-
-    Raises:
-        ValueError: there is none; the message lists them, the nearest first.
-
-    Example:
-        >>> named_task("sst2").kind
-        'classify'
-    """
-    known = {**_kinds(), **TASKS}
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name, known, n=len(known), cutoff=0.0)
-    raise ValueError(
-        f"A task is one of {', '.join(near)}; one of your own is there once its module is imported "
-        f"(--task_module). Received: {name!r}"
-    )
-
-
-def _kinds() -> dict[str, NamedTask]:
-    """Every kind of tasks on tables, whose files are read by their columns."""
-    found = {}
-    for kind in registry.names("task"):
-        task = registry.get("task", kind)
-        if issubclass(task, FineTuningTask):
-            files = f"CSV, TSV, JSONL: {', '.join(task.columns.usual)}"
-            found[kind] = NamedTask(name=kind, kind=kind, files=files)
-    return found
-
-
 def task_for(task: Task, name: str | None = None) -> NamedTask:
     """How data for a fine-tuned task is read.
 
@@ -95,7 +64,7 @@ def task_for(task: Task, name: str | None = None) -> NamedTask:
         ValueError: the name is that of another kind's task.
     """
     if not isinstance(task, FineTuningTask):
-        classes = ", ".join(named.task_class.__name__ for named in _kinds().values())
+        classes = ", ".join(registry.get("task", kind).__name__ for kind in task_options())
         program = task.file_answers.program
         own = "" if program is None else f", and {program} answers files with this one"
         raise ValueError(

@@ -8,10 +8,11 @@ import keras
 import numpy as np
 
 from kbert import pruning
+from kbert.catalog.named_tasks import named_task
 from kbert.core.types import PathLike
 from kbert.data import Table
 from kbert.edit import adapters
-from kbert.experiments.catalogue import named_task, settings_for
+from kbert.experiments.catalogue import settings_for
 from kbert.experiments.evaluation import check_submission, is_labelled
 from kbert.experiments.folder import checksum_of
 from kbert.experiments.reading import TableParts, label_places, labels_of, read

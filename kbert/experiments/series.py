@@ -13,16 +13,11 @@ from kbert.core.types import PathLike
 from kbert.experiments.experiment import Experiment
 from kbert.experiments.folder import RunFolder
 from kbert.experiments.results import Result, Series
-from kbert.experiments.settings import Settings
+from kbert.experiments.settings import BATCH_SIZES, EPOCHS, LEARNING_RATES, Settings
 from kbert.experiments.single_run import run_settings
 from kbert.io import atomic
 from kbert.io.paths import Path, move_tree, remove_tree
 from kbert.training.run.record import SAME, Resume
-
-# BERT, appendix A.3: "the following range of possible values to work well across all tasks".
-LEARNING_RATES = (5e-5, 4e-5, 3e-5, 2e-5)
-BATCH_SIZES = (16, 32)
-EPOCHS = (2, 3, 4)
 
 MakeRun = Callable[[Settings, Path], Result]
 

@@ -9,11 +9,14 @@ import functools
 import typing
 from typing import Any
 
-from kbert.core.options import option
-from kbert.models.memory import PRECISIONS
-from kbert.tasks import FineTuningTask
+from kbert.core.devices import PRECISIONS, STRATEGIES
+from kbert.core.options import Options, option
 from kbert.tasks.fine_tuning.settings import FitSettings
-from kbert.training.strategies import STRATEGIES
+
+# BERT, appendix A.3: "the following range of possible values to work well across all tasks".
+LEARNING_RATES = (5e-5, 4e-5, 3e-5, 2e-5)
+BATCH_SIZES = (16, 32)
+EPOCHS = (2, 3, 4)
 
 
 class Settings(FitSettings):
@@ -79,41 +82,41 @@ class Settings(FitSettings):
 
 
 @functools.cache
-def settings_of(task: type[FineTuningTask]) -> type[Settings]:
+def settings_of(options: Any) -> type[Settings]:
     """`Settings` with those of a kind of tasks, of which None is the task's own default.
 
     Args:
-        task: the class of tasks.
+        options: the settings of the kind.
 
     Raises:
         TypeError: a setting of the task has the name of one of every run.
 
     Example:
         >>> from kbert.tasks import MultipleChoice
-        >>> settings_of(MultipleChoice)(epochs=4, max_length=64).max_length
+        >>> settings_of(MultipleChoice.options)(epochs=4, max_length=64).max_length
         64
     """
-    names = flag_options(task)
+    names, kind = flag_options(options), options.__name__.removesuffix("Options")
     if taken := [name for name in names if name in Settings.names()]:
         raise TypeError(
             "A setting of a task needs a name that no setting of a run has. "
-            f"Received: {', '.join(taken)} of {task.__name__}"
+            f"Received: {', '.join(taken)} of {kind}"
         )
-    hints = typing.get_type_hints(task.options)
-    fields = {name: _optional(task, name) for name in names}
+    hints = typing.get_type_hints(options)
+    fields = {name: _optional(options, name) for name in names}
     annotations = {name: hints[name] | None for name in names}
     content = {"__annotations__": annotations, "__module__": __name__, **fields}
-    return type(f"{task.__name__}Settings", (Settings,), content)
+    return type(f"{kind}Settings", (Settings,), content)
 
 
-def flag_options(task: type[FineTuningTask]) -> list[str]:
+def flag_options(options: type[Options]) -> list[str]:
     """The settings of a kind of tasks that a run may choose."""
-    return [name for name in task.options.names() if task.options.details(name).flag]
+    return [name for name in options.names() if options.details(name).flag]
 
 
-def _optional(task: type[FineTuningTask], name: str) -> Any:
+def _optional(options: type[Options], name: str) -> Any:
     """A field of the task's, whose default is None; its help says what the task's own is."""
-    details, default = task.options.details(name), task.options.field_of(name).default
+    details, default = options.details(name), options.field_of(name).default
     text = details.help
     if default not in (None, dataclasses.MISSING):
         text = f"{text} Default: {default}."

@@ -14,9 +14,9 @@ import math
 
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.reformer import LSH, ReformerConfig
+from kbert.core.devices import PRECISIONS
 from kbert.layers import fused
 
-PRECISIONS = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2}  # bytes of an activation
 _FULL = 4  # bytes of a float32
 
 # Tensors (B, T, F) that an activation keeps, its result among them; in training a GELU's others

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from kbert.tasks.fine_tuning.labels import Labels as Labels
     from kbert.tasks.fine_tuning.multi_task import MultiTask as MultiTask
     from kbert.tasks.fine_tuning.multiple_choice import MultipleChoice as MultipleChoice
-    from kbert.tasks.fine_tuning.prepared import prepare_rows as prepare_rows
-    from kbert.tasks.fine_tuning.task_options import (
+    from kbert.tasks.fine_tuning.options import (
         AuxiliaryOptions as AuxiliaryOptions,
         HeadOptions as HeadOptions,
         RowOptions as RowOptions,
         TextOptions as TextOptions,
         WindowOptions as WindowOptions,
     )
+    from kbert.tasks.fine_tuning.prepared import prepare_rows as prepare_rows
     from kbert.tasks.fine_tuning.text_classifier import TextClassifier as TextClassifier
     from kbert.tasks.fine_tuning.text_regressor import TextRegressor as TextRegressor
     from kbert.tasks.fine_tuning.text_rows import TextRows as TextRows

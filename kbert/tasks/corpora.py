@@ -6,23 +6,22 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from kbert.core.options import option
 from kbert.core.types import PathLike
 from kbert.data.corpus.mixture import Mixture
-from kbert.data.masking.masking import MASKING_SCHEMES
+from kbert.data.masking.schemes import MASKING_SCHEMES
 from kbert.data.pretraining.causal import causal_dataset
 from kbert.data.pretraining.dataset import pretraining_dataset
 from kbert.data.pretraining.language_model import language_model_dataset
-from kbert.data.pretraining.segments import SEGMENT_SCHEMES
+from kbert.data.pretraining.segment_schemes import SEGMENT_SCHEMES
 from kbert.data.pretraining.settings import MaskingSettings
 from kbert.data.pretraining.stream import Corpus, open_corpus
 from kbert.io import fingerprints
 from kbert.io.paths import Path, is_file
-from kbert.tasks.corpus_objective import CorpusObjective, CorpusSettings
-from kbert.tasks.steps_objective import StepsSettings
+from kbert.tasks.corpus_objective import CorpusObjective
+from kbert.tasks.settings import HybridSettings, MaskedSettings, StepsSettings
 from kbert.tokenizers import load_tokenizer
 from kbert.tokenizers.base import Tokenizer
-from kbert.training.optimization.schedules import WARMUP_STEPS
+from kbert.training.optimization.settings import WARMUP_STEPS
 from kbert.training.run.phases import Phase
 
 # GPT's own and ELMo's (openai/finetune-transformer-lm; bin/train_elmo.py of allenai/bilm-tf).
@@ -37,26 +36,6 @@ ELMO: dict[str, Any] = {
     **{"optimizer": "adagrad", "learning_rate": 0.2, "initial_accumulator_value": 1.0},
     **{"decay": "constant", "warmup_steps": 0, "clip_norm": 10.0},
 }
-
-
-class MaskedSettings(CorpusSettings, MaskingSettings):
-    """What `fit` takes besides a corpus, for tasks that fill masks.
-
-    Args:
-        {options}
-    """
-
-
-class HybridSettings(MaskedSettings):
-    """What `fit` takes besides a corpus, for a task that fills masks and writes.
-
-    Args:
-        {options}
-    """
-
-    causal_share: float = option(
-        1 / 16, help="Share of the rows that are causal, evenly spread.", above=0, below=1
-    )
 
 
 class MaskedCorpus(CorpusObjective):

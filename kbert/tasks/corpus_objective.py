@@ -4,40 +4,14 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from kbert.core.options import option
 from kbert.core.types import PathLike
 from kbert.data.corpus.manifest import Manifest
 from kbert.data.corpus.mixture import Mixture
-from kbert.data.pretraining.settings import Settings
 from kbert.data.pretraining.stream import Corpus, open_corpus
-from kbert.tasks.steps_objective import StepsObjective, StepsSettings
+from kbert.tasks.settings import CorpusSettings, StepsSettings
+from kbert.tasks.steps_objective import StepsObjective
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.run.phases import Phase, parse_phases
-
-
-class CorpusSettings(StepsSettings):
-    """What `fit` takes besides a corpus.
-
-    Args:
-        {options}
-
-    Raises:
-        ValueError: a value is out of range.
-
-    Example:
-        >>> CorpusSettings(steps=1000).sequence_length
-        128
-    """
-
-    batch_size: int = Settings.with_default("batch_size", 256)
-    sequence_length: int = Settings.with_default("sequence_length", 128)
-    phases: str | None = option(
-        None,
-        help="Sequence lengths in turn with their shares of the steps, as "
-        "length:share[:batch_size[:masked_share]],… For example 128:0.9:256,512:0.1:64, or "
-        "128:0.9:256:0.3,512:0.1::0.15. Replaces --sequence_length.",
-    )
-
 
 _PATHS = (str, os.PathLike)
 

@@ -1,6 +1,5 @@
 """Pretraining for a number of updates, in phases: what runs on text have in common."""
 
-import dataclasses
 import json
 import types
 from collections.abc import Mapping, Sequence
@@ -9,19 +8,14 @@ from typing import Any, ClassVar, cast
 import keras
 import tensorflow as tf
 
-from kbert.core.options import option
 from kbert.core.types import PathLike
 from kbert.io import atomic
 from kbert.io.paths import Path
 from kbert.tasks.dataset_objective import AFTER_FIT
+from kbert.tasks.settings import StepsSettings, checkpoint_defaults
 from kbert.training.optimization.optimizers import make_optimizer
-from kbert.training.optimization.schedules import (
-    WARMUP_STEPS,
-    WarmupDecay,
-    default_warmup,
-    settable,
-)
-from kbert.training.optimization.settings import OptimizerSettings
+from kbert.training.optimization.schedules import WarmupDecay, settable
+from kbert.training.optimization.settings import WARMUP_STEPS, default_warmup
 from kbert.training.run.averaging import average_checkpoints, use_moving_average
 from kbert.training.run.compiled import check_compiled, settings_in_use
 from kbert.training.run.history import History
@@ -30,84 +24,10 @@ from kbert.training.run.objective import Evaluate, Objective, batch_evaluation
 from kbert.training.run.phases import Epochs, Phase, Start
 from kbert.training.run.record import SAME, Resume
 from kbert.training.run.run import Run
-from kbert.training.run.settings import RunSettings
 from kbert.training.run.signals import raise_stopped
 from kbert.training.step.mixin import TrainStep
 from kbert.training.step.state import scope_of
 from kbert.training.strategies import Strategy, current_strategy
-
-
-class StepsSettings(OptimizerSettings, RunSettings):
-    """How long a run of updates is, by what they are made, and what its weights are at the end.
-
-    Args:
-        {options}
-
-    Raises:
-        ValueError: a value is out of range.
-    """
-
-    steps: int = option(help="Optimizer updates of the whole run.", at_least=1)
-    seed: int = option(0, help="Seed of weights, dropout, order and masks.", at_least=0)
-    recompute: bool = option(
-        False,
-        help="Compute each layer again in the backward pass, keeping only its input: less memory, "
-        "a third more computation, the same numbers.",
-        compiled=True,
-        changes_numbers=False,
-    )
-    xla: bool | None = option(None, help="Compile with XLA. Default: on a GPU.", compiled=True)
-    evaluation_steps: int | None = option(
-        None, help="Batches per evaluation. Default: all.", at_least=1, changes_numbers=False
-    )
-    average_checkpoints: int = option(
-        1,
-        help="The final weights are the mean of this many last checkpoints; as many are kept, and "
-        "--checkpoint_every is 1000 or less, so that they are from the last quarter.",
-        at_least=1,
-        changes_numbers=False,
-    )
-
-    def check(self) -> None:
-        if self.average_checkpoints > 1 and self.ema is not None:
-            raise ValueError(
-                "The final weights are a mean of checkpoints or a moving average: leave out one. "
-                f"Received: average_checkpoints={self.average_checkpoints}, ema={self.ema}"
-            )
-        made = -(-self.steps // (self.checkpoint_every or self.steps))
-        if self.average_checkpoints > min(made, self.keep_checkpoints):
-            raise ValueError(
-                f"average_checkpoints={self.average_checkpoints} needs as many checkpoints: keep "
-                "more of them, or save them more often. Received: keep_checkpoints="
-                f"{self.keep_checkpoints}, and {made} of them are made: steps={self.steps}, "
-                f"checkpoint_every={self.checkpoint_every}"
-            )
-
-
-def checkpoint_defaults(settings: Mapping[str, Any]) -> dict[str, int]:
-    """How often checkpoints are made, and how many are kept, so that there are those of a mean.
-
-    Args:
-        settings: some of those of `StepsSettings`: `steps`, and `average_checkpoints` where it is
-            given.
-
-    Returns:
-        `checkpoint_every` and `keep_checkpoints`; empty where nothing is averaged.
-
-    Example:
-        >>> checkpoint_defaults({"steps": 4000, "average_checkpoints": 5})
-        {'checkpoint_every': 200, 'keep_checkpoints': 5}
-    """
-    averaged = settings.get("average_checkpoints", 1)
-    if averaged <= 1:
-        return {}
-    # Those of the last quarter of the run, unless it is a long one.
-    every = -(-settings["steps"] // (4 * averaged))
-    usual: Any = {x.name: x.default for x in dataclasses.fields(StepsSettings)}
-    return {
-        "checkpoint_every": min(every, usual["checkpoint_every"]),
-        "keep_checkpoints": max(averaged, usual["keep_checkpoints"]),
-    }
 
 
 class StepsObjective(Objective):

@@ -45,11 +45,8 @@ from kbert.tasks.loading import (
 from kbert.tasks.row_export import RowExport
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.optimizers import AdamW
-from kbert.training.optimization.schedules import (
-    WARMUP_STEPS,
-    WarmupDecay,
-    default_warmup,
-)
+from kbert.training.optimization.schedules import WarmupDecay
+from kbert.training.optimization.settings import WARMUP_STEPS, default_warmup
 from kbert.training.run.record import SAME, Resume
 from kbert.training.step.keras_arguments import EXPORT, refuse_arguments
 from kbert.training.step.mixin import TrainStep

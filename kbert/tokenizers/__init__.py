@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer as BytePairTokenizer
     from kbert.tokenizers.bpe.training import train_byte_pair as train_byte_pair
     from kbert.tokenizers.gpt.tokenizer import GptTokenizer as GptTokenizer
+    from kbert.tokenizers.kinds import KINDS as KINDS
     from kbert.tokenizers.loading import load_tokenizer as load_tokenizer
     from kbert.tokenizers.normalization import normalize as normalize
-    from kbert.tokenizers.training import KINDS as KINDS, train_tokenizer as train_tokenizer
+    from kbert.tokenizers.training import train_tokenizer as train_tokenizer
     from kbert.tokenizers.unigram.tokenizer import UnigramTokenizer as UnigramTokenizer
     from kbert.tokenizers.unigram.training import train_unigram as train_unigram
     from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer as WordPieceTokenizer

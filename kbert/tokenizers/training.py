@@ -6,6 +6,7 @@ from typing import Any
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
 from kbert.tokenizers.bpe.training import train_byte_pair
+from kbert.tokenizers.kinds import KINDS
 from kbert.tokenizers.unigram.tokenizer import UnigramTokenizer
 from kbert.tokenizers.unigram.training import train_unigram
 from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
@@ -13,7 +14,6 @@ from kbert.tokenizers.wordpiece.training import train_wordpiece
 from kbert.tokenizers.words.tokenizer import WordTokenizer
 from kbert.tokenizers.words.training import train_words
 
-KINDS = ("wordpiece", "bpe", "unigram", "words")
 # Those that keep a text as it is.
 _CASED = ("bpe", "words")
 

@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
+from kbert.core.devices import STRATEGIES
 from kbert.core.types import MaybeNone, Tensors
 from kbert.training.layout import model_parallel
 
 JaxEngine: TypeAlias = keras.distribution.DataParallel | keras.distribution.ModelParallel
 
 _TIMEOUT_SECONDS = 30  # without a sign of life, or waiting for others at the end
-STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu", "model_parallel")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

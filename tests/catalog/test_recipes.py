@@ -5,7 +5,7 @@ from kbert.catalog.families import family_row
 from kbert.catalog.recipe import OBJECTIVES
 from kbert.catalog.recipes import RECIPES, recipe, table
 from kbert.training.optimization.optimizers import OPTIMIZERS
-from kbert.training.optimization.schedules import DECAYS, JOINS
+from kbert.training.optimization.settings import DECAYS, JOINS
 from kbert.training.run.phases import parse_phases
 
 

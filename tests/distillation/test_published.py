@@ -52,8 +52,6 @@ class OnlyConfig:
 @pytest.fixture
 def only_configs(monkeypatch):
     module = importlib.import_module("kbert.distillation.student_model")
-        "kbert.distillation.student_model"
-    )  # not the function of its name
     monkeypatch.setattr(module, "Encoder", OnlyConfig)
     monkeypatch.setattr(module, "_arrays", lambda *_: {})
     monkeypatch.setattr(module, "set_arrays", lambda *_: None)

@@ -66,11 +66,12 @@ PROGRAM = """
 import signal, sys, tempfile, warnings
 sys.argv = ["kbert-anything"]
 from pipelines import command
-import tensorflow as tf
 from absl import logging
-from kbert.serving import Signature, export_saved_model
 
-def main(argv):
+def work(options):
+    import tensorflow as tf
+    from kbert.serving import Signature, export_saved_model
+
     logging.info("what kbert tells")
     tf.distribute.MirroredStrategy(["CPU:0"])
     double = Signature(lambda x: {"y": 2 * x}, [tf.TensorSpec([None], tf.float32, "x")])
@@ -81,7 +82,9 @@ def main(argv):
     finally:
         print("cleared away")
 
-command.run(main, lambda: None, "What it does.")
+command.Program(
+    name="kbert-anything", doc="What it does.", define_flags=lambda: None, work=work
+).run()
 """
 
 

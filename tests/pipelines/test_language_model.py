@@ -130,7 +130,7 @@ def test_killed_and_started_again_to_a_preset_and_an_export(data_dir, tiny, tmp_
         assert whole.read_text() == again.read_text()
     settings = json.loads((tmp_path / "whole" / "run.json").read_text())
     assert settings["elmo"]["vocabulary_size"] == 9
-    assert settings["settings"]["negatives"] == 4
+    assert settings["command"]["negatives"] == 4
     assert "masking" not in settings["settings"]
     assert (tmp_path / "export" / "1" / "saved_model.pb").exists()
     (embedded,) = kbert.Elmo.from_preset(tmp_path / "preset").embed(["the red fox"])

@@ -103,7 +103,7 @@ def test_killed_and_started_again_to_the_same_answers(run_dir, tmp_path):
 
     whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
     ends_well(start(whole))
-    ends_killed(start(broken, before=signalled("kbert.io.outputs:GrowingOutput._append")))
+    ends_killed(start(broken, before=signalled("kbert.io.outputs:GrowingOutput._append", calls=2)))
     assert 0 < len(broken.read_bytes()) < len(whole.read_bytes())
     ends_well(start(broken))
     assert broken.read_bytes() == whole.read_bytes()

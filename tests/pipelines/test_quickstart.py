@@ -10,7 +10,7 @@ import pytest
 
 import kbert
 from kbert.training import parse_phases
-from pipelines import quickstart
+from pipelines import five_minutes, quickstart
 from tests.installed import SMALL
 from tests.processes import LIGHT
 
@@ -22,7 +22,7 @@ def start(call, tmp_path, monkeypatch, capsys):
     """Flags -> what the program says; the folder `out` is in `tmp_path`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KBERT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(quickstart, "CLIENT", LIGHT + quickstart.CLIENT)
+    monkeypatch.setattr(five_minutes, "CLIENT", LIGHT + five_minutes.CLIENT)
 
     def start(*flags: str) -> str:
         call(quickstart, *SMALL, "--output_dir=out", *flags)
@@ -78,31 +78,31 @@ def test_all_stages_then_again(start, tmp_path):
 
 def test_it_trains_encoders_alone():
     with pytest.raises(ValueError, match=r"trains a BERT. Received: --model=elmo-small"):
-        quickstart.make_task("elmo-small", tokenizer=None)
+        five_minutes.make_task("elmo-small", tokenizer=None)
 
 
 def test_a_roberta_s_padding_is_the_tokenizer_s(monkeypatch, tiny_vocabulary):
     small = kbert.family("bert-tiny").replace(padding_id=1)
     monkeypatch.setattr(kbert, "family", lambda name: small)
-    task = quickstart.make_task("roberta-base", kbert.WordPieceTokenizer(tiny_vocabulary))
+    task = five_minutes.make_task("roberta-base", kbert.WordPieceTokenizer(tiny_vocabulary))
     assert task.encoder.config.padding_id == 0
 
 
 @pytest.mark.parametrize("slower", [1, 4])
 def test_a_busy_machine_makes_fewer_steps_in_the_time(slower, monkeypatch):
     now = 0.0
-    monkeypatch.setattr(quickstart, "time", types.SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(five_minutes, "time", types.SimpleNamespace(perf_counter=lambda: now))
     rate = keras.Variable(0.0)
     model = types.SimpleNamespace(
         optimizer=types.SimpleNamespace(learning_rate=rate), stop_training=False
     )
-    phases = parse_phases(quickstart.plan(64, 32), 400, 32)
+    phases = parse_phases(five_minutes.plan(64, 32), 400, 32)
     assert [(phase.shape, phase.steps) for phase in phases] == [
         ("128 x 16 tokens", 120),
         ("64 x 32 tokens", 120),
         ("32 x 64 tokens", 160),
     ]
-    clock = quickstart.ByTheClock(0.01, phases, seconds=400.0)
+    clock = five_minutes.ByTheClock(0.01, phases, seconds=400.0)
     clock.set_model(model)
     rates = []
     for epoch, phase in enumerate(phases):

@@ -43,8 +43,9 @@ def test_a_shorter_run_warms_up_for_a_tenth(parse):
     assert options.warmup_steps == 7
 
 
-def test_a_run_that_is_made_longer_keeps_its_warm_up(parse, tmp_path):
-    (tmp_path / "run.json").write_text('{"flags": {"warmup_steps": 100, "steps": 1000}}')
+@pytest.mark.parametrize("key", ["settings", "flags"])  # "flags" before 0.3.0
+def test_a_run_that_is_made_longer_keeps_its_warm_up(parse, tmp_path, key):
+    (tmp_path / "run.json").write_text(f'{{"{key}": {{"warmup_steps": 100, "steps": 1000}}}}')
 
     def warmup(*arguments):
         options = parse(f"--model_dir={tmp_path}", "--steps=2000", *arguments)
@@ -146,7 +147,8 @@ def test_electra_is_killed_resumes_and_is_written(data_dir, tmp_path, name):
     for file in ("steps.jsonl", "evaluations.jsonl"):
         whole, again = (tmp_path / run / file for run in ("whole", "broken"))
         assert whole.read_text() == again.read_text()
-    resolved = json.loads((tmp_path / "whole" / "run.json").read_text())["settings"]
+    record = json.loads((tmp_path / "whole" / "run.json").read_text())
+    resolved = {**record["command"], **record["settings"]}
     told = [resolved[x] for x in ("objective", "masking", "embedding_sharing", "decay_join")]
     assert (
         told

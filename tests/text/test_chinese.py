@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 
 import kbert
-from kbert.data.masking.masking import MASKING_SCHEMES, mask_rows
+from kbert.data.masking.masking import mask_rows
 from kbert.data.masking.phrases import read_phrases
+from kbert.data.masking.schemes import MASKING_SCHEMES
 from kbert.text import chinese_lexicon
 from kbert.text.chinese import segmenter
 

@@ -6,7 +6,6 @@ one window with all there are). Any window of any epoch can so be read alone.
 """
 
 import dataclasses
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -14,14 +13,11 @@ import tensorflow as tf
 
 from kbert.data.corpus.manifest import Manifest
 from kbert.data.pipeline import stage
+from kbert.data.position import WINDOW_BLOCKS
+from kbert.data.unreadable import UNREADABLE
 
-WINDOW_BLOCKS = 64
 _FOREVER = np.iinfo(np.int32).max
 _READ_BUFFER = 1 << 18  # a block of 64k uint16 tokens fits: one read call
-_UNREADABLE = (
-    "Cannot read ",
-    ": missing, truncated or corrupt (verify_corpus, of rows StoredRows.verify, reads it all)",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,23 +142,8 @@ def _read_record(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
 
     def check(record: tf.Tensor) -> tf.Tensor:
         where = tf.strings.join([path, ", record at byte ", tf.strings.as_string(offset)])
-        message = tf.strings.join([_UNREADABLE[0], where, _UNREADABLE[1]])
+        message = tf.strings.join([UNREADABLE[0], where, UNREADABLE[1]])
         with tf.control_dependencies([tf.debugging.Assert(record != "", [message])]):
             return tf.identity(record)
 
     return record.concatenate(failed).take(1).map(check)
-
-
-def unreadable_record(error: Exception) -> str | None:
-    """Which record of which file cannot be read, if that is what an error of `tf.data` is about.
-
-    Args:
-        error: raised by an iterator or by a graph that reads one: a report of many lines.
-
-    Example:
-        >>> unreadable_record(ValueError("else")) is None
-        True
-    """
-    before, after = map(re.escape, _UNREADABLE)
-    found = re.search(f"{before}.*?{after}", str(error))
-    return found and found[0]

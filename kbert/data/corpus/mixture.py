@@ -9,10 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.core.types import PathLike
-from kbert.data.corpus.blocks import WINDOW_BLOCKS, BlockReader
+from kbert.data.corpus.blocks import BlockReader
 from kbert.data.corpus.manifest import Manifest, Split, read_manifest
+from kbert.data.position import WINDOW_BLOCKS
 from kbert.io import fingerprints
-from kbert.io.paths import Path, is_dir
+from kbert.io.paths import Path
 from kbert.tokenizers.base import Tokenizer
 
 
@@ -191,38 +192,3 @@ def _check_alike(manifest: Manifest, first: Manifest) -> None:
             f"{first.vocabulary_size} entries in {first.folder} and of "
             f"{manifest.vocabulary_size} others in {manifest.folder}"
         )
-
-
-def parse_folders(text: str) -> str | dict[str, float] | list[str]:
-    """What a flag says of folders: `a`, `a,b` or `a:0.7,b:0.3`.
-
-    Raises:
-        ValueError: some folders have a weight and some have none.
-
-    Example:
-        >>> parse_folders("shards"), parse_folders("a,b"), parse_folders("a:0.7,gs://b/c:0.3")
-        ('shards', ['a', 'b'], {'a': 0.7, 'gs://b/c': 0.3})
-    """
-    parts = text.split(",")
-    if len(parts) == 1 or is_dir(text):
-        return text
-    found = [_weight_of(part) for part in parts]
-    weighted = [weight is not None for _, weight in found]
-    if not any(weighted):
-        return parts
-    if not all(weighted):
-        raise ValueError(
-            f"Give every folder its weight, as in a:0.7,b:0.3, or none. Received: {text}"
-        )
-    names = [name for name, _ in found]
-    if len(set(names)) < len(names):
-        raise ValueError(f"A mixture takes each folder once. Received: {text}")
-    return {name: weight for name, weight in found if weight is not None}
-
-
-def _weight_of(part: str) -> tuple[str, float | None]:
-    name, colon, weight = part.rpartition(":")
-    try:
-        return (name, float(weight)) if colon else (part, None)
-    except ValueError:  # a path with a colon in it
-        return part, None

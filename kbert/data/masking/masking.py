@@ -3,8 +3,8 @@
 BERT's rule: 15 % of a row's tokens, [CLS] and [SEP] counted but never chosen; of the chosen 80 %
 become [MASK], 10 % any token of the vocabulary, 10 % stay. Source: `create_masked_lm_predictions`
 of google-research/bert's create_pretraining_data.py. Other schemes choose or count otherwise: see
-`MASKING_SCHEMES`. Every draw is a hash of the row's own key and a number, so a row is masked alike
-in any batch.
+`kbert.data.masking.schemes`. Every draw is a hash of the row's own key and a number, so a row is
+masked alike in any batch.
 
 A share is a number, or (N,) float64 where it differs from row to row, as it does while it changes
 over a run.
@@ -12,9 +12,7 @@ over a run.
 Shapes: N rows, T sequence length, P predictions a row at most.
 """
 
-import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -29,6 +27,7 @@ from kbert.data.masking.ngrams import (
     runs,
 )
 from kbert.data.masking.phrases import Phrases
+from kbert.data.masking.schemes import MaskingScheme
 from kbert.data.masking.tokens import choose_independent, choose_tokens
 from kbert.data.masking.units import choose_words, find_units, first_pieces
 from kbert.tokenizers.base import Tokenizer
@@ -37,17 +36,6 @@ from kbert.tokenizers.base import Tokenizer
 Share: TypeAlias = float | tf.Tensor
 
 _ACTION, _TOKEN, _ORDER = 1, 2, 4  # streams of draws under a row's key
-
-
-def max_predictions(sequence_length: int, masked_share: float = 0.15) -> int:
-    """Columns of `mask_positions`: Google's 20 at length 128 and 80 at 512, else just enough.
-
-    >>> max_predictions(128), max_predictions(512), max_predictions(256)
-    (20, 80, 40)
-    """
-    if masked_share == 0.15 and sequence_length in (128, 512):
-        return {128: 20, 512: 80}[sequence_length]
-    return math.ceil(masked_share * sequence_length) + 1
 
 
 def prediction_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tensor:
@@ -74,15 +62,6 @@ def span_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tensor:
 def _share_of(lengths: tf.Tensor, share: Share, dtype: tf.DType = tf.float64) -> tf.Tensor:
     # A Python number becomes float64 here; by `tf.cast` it would be rounded to float32 first.
     return tf.cast(lengths, dtype) * tf.cast(tf.convert_to_tensor(share, tf.float64), dtype)
-
-
-def independent_columns(sequence_length: int, masked_share: float = 0.15) -> int:
-    """ELECTRA's `max_predictions_per_seq`.
-
-    >>> independent_columns(128), independent_columns(512), independent_columns(512, 0.25)
-    (19, 79, 130)
-    """
-    return max(1, int((masked_share + 0.005) * sequence_length))
 
 
 def independent_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tensor:
@@ -156,53 +135,19 @@ def apply_masks(
     }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskingScheme:
-    """A way to choose the tokens that are predicted.
-
-    Attributes:
-        choose: chooses positions among units, see `choose_words`.
-        units: what is chosen: "tokens", "words", or "phrases" (and words outside of them).
-        columns: P, by sequence length and the largest share.
-        counts: predictions of rows by their lengths and shares, see `prediction_counts`.
-        counts_text: whether the length is that of the text, without special tokens.
-        replacement: shares of [MASK] and of random tokens, as published.
-        by_span: whether neighbours share their kind of replacement, and spans are features.
-        repeats: whether a position may be drawn twice.
-        permutes: whether the rows are read in an order of their own, see `reading_order`; [CLS] is
-            behind the texts then.
-    """
-
-    choose: Callable[..., tf.Tensor]
-    units: str = "words"
-    columns: Callable[[int, float], int] = max_predictions
-    counts: Callable[[tf.Tensor, Share], tf.Tensor] = prediction_counts
-    counts_text: bool = False
-    replacement: tuple[float, float] = (0.8, 0.1)
-    by_span: bool = False
-    repeats: bool = False
-    permutes: bool = False
-
-
-MASKING_SCHEMES = {
-    "token": MaskingScheme(choose=choose_tokens, units="tokens"),
-    "whole_word": MaskingScheme(choose=choose_words),
-    "ngram": MaskingScheme(choose=choose_ngrams),
-    "span": MaskingScheme(choose=choose_spans, counts=span_counts, counts_text=True, by_span=True),
-    "phrase": MaskingScheme(choose=choose_words, units="phrases"),
-    "independent": MaskingScheme(
-        choose=choose_independent,
-        units="tokens",
-        columns=independent_columns,
-        counts=independent_counts,
-        replacement=(0.85, 0.0),
-        repeats=True,
-    ),
-    "permutation": MaskingScheme(
-        choose=functools.partial(choose_ngrams, weights=PERMUTATION_WEIGHTS),
-        replacement=(0.0, 0.0),
-        permutes=True,
-    ),
+# What schemes call them.
+CHOOSE: dict[str, Callable[..., tf.Tensor]] = {
+    "tokens": choose_tokens,
+    "words": choose_words,
+    "ngrams": choose_ngrams,
+    "spans": choose_spans,
+    "independent": choose_independent,
+    "permuted": functools.partial(choose_ngrams, weights=PERMUTATION_WEIGHTS),
+}
+COUNTS: dict[str, Callable[[tf.Tensor, Share], tf.Tensor]] = {
+    "rounded": prediction_counts,
+    "whole": span_counts,
+    "independent": independent_counts,
 }
 
 
@@ -231,7 +176,7 @@ def num_predictions(
         >>> num_predictions(MASKING_SCHEMES["token"], lengths, text, 0.15, 20).numpy().tolist()
         [19, 3, 1, 0]
     """
-    count = scheme.counts(text_lengths if scheme.counts_text else lengths, masked_share)
+    count = COUNTS[scheme.counts](text_lengths if scheme.counts_text else lengths, masked_share)
     limit = tf.where(text_lengths > 0, columns, 0) if scheme.repeats else text_lengths
     return tf.minimum(count, limit)
 
@@ -313,7 +258,7 @@ def mask_rows(
         begins = phrases.join(token_ids, in_text, begins)
     text_lengths = tf.math.count_nonzero(in_text, 1, dtype=tf.int32)
     count = num_predictions(scheme, lengths, text_lengths, masked_share, columns)
-    positions = scheme.choose(keys, find_units(in_text, begins), count, columns)
+    positions = CHOOSE[scheme.choose](keys, find_units(in_text, begins), count, columns)
     spans = {}
     if scheme.by_span:
         spans["span_starts"], spans["span_ends"] = runs(positions)

@@ -1,9 +1,8 @@
-"""How the text of a window is laid out in rows: the table of segment schemes, and single segments.
+"""How the text of a window is laid out in rows: single segments, and the table of plans.
 
 Shapes: S sentences, D documents, N rows.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -291,59 +290,14 @@ def insert_token(tokens: tf.Tensor, before: tf.Tensor, token_id: int) -> tf.Tens
     return tf.gather(tf.concat([tokens, tf.cast([token_id], tokens.dtype)], 0), source)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SegmentScheme:
-    """A way to lay out text in rows.
-
-    Attributes:
-        plan: makes the plan of a window, see `plan_pairs`.
-        num_segments: 2 where rows may have a segment B.
-        documents: the least number of documents it needs.
-        short_share: share of rows cut shorter, as published.
-        label: the feature that holds the plan's label, if it has one.
-        joins_documents: whether the plan points into joined documents, see `join_documents`.
-        continues: whether each row of a batch goes on in the same row of the next batch; `plan`
-            takes their number.
-        aligned: whether texts stand beside their translations, with positions of their own; `plan`
-            takes the tokens and the separator.
-    """
-
-    plan: Callable[..., tf.Tensor]
-    num_segments: int
-    short_share: float
-    documents: int = 1
-    label: str | None = None
-    joins_documents: bool = False
-    continues: bool = False
-    aligned: bool = False
-
-    def num_specials(self, separators: int) -> int:
-        """Special tokens of a row with all its segments: [CLS], those between A and B, [SEP]."""
-        return 2 + (separators if self.num_segments == 2 else 0)
-
-
-SEGMENT_SCHEMES = {
-    "pairs": SegmentScheme(
-        plan=plan_pairs, num_segments=2, short_share=0.1, documents=2, label="next_sentence_labels"
-    ),
-    "halves": SegmentScheme(
-        plan=functools.partial(plan_pairs, swap=True),
-        num_segments=2,
-        short_share=0.1,
-        documents=2,
-        label="sentence_order_labels",
-    ),
-    "consecutive": SegmentScheme(plan=plan_consecutive, num_segments=2, short_share=0.05),
-    "single": SegmentScheme(plan=plan_segments, num_segments=1, short_share=0.1),
-    "doc_sentences": SegmentScheme(plan=plan_sentences, num_segments=1, short_share=0.0),
-    "full_sentences": SegmentScheme(
-        plan=functools.partial(plan_sentences, cross=True),
-        num_segments=1,
-        short_share=0.0,
-        joins_documents=True,
-    ),
-    "runs": SegmentScheme(
-        plan=plan_runs, num_segments=2, short_share=0.0, joins_documents=True, continues=True
-    ),
-    "aligned": SegmentScheme(plan=plan_aligned, num_segments=2, short_share=0.0, aligned=True),
+# What schemes call them.
+PLANS: dict[str, Callable[..., tf.Tensor]] = {
+    "pairs": plan_pairs,
+    "swapped_pairs": functools.partial(plan_pairs, swap=True),
+    "consecutive": plan_consecutive,
+    "segments": plan_segments,
+    "sentences": plan_sentences,
+    "sentences_across": functools.partial(plan_sentences, cross=True),
+    "runs": plan_runs,
+    "aligned": plan_aligned,
 }

@@ -3,13 +3,11 @@
 import os
 from typing import Any, cast
 
-import tensorflow as tf
-
 from kbert.core.options import Options, option
 from kbert.core.types import Tensor
-from kbert.data.corpus.blocks import WINDOW_BLOCKS
-from kbert.data.masking.masking import MASKING_SCHEMES, MaskingScheme
-from kbert.data.pretraining.segments import SEGMENT_SCHEMES, SegmentScheme
+from kbert.data.masking.schemes import MASKING_SCHEMES, MaskingScheme
+from kbert.data.position import WINDOW_BLOCKS
+from kbert.data.pretraining.segment_schemes import SEGMENT_SCHEMES, SegmentScheme
 
 
 class StreamSettings(Options):
@@ -256,12 +254,6 @@ class Settings(StreamSettings, MaskingSettings):
     def max_predictions(self) -> int:
         """Predictions of a row at most (P)."""
         return self.masking_scheme.columns(self.sequence_length, self.largest_share)
-
-    def share_of(self, number: Tensor) -> Tensor:
-        """The masked share of a batch, by the number of batches before it: float64."""
-        begin, end = self.masked_share, cast(float, self.final_masked_share)
-        done = tf.minimum(number, cast(int, self.share_steps)) / self.share_steps
-        return begin + (end - begin) * done
 
     @property
     def max_examples(self) -> int:

@@ -27,7 +27,7 @@ from kbert.data.masking.phrases import Phrases
 from kbert.data.pipeline import exact_options, stage
 from kbert.data.position import checked_start
 from kbert.data.pretraining import assembly, packing
-from kbert.data.pretraining.segments import join_documents
+from kbert.data.pretraining.segments import PLANS, join_documents
 from kbert.data.pretraining.settings import Settings, StreamSettings
 from kbert.tokenizers.base import Tokenizer
 
@@ -198,7 +198,7 @@ def _plan(
         layout["rows"] = settings.batch_size
     if scheme.aligned:
         layout |= {"tokens": tokens, "sep_id": tokenizer.sep_id}
-    plan = scheme.plan(
+    plan = PLANS[scheme.plan](
         sentences,
         documents,
         fold(fold(fold(settings.seed, _PLAN), settings.version(epoch)), window),
@@ -258,6 +258,13 @@ def _chunks(
     return begins.map(lambda n: (tokens, rows[n : n + size], positions[n : n + size]))
 
 
+def _share_of(settings: Settings, number: tf.Tensor) -> tf.Tensor:
+    """The masked share of a batch, by the number of batches before it: float64."""
+    begin, end = settings.masked_share, cast(float, settings.final_masked_share)
+    done = tf.minimum(number, cast(int, settings.share_steps)) / settings.share_steps
+    return begin + (end - begin) * done
+
+
 def _finish(
     settings: Settings,
     tokenizer: Tokenizer,
@@ -269,7 +276,7 @@ def _finish(
     """Assembles and masks some rows."""
     share: Share = settings.masked_share
     if settings.final_masked_share is not None:
-        share = settings.share_of(positions[:, 3])
+        share = _share_of(settings, positions[:, 3])
         positions = positions[:, :3]
     if not settings.pack:
         features = _examples(settings, tokenizer, phrases, tokens, rows, share)

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
         read_augmented as read_augmented,
         write_augmented as write_augmented,
     )
-    from kbert.distillation.augmentation.neighbours import MAX_VECTORS as MAX_VECTORS
     from kbert.distillation.augmentation.previews import preview as preview
     from kbert.distillation.augmentation.run import augment as augment
     from kbert.distillation.augmentation.settings import (
+        MAX_VECTORS as MAX_VECTORS,
         AugmentationSettings as AugmentationSettings,
     )
     from kbert.distillation.augmentation.stop_words import (

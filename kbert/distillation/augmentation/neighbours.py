@@ -14,8 +14,6 @@ from kbert.io import fingerprints
 from kbert.tokenizers.base import Tokenizer
 from kbert.word_vectors import WordVectors
 
-# Of GloVe's 400,000 words, which stand in the order of their frequency, TinyBERT reads these.
-MAX_VECTORS = 100_000
 # Similarities that exist at a time.
 _BLOCK = 16 << 20
 # Further words that a product in float32 finds, and float64 then ranks: so the result does not

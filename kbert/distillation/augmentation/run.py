@@ -8,8 +8,7 @@ from kbert.core.types import PathLike
 from kbert.data import Table, as_table
 from kbert.distillation.augmentation.augmenter import Augmenter
 from kbert.distillation.augmentation.folder import read_augmented, write_augmented
-from kbert.distillation.augmentation.neighbours import MAX_VECTORS
-from kbert.distillation.augmentation.settings import AugmentationSettings
+from kbert.distillation.augmentation.settings import MAX_VECTORS, AugmentationSettings
 from kbert.distillation.augmentation.stop_words import STOP_WORDS
 from kbert.tasks import Pretraining
 from kbert.word_vectors import WordVectors

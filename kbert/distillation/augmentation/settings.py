@@ -2,6 +2,9 @@
 
 from kbert.core.options import Options, option
 
+# Of GloVe's 400,000 words, which stand in the order of their frequency, TinyBERT reads these.
+MAX_VECTORS = 100_000
+
 
 class AugmentationSettings(Options):
     """The numbers of algorithm 1 of TinyBERT.

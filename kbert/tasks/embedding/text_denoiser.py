@@ -12,7 +12,6 @@ import tensorflow as tf
 from absl import logging
 from keras import ops
 
-from kbert.core.options import option
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import PathLike, Tensors, Terms
 from kbert.data.masking.hashing import chance, fold
@@ -24,33 +23,12 @@ from kbert.layers.token_embeddings import tied_logits
 from kbert.models.generators.text_decoder import TextDecoder
 from kbert.tasks.columns import Columns
 from kbert.tasks.embedding.losses import unit
-from kbert.tasks.embedding.text_embedder import POOLINGS, TextEmbedder, VectorAnswers
+from kbert.tasks.embedding.options import TextDenoiserOptions
+from kbert.tasks.embedding.text_embedder import TextEmbedder, VectorAnswers
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import accuracy, cross_entropy
 
 _DAMAGE = 0x7E57  # of the noise, beside the orders that the same seed draws
-
-
-class TextDenoiserOptions(RowOptions):
-    """What a `TextDenoiser` is set to.
-
-    Args:
-        {options}
-    """
-
-    token_pooling: str = option(
-        "cls",
-        help="How tokens' vectors become one: their mean, the first token's, the largest of each "
-        "entry, or a mean in which later tokens count more.",
-        choices=POOLINGS,
-    )
-    deletion_rate: float = option(
-        0.6, help="Share of a text's tokens that are deleted.", at_least=0, below=1
-    )
-    decoder_layers: int | None = option(
-        None, help="Layers of the decoder. None: as many as the encoder's.", at_least=1
-    )
 
 
 class DenoiserAnswers(VectorAnswers):

@@ -15,7 +15,7 @@ from keras import ops
 
 from kbert import inference, metrics
 from kbert.core.in_memory import number_of
-from kbert.core.options import Options, option
+from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
@@ -39,16 +39,14 @@ from kbert.tasks.embedding.data import (
     scores_of,
     teacher_vectors,
 )
-from kbert.tasks.embedding.losses import LOSSES, SCORED, Compared, row_losses, unit
+from kbert.tasks.embedding.losses import SCORED, Compared, row_losses, unit
+from kbert.tasks.embedding.options import PROMPTS, EmbeddingOptions, TextEmbedderOptions
 from kbert.tasks.fine_tuning.base import FineTuningTask, TableAnswers
 from kbert.tasks.fine_tuning.logit_rows import LogitRows
-from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import Prediction
 from kbert.training.run.history import History
 from kbert.training.step.state import Replicas
 
-POOLINGS = ("mean", "cls", "max", "weighted")
-PROMPTS = ("query", "document")
 _ROWS_OF_A_TABLE = 512  # that are looked up together
 # A text of an example -> what its features' names begin with, and its vectors' name.
 _TEXTS = {
@@ -57,64 +55,6 @@ _TEXTS = {
     "negatives": ("negative_", "negative_embeddings"),
 }
 _INPUTS = ("token_ids", "segment_ids", "padding_mask")
-
-
-class TextEmbedderOptions(RowOptions):
-    """What a `TextEmbedder` is set to.
-
-    Args:
-        {options}
-    """
-
-    token_pooling: str = option(
-        "mean",
-        help="How tokens' vectors become one: their mean, the first token's, the largest of each "
-        "entry, or a mean in which later tokens count more.",
-        choices=POOLINGS,
-    )
-    normalize: bool = option(True, help="Whether a vector is given length 1.")
-    query_prompt: str | None = option(None, help='Put before a query, such as "query: ".')
-    document_prompt: str | None = option(None, help="Put before a text that is searched for.")
-    projection: int | None = option(
-        None, help="Width of a dense layer behind the pooling. None: no layer.", at_least=1
-    )
-    projection_activation: str | None = option(
-        None, help="Of that layer. None: linear.", choices=("tanh", "relu", "gelu")
-    )
-    objective: str | None = option(
-        None,
-        help="What it is trained by. ranking: pairs, and triplets, against the other texts of a "
-        "batch; texts alone against themselves under other dropout (SimCSE). symmetric_ranking: "
-        "in both directions. cosent, angle, cosine: pairs with scores. triplet: triplets by "
-        "themselves. teacher: texts with vectors. None: cosent for pairs with scores, teacher for "
-        "texts with vectors, else ranking.",
-        choices=tuple(LOSSES),
-    )
-    cosine_scale: float = option(
-        20.0, help="Factor of cosines in ranking, cosent and angle: 1 / temperature.", above=0
-    )
-    cosine_margin: float = option(
-        0.2, help="Of triplet: how much nearer the right text's cosine shall be.", above=0
-    )
-    matryoshka: tuple[int, ...] = option(
-        (),
-        help="Also train the first so many entries of a vector to be vectors of texts: 64,128,256.",
-        at_least=1,
-    )
-
-
-class EmbeddingOptions(Options):
-    """What is put before the texts that are embedded.
-
-    Args:
-        {options}
-    """
-
-    prompt: str | None = option(
-        None,
-        help="Put the task's query_prompt or document_prompt before each text.",
-        choices=PROMPTS,
-    )
 
 
 class VectorAnswers(TableAnswers):

@@ -30,15 +30,10 @@ from kbert.tasks.file_answers import FileAnswers
 from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
 from kbert.tasks.fine_tuning.logit_rows import LogitRows
 from kbert.tasks.fine_tuning.objective import TableObjective
+from kbert.tasks.fine_tuning.options import DECODER_OPTIONS, AuxiliaryOptions, RowOptions
 from kbert.tasks.fine_tuning.predictor import Predictor
 from kbert.tasks.fine_tuning.settings import FitSettings
-from kbert.tasks.fine_tuning.task_options import (
-    DECODER_OPTIONS,
-    AuxiliaryOptions,
-    RowOptions,
-    expose_options,
-    options_of,
-)
+from kbert.tasks.fine_tuning.task_options import expose_options, options_of
 from kbert.tasks.fine_tuning.text_rows import TextRows
 from kbert.tasks.losses import Prediction
 from kbert.tasks.row_export import RowExport

@@ -24,20 +24,12 @@ from kbert.serving.tf_serving import TEXTS
 from kbert.tasks.columns import Columns
 from kbert.tasks.encoder_task import GLOBAL_POSITIONS, input_names
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.fine_tuning.task_options import AuxiliaryOptions, HeadOptions
+from kbert.tasks.fine_tuning.options import MultipleChoiceOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.row_export import EncoderRows
 
 # The logit of an alternative that a row does not have: exp(-1e9) is 0 in float32.
 ABSENT = -1e9
-
-
-class MultipleChoiceOptions(HeadOptions, AuxiliaryOptions):
-    """What a `MultipleChoice` is set to.
-
-    Args:
-        {options}
-    """
 
 
 class MultipleChoice(FineTuningTask):

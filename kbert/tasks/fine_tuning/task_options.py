@@ -6,94 +6,12 @@ from typing import Any
 
 import keras
 
-from kbert.core.options import Options, option, with_options
+from kbert.core.options import Options, with_options
 
 # What every constructor passes on besides the settings.
 _NAME = inspect.Parameter(
     "name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=str | None
 )
-# Settings of tasks on decoders; on other encoders they are in no preset.
-DECODER_OPTIONS = ("both_orders", "auxiliary_lm_weight")
-
-
-class RowOptions(Options):
-    """What every task on a table of texts is set to.
-
-    Args:
-        {options}
-    """
-
-    max_length: int | None = option(
-        None,
-        help="Tokens of a row, special tokens included. None: all that the encoder takes.",
-        at_least=4,
-    )
-
-
-class HeadOptions(RowOptions):
-    """Of a task with dropout before its head.
-
-    Args:
-        {options}
-    """
-
-    dropout: float | None = option(
-        None,
-        help="Rate before the head. None: the encoder's.",
-        at_least=0,
-        at_most=1,
-        of_rows=False,
-    )
-
-
-class WindowOptions(HeadOptions):
-    """Of a task that reads long texts in windows.
-
-    Args:
-        {options}
-    """
-
-    doc_stride: int | None = option(
-        None,
-        help="Tokens from the start of a window to that of the next, in texts that are longer than "
-        "a row (run_squad's meaning; what Hugging Face's tokenizers call stride is the overlap).",
-        at_least=1,
-    )
-    pooling: str = option(
-        "mean",
-        help="How what several windows say becomes one answer.",
-        choices=("mean", "max"),
-        of_rows=False,
-    )
-
-
-class AuxiliaryOptions(Options):
-    """Of a task that fine-tunes decoders too.
-
-    Args:
-        {options}
-    """
-
-    auxiliary_lm_weight: float | None = option(
-        None,
-        help="Of a decoder: weight of its own loss on the texts. None: 0.5.",
-        at_least=0,
-        of_rows=False,
-    )
-
-
-class TextOptions(WindowOptions, AuxiliaryOptions):
-    """Of a task on whole texts and pairs.
-
-    Args:
-        {options}
-    """
-
-    both_orders: bool | None = option(
-        None,
-        help="Whether a decoder, which reads from left to right, reads pairs in both orders, as "
-        "GPT does to tell whether texts are alike. None: for numbers of pairs.",
-    )
 
 
 def options_of(task: type[Any], given: Mapping[str, Any]) -> Options:

@@ -13,7 +13,6 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import metrics
-from kbert.core.options import option
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
@@ -29,29 +28,9 @@ from kbert.tasks.fine_tuning.labels import (
     thresholds_of,
 )
 from kbert.tasks.fine_tuning.logit_rows import LogitRows
-from kbert.tasks.fine_tuning.task_options import TextOptions
+from kbert.tasks.fine_tuning.options import TextClassifierOptions
 from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
 from kbert.tasks.losses import Prediction, accuracy, binary_cross_entropy, cross_entropy, detection
-
-
-class TextClassifierOptions(TextOptions):
-    """What a `TextClassifier` is set to.
-
-    Args:
-        {options}
-    """
-
-    labels: tuple[str, ...] = option(help="Names of the classes.", flag=False)
-    multi_label: bool = option(
-        False, help="Whether a text has any number of labels, none too.", flag=False
-    )
-    threshold: float | Mapping[str, float] = option(
-        0.5,
-        help="With multi_label, the probability from which on a label is given; one number, or one "
-        "for each label by its name. See `tune_threshold`.",
-        flag=False,
-        of_rows=False,
-    )
 
 
 class ClassRows(LogitRows):

@@ -20,7 +20,7 @@ from kbert.data.tables.table import Table
 from kbert.serving import Signature
 from kbert.tasks.columns import Columns
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.fine_tuning.task_options import TextOptions
+from kbert.tasks.fine_tuning.options import TextOptions
 from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
 from kbert.tasks.losses import Prediction, squared_error
 

@@ -14,7 +14,6 @@ import tensorflow as tf
 from absl import logging
 
 from kbert import inference, metrics
-from kbert.core.options import option
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Tensors, Terms
 from kbert.data.tables.rows import Rows
@@ -26,18 +25,8 @@ from kbert.tasks.columns import Columns
 from kbert.tasks.fine_tuning import tagging
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.labels import Labels, check_several, class_weights_of
-from kbert.tasks.fine_tuning.task_options import WindowOptions
+from kbert.tasks.fine_tuning.options import TokenClassifierOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
-
-
-class TokenClassifierOptions(WindowOptions):
-    """What a `TokenClassifier` is set to; without a `doc_stride` windows share half of their words.
-
-    Args:
-        {options}
-    """
-
-    labels: tuple[str, ...] = option(help="Names of the labels.", flag=False)
 
 
 class TokenClassifier(FineTuningTask):

@@ -12,10 +12,10 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
-from kbert.core.options import Options, option
+from kbert.core.options import Options
 from kbert.core.types import Tensors, Terms
 from kbert.data.tables.table import Table
-from kbert.decoding import Decoded, DecodingOptions, Greedy, Method, Sampling
+from kbert.decoding import Decoded, Greedy, Method, Sampling
 from kbert.decoding.loop import check_method
 from kbert.models.generators.decoder import Decoder
 from kbert.serving import Signature, text_tokens
@@ -37,6 +37,7 @@ from kbert.tasks.generation.base import (
 )
 from kbert.tasks.generation.continuation import TextStream, continuations, cut, pieces
 from kbert.tasks.generation.likelihood import Likelihood
+from kbert.tasks.generation.options import GenerationOptions
 from kbert.tasks.generation.streaming import TokenStream
 from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.tasks.task import usual_schedule
@@ -48,20 +49,6 @@ from kbert.training.step.state import DerivedMetrics
 NEW_TOKENS = 64
 GREEDY = Greedy()
 Stop = str | int | Sequence[str | int]
-
-
-class GenerationOptions(DecodingOptions):
-    """How a text goes on, and where it ends.
-
-    Args:
-        {options}
-    """
-
-    stop: tuple[str, ...] = option(
-        (),
-        help="Where a continuation ends too: it is cut off before this text. May be repeated.",
-        repeated=True,
-    )
 
 
 class PromptRows(WrittenRows):

@@ -11,7 +11,8 @@ from kbert.data.translation.pairs import EncodedPairs, encode_pairs
 from kbert.decoding import Beam, Greedy
 from kbert.io import fingerprints
 from kbert.metrics import bleu
-from kbert.tasks.steps_objective import StepsObjective, StepsSettings
+from kbert.tasks.settings import StepsSettings
+from kbert.tasks.steps_objective import StepsObjective
 from kbert.text import Pairs
 from kbert.training.run.phases import Phase
 from kbert.training.step.state import scope_of

@@ -36,6 +36,7 @@ from kbert.tasks.generation.base import (
     tokenize,
     written,
 )
+from kbert.tasks.generation.options import TranslationOptions
 from kbert.tasks.generation.pairs_objective import (
     TRANSFORMER,
     TRANSFORMER_WARMUP,
@@ -51,22 +52,13 @@ from kbert.tasks.loading import load_encoder
 from kbert.tasks.losses import accuracy, smoothed_cross_entropy
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.optimizers import AdamW
-from kbert.training.optimization.schedules import WarmupDecay, default_warmup
+from kbert.training.optimization.schedules import WarmupDecay
+from kbert.training.optimization.settings import default_warmup
 from kbert.training.step.state import DerivedMetrics
 
 MAX_TOKENS = 4096  # of a batch, on either side
 LONGER = 50  # tokens that a target may be longer than its source
 BEAM = Beam()  # of 4, with a length penalty of 0.6
-
-
-class TranslationOptions(DecodingOptions):
-    """How a translation is searched for: by a beam of 4 where nothing is said.
-
-    Args:
-        {options}
-    """
-
-    method: str = DecodingOptions.with_default("method", "beam")
 
 
 class SourceRows(WrittenRows):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import ops
 
 from kbert import inference
-from kbert.core.options import Options, option
+from kbert.core.options import Options
 from kbert.core.types import Tensors
 from kbert.data.tables.table import Table
 from kbert.graphs import TEXTS, on_cpu
@@ -20,6 +20,7 @@ from kbert.serving import Signature, text_tokens
 from kbert.serving.requests import TOKENS_AT_ONCE
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.file_answers import FileAnswers
+from kbert.tasks.pretraining.options import FillMaskOptions
 from kbert.tokenizers.base import Tokenizer
 
 # Logits of a batch that exist at a time, in masks: with BERT's vocabulary 512 take 62 MB.
@@ -71,21 +72,6 @@ def find_masks(token_ids: tf.Tensor, mask_id: int) -> tuple[tf.Tensor, tf.Tensor
 def shifted(positions: Any, shift: int) -> Any:
     """The places that tokens are predicted from, (B, P); where nothing is predicted, 0 stays 0."""
     return ops.maximum(positions - shift, 0) if shift else positions
-
-
-class FillMaskOptions(Options):
-    """What is asked of a mask.
-
-    Args:
-        {options}
-    """
-
-    top_k: int = option(5, help="Answers for each mask, the most probable first.", at_least=1)
-    candidates: tuple[str, ...] | None = option(
-        None,
-        help="Instead of the best answers the probabilities of these, in this order; each is one "
-        "entry of the vocabulary.",
-    )
 
 
 class MaskAnswers(FileAnswers):

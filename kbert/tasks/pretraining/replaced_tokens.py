@@ -29,15 +29,12 @@ from kbert.serving import Signature, text_tokens
 from kbert.tasks.corpora import MaskedCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import accuracy, binary_cross_entropy, cross_entropy, detection
+from kbert.tasks.pretraining.options import ALL, DISENTANGLED, EMBEDDING_SHARING
 from kbert.tasks.pretraining.pretraining import Pretraining
 from kbert.tasks.pretraining.sampling import row_keys, sample_tokens
 from kbert.tokenizers.base import Tokenizer
 
 SHARED = ("token", "position", "segment", "norm/gamma", "norm/beta")
-# What moves the embeddings of both models: the losses of both, the generator's where they share
-# them, or for each model its own loss.
-ALL, DISENTANGLED, SEPARATE = "all", "gradient_disentangled", "separate"
-EMBEDDING_SHARING = (ALL, DISENTANGLED, SEPARATE)
 
 
 def generator_config(

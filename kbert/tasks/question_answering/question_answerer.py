@@ -12,7 +12,6 @@ import tensorflow as tf
 from absl import logging
 from keras import ops
 
-from kbert.core.options import option
 from kbert.core.types import MaybeNone, Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
@@ -21,9 +20,9 @@ from kbert.metrics.squad import best_no_answer_threshold, squad_scores, token_f1
 from kbert.serving import Signature
 from kbert.tasks.columns import Columns
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.fine_tuning.task_options import RowOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.question_answering.answer_spans import best_spans, choose, merge_windows
+from kbert.tasks.question_answering.options import QuestionAnswererOptions
 from kbert.tasks.question_answering.question_windows import QuestionWindows
 from kbert.tasks.question_answering.serving import answer_signature
 from kbert.tokenizers.base import Tokenizer
@@ -31,41 +30,6 @@ from kbert.tokenizers.base import Tokenizer
 # run_squad.py's, at most: an encoder of fewer positions has less.
 MAX_LENGTH, MAX_QUESTION_LENGTH, DOC_STRIDE = 384, 64, 128
 PADDING = -1e9  # the logits of what is no token: exp(-1e9) is 0 in float32
-
-
-class QuestionAnswererOptions(RowOptions):
-    """What a `QuestionAnswerer` is set to.
-
-    Args:
-        {options}
-    """
-
-    max_length: int | None = option(
-        None,
-        help="Tokens of a window with its question and special tokens. None: 384, or what the "
-        "encoder takes if that is less.",
-        at_least=4,
-    )
-    doc_stride: int | None = option(
-        None,
-        help="Tokens from the start of a window to that of the next. None: 128, or half of what a "
-        "window holds with the longest question if that is less.",
-        at_least=1,
-    )
-    max_question_length: int | None = option(
-        None,
-        help="Tokens after which a question is cut. None: 64, or a quarter of max_length if that "
-        "is less.",
-        at_least=1,
-    )
-    max_answer_length: int = option(30, help="Most tokens of an answer.", at_least=1)
-    n_best: int = option(20, help="Answers that a prediction names, K.", at_least=1)
-    null_threshold: float | None = option(
-        None,
-        help='The answer is "" where the score of "no answer" is more than this above that of the '
-        "best span. None always answers, if the context has a word; fit makes 0.0 of it where the "
-        "data has questions without an answer.",
-    )
 
 
 class QuestionAnswerer(FineTuningTask):

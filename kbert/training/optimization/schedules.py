@@ -7,28 +7,7 @@ import keras
 from keras import ops
 
 from kbert.core.types import Tensor
-
-DECAYS = ("linear", "cosine", "polynomial", "inverse_sqrt", "constant", "wsd")
-JOINS = ("switch", "product", "after")
-DECAY_SHARE = 0.1
-WARMUP_STEPS = 10_000  # BERT's, of a million (README of google-research/bert)
-
-
-def default_warmup(total_steps: int, most: int = WARMUP_STEPS) -> int:
-    """Steps of warm-up where none are given: the published ones, but at most a tenth of the run.
-
-    Args:
-        total_steps: Steps of the run.
-        most: The published number.
-
-    Returns:
-        The number of steps.
-
-    Example:
-        >>> default_warmup(1_000_000), default_warmup(500)
-        (10000, 50)
-    """
-    return min(most, total_steps // 10)
+from kbert.training.optimization.settings import DECAY_SHARE, DECAYS, JOINS
 
 
 def fine_tuning_schedule(

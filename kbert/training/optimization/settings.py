@@ -1,8 +1,12 @@
 """How the weights of a pretraining move: optimizer, schedule, clipping."""
 
+from kbert.catalog.recipe import OPTIMIZER_SETTINGS
 from kbert.core.options import Options, option
-from kbert.training.optimization.optimizers import OPTIMIZERS
-from kbert.training.optimization.schedules import DECAY_SHARE, DECAYS, JOINS
+
+DECAYS = ("linear", "cosine", "polynomial", "inverse_sqrt", "constant", "wsd")
+JOINS = ("switch", "product", "after")
+DECAY_SHARE = 0.1
+WARMUP_STEPS = 10_000  # BERT's, of a million (README of google-research/bert)
 
 
 class OptimizerSettings(Options):
@@ -20,7 +24,7 @@ class OptimizerSettings(Options):
         "adamw",
         help="adamw is BERT's, lamb is ALBERT's, adagrad is ELMo's, stable_adamw is ModernBERT's; "
         "muon takes the matrices of layers as wholes.",
-        choices=sorted(OPTIMIZERS),
+        choices=sorted(OPTIMIZER_SETTINGS),
         compiled=True,
     )
     learning_rate: float = option(
@@ -101,3 +105,20 @@ class OptimizerSettings(Options):
         at_least=1,
         compiled=True,
     )
+
+
+def default_warmup(total_steps: int, most: int = WARMUP_STEPS) -> int:
+    """Steps of warm-up where none are given: the published ones, but at most a tenth of the run.
+
+    Args:
+        total_steps: Steps of the run.
+        most: The published number.
+
+    Returns:
+        The number of steps.
+
+    Example:
+        >>> default_warmup(1_000_000), default_warmup(500)
+        (10000, 50)
+    """
+    return min(most, total_steps // 10)

@@ -42,6 +42,7 @@ def settings_in_use(options: Options, model: TrainStep, record: Mapping[str, Any
     if not model.compiled_by_user:
         return dict(record)
     made = keras.optimizers.serialize(model.optimizer)
+    del made["config"]["name"]  # it counts the optimizers that the process has made
     return {
         **{name: x for name, x in record.items() if not options.details(name).compiled},
         "optimizer": json.loads(json.dumps(made, default=str)),

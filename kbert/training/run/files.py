@@ -18,7 +18,7 @@ from kbert.io.paths import Path
 from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.curves import Curves
 from kbert.training.run.log import RunLog
-from kbert.training.run.record import Resume, check_settings, write_settings
+from kbert.training.run.record import FILE_NAME, Resume, check_settings, write_settings
 from kbert.training.run.settings import RunSettings
 
 
@@ -54,7 +54,7 @@ class RunFiles:
             ValueError: It holds a run with other settings, or damaged checkpoints alone.
         """
         latest = self.checkpoints.latest()
-        path = self.folder / "run.json"
+        path = self.folder / FILE_NAME
         if latest is not None and path.exists():
             check_settings(
                 path,

@@ -7,9 +7,11 @@ from typing import Any
 from kbert.core import registry
 from kbert.core.types import PathLike
 from kbert.io import atomic, fingerprints
+from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 from kbert.version import __version__
 
+FILE_NAME = "run.json"
 SAME, CHANGED = "same", "changed"
 # Entries of the file that are no settings. The format is not in files of the first version.
 _VERSION, _FORMAT, _CHANGES = "kbert", "format_version", "changes"
@@ -122,8 +124,7 @@ def differences(
     own = {_VERSION, _FORMAT, _CHANGES}
     same_version = all(before.get(name) == value for name, value in _head().items())
     before = {name: x for name, x in before.items() if name not in own}
-    if "flags" in before:  # of a pretraining, before 0.3.0
-        before["settings"] = before.pop("flags")
+    before = _with_settings(before)
     for group in ("task", "settings"):
         if isinstance(before.get(group), dict):  # a task may be a name
             before[group] = registry.current(before[group])
@@ -133,6 +134,25 @@ def differences(
         for name, a, b in _compared(before, now, "", same_version)
         if a != b and name not in unknown and not _is_named(name, unchecked)
     }
+
+
+def recorded_settings(folder: PathLike) -> dict[str, Any]:
+    """The settings of the run in a folder; none where no run has begun."""
+    path = Path(folder) / FILE_NAME
+    if not path.is_file():
+        return {}
+    return _with_settings(read_json(path)).get("settings", {})
+
+
+def _with_settings(before: dict[str, Any]) -> dict[str, Any]:
+    """What a file holds, by today's names."""
+    if "flags" in before:  # of a pretraining, before 0.3.0
+        before = {**before, "settings": dict(before["flags"])}
+        del before["flags"]
+        shares = before["settings"].get("replacement")
+        if isinstance(shares, str):
+            before["settings"]["replacement"] = [float(share) for share in shares.split(",")]
+    return before
 
 
 def weights_checksum(folder: PathLike) -> str:

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from kbert.data.corpus import manifest, records
-from kbert.data.corpus.blocks import BlockReader, unreadable_record
+from kbert.data.corpus.blocks import BlockReader
+from kbert.data.unreadable import unreadable_record
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from hypothesis import given, settings, strategies as st
 
 import kbert
 from kbert.data.corpus import records
-from kbert.data.corpus.mixture import Mixture, _quotas, parse_folders
+from kbert.data.corpus.mixture import Mixture, _quotas
+from kbert.data.corpus.shares import parse_folders
 from kbert.data.pretraining.causal import causal_dataset
 from kbert.data.pretraining.dataset import pretraining_dataset
 

@@ -6,15 +6,13 @@ import tensorflow as tf
 
 from kbert.data.masking.hashing import fold
 from kbert.data.masking.masking import (
-    MASKING_SCHEMES,
     apply_masks,
-    independent_columns,
     independent_counts,
-    max_predictions,
     num_predictions,
     prediction_counts,
     span_counts,
 )
+from kbert.data.masking.schemes import MASKING_SCHEMES, independent_columns, max_predictions
 
 
 @pytest.mark.parametrize(

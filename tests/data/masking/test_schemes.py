@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.data.masking.masking import MASKING_SCHEMES
+from kbert.data.masking.schemes import MASKING_SCHEMES
 from kbert.data.pretraining.dataset import pretraining_dataset
-from kbert.data.pretraining.segments import SEGMENT_SCHEMES
+from kbert.data.pretraining.segment_schemes import SEGMENT_SCHEMES
 
 ROOT = Path(kbert.__path__[0]).parent
 # Every scheme of either kind once.

@@ -6,7 +6,7 @@ Every batch of a schedule equals the batch of the same place in a stream of that
 import numpy as np
 import pytest
 
-from kbert.data.masking.masking import MASKING_SCHEMES
+from kbert.data.masking.schemes import MASKING_SCHEMES
 from tests.data.pretraining.test_dataset import (  # noqa: F401  # fixtures
     assert_equal,
     corpus,

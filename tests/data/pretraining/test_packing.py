@@ -8,10 +8,10 @@ import tensorflow as tf
 from hypothesis import given, settings, strategies as st
 
 from kbert.data.masking.hashing import fold
-from kbert.data.masking.masking import MASKING_SCHEMES
+from kbert.data.masking.schemes import MASKING_SCHEMES
 from kbert.data.pretraining.dataset import pretraining_dataset
 from kbert.data.pretraining.packing import pack_examples
-from kbert.data.pretraining.segments import SEGMENT_SCHEMES
+from kbert.data.pretraining.segment_schemes import SEGMENT_SCHEMES
 from tests.packed import taken_apart
 
 

@@ -2,12 +2,8 @@ import keras
 import numpy as np
 import pytest
 
-from kbert.training.optimization.schedules import (
-    JOINS,
-    WarmupDecay,
-    default_warmup,
-    fine_tuning_schedule,
-)
+from kbert.training.optimization.schedules import WarmupDecay, fine_tuning_schedule
+from kbert.training.optimization.settings import JOINS, default_warmup
 
 
 def rates(schedule, steps) -> list[float]:

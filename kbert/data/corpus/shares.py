@@ -1,0 +1,38 @@
+"""What a flag says of folders of shards, and of their shares."""
+
+from kbert.io.paths import is_dir
+
+
+def parse_folders(text: str) -> str | dict[str, float] | list[str]:
+    """What a flag says of folders: `a`, `a,b` or `a:0.7,b:0.3`.
+
+    Raises:
+        ValueError: some folders have a weight and some have none.
+
+    Example:
+        >>> parse_folders("shards"), parse_folders("a,b"), parse_folders("a:0.7,gs://b/c:0.3")
+        ('shards', ['a', 'b'], {'a': 0.7, 'gs://b/c': 0.3})
+    """
+    parts = text.split(",")
+    if len(parts) == 1 or is_dir(text):
+        return text
+    found = [_weight_of(part) for part in parts]
+    weighted = [weight is not None for _, weight in found]
+    if not any(weighted):
+        return parts
+    if not all(weighted):
+        raise ValueError(
+            f"Give every folder its weight, as in a:0.7,b:0.3, or none. Received: {text}"
+        )
+    names = [name for name, _ in found]
+    if len(set(names)) < len(names):
+        raise ValueError(f"A mixture takes each folder once. Received: {text}")
+    return {name: weight for name, weight in found if weight is not None}
+
+
+def _weight_of(part: str) -> tuple[str, float | None]:
+    name, colon, weight = part.rpartition(":")
+    try:
+        return (name, float(weight)) if colon else (part, None)
+    except ValueError:  # a path with a colon in it
+        return part, None

@@ -1,0 +1,56 @@
+"""The task that a program answers files with: of a preset, or of an export to a runtime."""
+
+import os
+from collections.abc import Callable
+
+from kbert.core.types import PathLike
+from kbert.experiments.answer_file import model_checksum
+from kbert.io.paths import exists
+from kbert.serving.exported import DESCRIPTION_FILE
+from kbert.tasks import FineTuningTask, Task, load_exported
+from kbert.tasks.loading import WrongTaskError
+
+
+def answering_task(
+    program: str, task_class: type[Task], folder: PathLike
+) -> tuple[Task, Callable[[], str]]:
+    """The task of a folder, and what computes a checksum of its weights and settings.
+
+    Args:
+        program: its name.
+        task_class: the class of tasks that it is for.
+        folder: of a preset, or of an export to a runtime.
+
+    Raises:
+        ValueError: it holds another task; the message names the program that answers with it.
+    """
+    if exists(os.path.join(folder, DESCRIPTION_FILE)):
+        exported = load_exported(folder)
+        found = type(exported.task)
+        if not _fits(program, task_class, found):
+            raise ValueError(_wrong(program, found, folder))
+        return exported.task, lambda: exported.checksum
+    try:
+        task = task_class.from_preset(folder)
+    except WrongTaskError as error:
+        if error.found is None:
+            raise
+        if not _fits(program, task_class, error.found):
+            raise ValueError(_wrong(program, error.found, folder)) from error
+        task = error.found.from_preset(folder)
+    return task, lambda: model_checksum(task)
+
+
+def _fits(program: str, wanted: type[Task], found: type[Task]) -> bool:
+    return issubclass(found, wanted) or found.file_answers.program == program
+
+
+def _wrong(program: str, found: type[Task], folder: PathLike) -> str:
+    own = found.file_answers.program
+    use = f"use {own}" if own else "no program answers files with it"
+    if program == FineTuningTask.file_answers.program:
+        use += "; kbert-finetune makes a fine-tuned model of a pretrained one"
+    return (
+        f"{program} does not answer with such a model: {use}. "
+        f"Received: a {found.__name__} in {folder}"
+    )

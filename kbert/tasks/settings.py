@@ -1,0 +1,127 @@
+"""Settings of pretraining by `fit`: how long, how it moves, and what is made of a corpus."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from kbert.core.options import option
+from kbert.data.pretraining.settings import MaskingSettings, Settings
+from kbert.training.optimization.settings import OptimizerSettings
+from kbert.training.run.settings import RunSettings
+
+
+class StepsSettings(OptimizerSettings, RunSettings):
+    """How long a run of updates is, by what they are made, and what its weights are at the end.
+
+    Args:
+        {options}
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    steps: int = option(help="Optimizer updates of the whole run.", at_least=1)
+    seed: int = option(0, help="Seed of weights, dropout, order and masks.", at_least=0)
+    recompute: bool = option(
+        False,
+        help="Compute each layer again in the backward pass, keeping only its input: less memory, "
+        "a third more computation, the same numbers.",
+        compiled=True,
+        changes_numbers=False,
+    )
+    xla: bool | None = option(None, help="Compile with XLA. Default: on a GPU.", compiled=True)
+    evaluation_steps: int | None = option(
+        None, help="Batches per evaluation. Default: all.", at_least=1, changes_numbers=False
+    )
+    average_checkpoints: int = option(
+        1,
+        help="The final weights are the mean of this many last checkpoints; as many are kept, and "
+        "--checkpoint_every is 1000 or less, so that they are from the last quarter.",
+        at_least=1,
+        changes_numbers=False,
+    )
+
+    def check(self) -> None:
+        if self.average_checkpoints > 1 and self.ema is not None:
+            raise ValueError(
+                "The final weights are a mean of checkpoints or a moving average: leave out one. "
+                f"Received: average_checkpoints={self.average_checkpoints}, ema={self.ema}"
+            )
+        made = -(-self.steps // (self.checkpoint_every or self.steps))
+        if self.average_checkpoints > min(made, self.keep_checkpoints):
+            raise ValueError(
+                f"average_checkpoints={self.average_checkpoints} needs as many checkpoints: keep "
+                "more of them, or save them more often. Received: keep_checkpoints="
+                f"{self.keep_checkpoints}, and {made} of them are made: steps={self.steps}, "
+                f"checkpoint_every={self.checkpoint_every}"
+            )
+
+
+def checkpoint_defaults(settings: Mapping[str, Any]) -> dict[str, int]:
+    """How often checkpoints are made, and how many are kept, so that there are those of a mean.
+
+    Args:
+        settings: some of those of `StepsSettings`: `steps`, and `average_checkpoints` where it is
+            given.
+
+    Returns:
+        `checkpoint_every` and `keep_checkpoints`; empty where nothing is averaged.
+
+    Example:
+        >>> checkpoint_defaults({"steps": 4000, "average_checkpoints": 5})
+        {'checkpoint_every': 200, 'keep_checkpoints': 5}
+    """
+    averaged = settings.get("average_checkpoints", 1)
+    if averaged <= 1:
+        return {}
+    # Those of the last quarter of the run, unless it is a long one.
+    every = -(-settings["steps"] // (4 * averaged))
+    usual: Any = {x.name: x.default for x in dataclasses.fields(StepsSettings)}
+    return {
+        "checkpoint_every": min(every, usual["checkpoint_every"]),
+        "keep_checkpoints": max(averaged, usual["keep_checkpoints"]),
+    }
+
+
+class CorpusSettings(StepsSettings):
+    """What `fit` takes besides a corpus.
+
+    Args:
+        {options}
+
+    Raises:
+        ValueError: a value is out of range.
+
+    Example:
+        >>> CorpusSettings(steps=1000).sequence_length
+        128
+    """
+
+    batch_size: int = Settings.with_default("batch_size", 256)
+    sequence_length: int = Settings.with_default("sequence_length", 128)
+    phases: str | None = option(
+        None,
+        help="Sequence lengths in turn with their shares of the steps, as "
+        "length:share[:batch_size[:masked_share]],… For example 128:0.9:256,512:0.1:64, or "
+        "128:0.9:256:0.3,512:0.1::0.15. Replaces --sequence_length.",
+    )
+
+
+class MaskedSettings(CorpusSettings, MaskingSettings):
+    """What `fit` takes besides a corpus, for tasks that fill masks.
+
+    Args:
+        {options}
+    """
+
+
+class HybridSettings(MaskedSettings):
+    """What `fit` takes besides a corpus, for a task that fills masks and writes.
+
+    Args:
+        {options}
+    """
+
+    causal_share: float = option(
+        1 / 16, help="Share of the rows that are causal, evenly spread.", above=0, below=1
+    )

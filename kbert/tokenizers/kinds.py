@@ -1,0 +1,3 @@
+"""The kinds of tokenizers that are trained."""
+
+KINDS = ("wordpiece", "bpe", "unigram", "words")

@@ -1,0 +1,191 @@
+"""The flags and the work of `kbert-distill`, both made of the terms of losses."""
+
+import json
+import textwrap
+from typing import cast
+
+from absl import flags
+
+from kbert import experiments
+from kbert.core import registry
+from kbert.distillation import DistillationExperiment, DistillationRecipe
+from kbert.distillation.augmentation import read_augmented
+from kbert.distillation.published import table
+from kbert.experiments import Result, Series
+from kbert.io import atomic
+from kbert.io.paths import Path
+from kbert.tasks.settings import StepsSettings
+from kbert.training.strategies import Strategy, make_strategy
+
+from . import option_flags
+from .command import define_ignore_flag
+from .distill_flags import (
+    TASK,
+    TASK_FLAGS,
+    TEXT,
+    TEXT_FLAGS,
+    DistillationOptions,
+    chosen_recipe,
+    refuse_other_flags,
+    student_arguments,
+    student_preset,
+)
+from .distilled_text import DistilledText, apply_general
+from .flags import define_dry_run_flag
+from .outputs import keep_what_is_read
+from .task_flags import data, define_task_flag, define_task_module_flag, define_task_settings
+from .task_run import make_runs
+from .training_run import train_objective
+
+
+def define_flags() -> None:
+    """Declares the flags; called when the program starts, never on import."""
+    option_flags.define(DistillationOptions)
+    flags.DEFINE_string("preset_dir", None, "Folder for the student at the end.")
+    flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the student, to serve.")
+    define_task_module_flag()
+    define_task_flag("On a task: the kind of task and its files, see kbert-finetune.")
+    define_dry_run_flag()
+    # Flags of both are defined as on text; on a task given values are read, and the defaults are
+    # those of kbert-finetune.
+    for options in (*TEXT, *TASK):
+        option_flags.define(options, segments="pairs", learning_rate=None)
+    define_task_settings()
+    define_ignore_flag()
+    flags.mark_flags_as_required(["recipe", "teacher"])
+
+
+def distill(options: flags.FlagValues) -> None:
+    """Trains a student on text or on a task, as the flags say."""
+    on = [name for name in ("data_dir", "task") if options[name].value is not None]
+    if len(on) != 1:
+        raise ValueError(
+            "A student is trained on text, from a folder of kbert-prepare-corpus (--data_dir), or "
+            "on the data of a task (--task): give one of the two. Received: "
+            f"{' and '.join(f'--{name}' for name in on) or 'neither'}"
+        )
+    keep_what_is_read(options, read=("teacher", "student"), written=("preset_dir",))
+    if on == ["data_dir"]:
+        refuse_other_flags(options, TASK_FLAGS, "on text (--data_dir)")
+        _on_text(options)
+    else:
+        refuse_other_flags(options, TEXT_FLAGS, "on a task (--task)")
+        _on_task(options)
+
+
+def _on_text(options: flags.FlagValues) -> None:
+    _needs(options, "model_dir")
+    strategy = None
+    found = chosen_recipe(options)
+    begun = found.first is None or student_preset(options) is not None
+    if not begun and options.steps is not None:
+        strategy = make_strategy(options.strategy, options.model_devices)
+        if not _train_first(options, found, strategy):
+            return
+    apply_general(options)
+    option_flags.read(StepsSettings, options)  # what contradicts itself is refused at once
+    strategy = strategy or make_strategy(options.strategy, options.model_devices)
+    objective = DistilledText.from_flags(options, strategy)
+    train_objective(objective, options, strategy, objective.describe())
+
+
+def _train_first(options: flags.FlagValues, found: DistillationRecipe, strategy: Strategy) -> bool:
+    """Trains by the recipe before the chosen one, in a folder of the run, for its share of steps.
+
+    What it writes is --student then, and --steps are those that are left; nothing of this is
+    so where it is a preview.
+    """
+    folder = Path(options.model_dir) / cast(str, found.first)
+    steps = round(found.first_share * options.steps)
+    if not 0 < steps < options.steps:
+        raise ValueError(
+            f"--recipe={found.name} takes {found.first_share:.0%} of the steps for "
+            f"{found.first}, and needs more of them. Received: --steps={options.steps}"
+        )
+    left = options.steps - steps
+    values = {
+        **{"recipe": found.first, "model_dir": str(folder), "steps": steps},
+        **{"preset_dir": str(folder / "preset"), "export_dir": None, "average_checkpoints": 1},
+        # Of the terms of the chosen recipe.
+        **{"term_weights": [], "temperature": None, "positions": None},
+    }
+    given = {name: options[name].value for name in values}
+    for name, value in values.items():
+        options[name].value = value
+    apply_general(options)
+    objective = DistilledText.from_flags(options, strategy)
+    train_objective(objective, options, strategy, objective.describe())
+    strategy.agrees(steps)  # all wait until the chief has written the student
+    for name, value in given.items():
+        options[name].value = value
+    if options.dry_run:
+        print(f"then {left:,} steps of {found.name}, from the student of these {steps:,}")
+        return False
+    made = {"student": str(folder / "preset"), "num_layers": None, "init": None, "set": []}
+    for name, value in {**made, "steps": left}.items():
+        options[name].value = value
+    return True
+
+
+def _on_task(options: flags.FlagValues) -> None:
+    _needs(options, "output_dir")
+    if (options.train is None) == (options.augmented is None):
+        raise ValueError(
+            "The student learns from --train, or from --augmented, which holds the same texts and "
+            f"more: give one. Received: --train={options.train}, --augmented={options.augmented}"
+        )
+    # Several hosts find each other before all else.
+    experiments.devices(options.strategy, options.model_devices)
+    preset = student_preset(options)
+    experiment = DistillationExperiment(
+        options.task,
+        teacher=options.teacher,
+        recipe=chosen_recipe(options),
+        preset=preset,
+        student=None if preset else student_arguments(options),
+        first_epochs=options.first_epochs,
+        first_learning_rate=options.first_learning_rate,
+        cache_dir=options.cache_dir,
+        **_tables(options),
+    )
+    make_runs(experiment, options, lambda outcome: _compare(experiment, outcome))
+
+
+def _tables(options: flags.FlagValues) -> dict:
+    """The arguments of an experiment about data."""
+    if options.augmented is None:
+        return {"train": options.train, **data(options)}
+    given = data(options)
+    if given.pop("dev_share") is not None:
+        raise ValueError(
+            "With --augmented give --dev: a share of the copies would be of texts that are trained "
+            f"on. Received: --dev_share={options.dev_share}"
+        )
+    # Its columns have our names already; those of the other files are as the flags say.
+    reading = {name: given.pop(name) for name in ("columns", "label_separator")}
+    named = experiments.named_task(options.task)
+    for split in ("dev", "test"):
+        if given[split] is not None:
+            given[split] = experiments.read(named, given[split], split=split, **reading)
+    return {"train": read_augmented(options.augmented), **given}
+
+
+def _compare(experiment: DistillationExperiment, outcome: Result | Series) -> None:
+    """The closing table, also as comparison.json."""
+    best = outcome if isinstance(outcome, Result) else outcome.best
+    found = experiment.compare(
+        outcome.preset, experiment.settings(**registry.current(best.settings))
+    )
+    print(f"\n{found}\n")
+    content = json.dumps(found.to_dict(), indent=2) + "\n"
+    atomic.write(Path(outcome.folder) / "comparison.json", content.encode())
+
+
+def _needs(options: flags.FlagValues, name: str) -> None:
+    if options[name].value is None:
+        raise ValueError(f"--{name} must be given: the folder of the run. Received: none")
+
+
+def recipes() -> str:
+    """The recipes, for the help."""
+    return f"Recipes (--recipe):\n\n{textwrap.indent(table(), '  ')}"

@@ -1,0 +1,394 @@
+"""The work of `kbert-quickstart`, stage after stage."""
+
+import contextlib
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import flags, logging
+
+import kbert
+from kbert.core.types import PathLike
+from kbert.io import atomic
+from kbert.io.paths import Path, local_only
+from kbert.training import AdamW, Phase
+from kbert.training.run.phases import parse_phases
+from kbert.training.run.signals import Interrupted, Terminated
+from kbert.visualization import AttentionPage, ReportPage, learning_curve, read_attention
+
+from .masked_text import tokenizer_fields
+
+EXAMPLES = (
+    "returns the [MASK] of the array.",
+    "raises a value [MASK] if the input is not valid.",
+    "a [MASK] of strings, one for each [MASK].",
+)
+
+SETTINGS = (
+    "sources",
+    "model",
+    "vocabulary_size",
+    "sequence_length",
+    "batch_size",
+    "learning_rate",
+    "held_out_share",
+    "minutes",
+    "steps",
+)
+
+WARM_UP = 0.1  # of the run
+
+# The work of a server: TensorFlow and TensorFlow Text alone, no kbert and no Keras.
+CLIENT = """
+import json, sys
+import tensorflow as tf, tensorflow_text
+served = tf.saved_model.load(sys.argv[1]).signatures
+answers = served["fill_mask"](text=tf.constant(json.loads(sys.argv[2])))
+json.dump({name: value.numpy().tolist() for name, value in answers.items()},
+          sys.stdout, default=bytes.decode)
+"""
+
+
+class Stages:
+    """Announces each stage and keeps how long it took, for the closing table."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        print(f"\n[{len(self.seconds) + 1}] {name}", flush=True)
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+
+
+def check_settings(path: Path, settings: dict) -> None:
+    """One folder is one quickstart: a restart must have the settings of the first start."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write(path, (json.dumps(settings, indent=2) + "\n").encode())
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))
+    changed = [name for name in settings if before.get(name) != settings[name]]
+    if changed:
+        shown = ", ".join(f"{n}: {before.get(n)} before, {settings[n]} now" for n in changed)
+        raise ValueError(
+            f"{path.parent} holds a quickstart with other settings; give another --output_dir, or "
+            f"remove the folder to start again. Received: {shown}"
+        )
+
+
+class ByTheClock(keras.callbacks.Callback):
+    """Ends training in time, whatever else the machine does, with the learning rate at its end.
+
+    The rate follows the steps that are done of those planned, or the time that is gone where that
+    is more: up over a tenth of the run, then down to 0.
+
+    Args:
+        peak: The highest learning rate.
+        phases: With the steps that are planned.
+        seconds: For all of them; None = as long as they take.
+    """
+
+    def __init__(self, peak: float, phases: Sequence[Phase], seconds: float | None) -> None:
+        super().__init__()
+        self._peak, self._phases, self._seconds = peak, phases, seconds
+        self._steps = phases[-1].end
+        self._before = 0  # steps of earlier phases
+        self._began: tuple[int, float] | None = None  # a step and when it was done, once compiled
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        self._before = self._phases[epoch].first_step
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        done = self._done(self._before + batch)
+        share = min(done / WARM_UP, (1 - done) / (1 - WARM_UP), 1.0)
+        self.model.optimizer.learning_rate.assign(self._peak * max(share, 0.0))
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        step = self._before + batch + 1
+        if self._began is None:
+            self._began = step, time.perf_counter()
+        if self._done(step) >= 1:
+            self.model.stop_training = True
+
+    def _done(self, step: int) -> float:
+        """The share of the run; a resumed one has used the time of the steps it made before."""
+        done = step / self._steps
+        if self._seconds is None or self._began is None:
+            return done
+        begun, since = self._began
+        return max(done, begun / self._steps + (time.perf_counter() - since) / self._seconds)
+
+
+def make_task(model: str, tokenizer: kbert.WordPieceTokenizer) -> kbert.tasks.Pretraining:
+    """A fresh task, compiled. A small model on a short run wants no dropout and a high rate."""
+    config = kbert.family(model)
+    if not isinstance(config, kbert.EncoderConfig):
+        raise ValueError(f"The quickstart trains a BERT. Received: --model={model}")
+    config = config.replace(
+        **tokenizer_fields(config, tokenizer), dropout=0.0, attention_dropout=0.0
+    )
+    task = kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer)
+    # At this size XLA makes steps a fifth faster on a CPU; at BERT-base it would not.
+    task.compile(AdamW(beta_2=0.98), jit_compile=True)
+    return task
+
+
+def plan(length: int, rows: int) -> str:
+    """Short rows first, as many tokens a batch in each phase.
+
+    In a short run most of the time goes by before attention looks at neighbours at all. Among few
+    tokens it finds them sooner (benchmarks/speedrun.py).
+    """
+    shares = {4: 0.3, 2: 0.3, 1: 0.4}
+    return ",".join(f"{length // n}:{share}:{rows * n}" for n, share in shares.items())
+
+
+def steps_that_fit(minutes: float, task: kbert.tasks.Pretraining, rows: tf.data.Dataset) -> int:
+    """How many steps this machine makes in the time, by the pace of a few."""
+    rows = iter(rows)
+    task.prepare(next(rows))
+    warm, timed = 5, 25
+    for step in range(warm + timed):
+        if step == warm:
+            start = time.perf_counter()
+        task.train_on_batch(next(rows))
+    pace = (time.perf_counter() - start) / timed
+    return max(int(minutes * 60 / pace), 1)
+
+
+def baseline(rows: tf.data.Dataset) -> float:
+    """The share of masks that the most frequent token fills correctly."""
+    counts = np.zeros(1, np.int64)
+    for batch in rows.as_numpy_iterator():
+        found = np.bincount(batch["mask_ids"][batch["mask_weights"] > 0])
+        counts = np.pad(counts, (0, max(len(found) - len(counts), 0)))
+        counts[: len(found)] += found
+    return counts.max() / counts.sum()
+
+
+def print_answers(texts: tuple[str, ...], answers: list[dict]) -> None:
+    """Prints each text with the likeliest tokens of its masks."""
+    for text, answer in zip(texts, answers, strict=True):
+        print(f"  {text}")
+        for likely in each_mask(answer):
+            print(f"      {in_words(likely)}")
+
+
+def add_results(
+    report: ReportPage,
+    steps: Sequence[dict],
+    phases: Sequence[Phase],
+    untrained: list[dict],
+    trained: list[dict],
+) -> None:
+    """The learning curve, and what stood for the masks before and after."""
+    if len(steps) > 1:
+        changes = {
+            phase.first_step: f"rows of {phase.sequence_length}"
+            for phase in phases
+            if phase.first_step < steps[-1]["step"]
+        }
+        figure = learning_curve(steps, ("mlm_loss", "mlm_accuracy"), changes=changes, title=None)
+        first, last = steps[0], steps[-1]
+        report.picture(
+            "Learning curve",
+            figure,
+            f"The loss of masked tokens falls from {first['mlm_loss']:.2f} to "
+            f"{last['mlm_loss']:.2f} over {last['step']:,} steps; the share of those found rises.",
+        )
+    rows = [
+        (text, in_words(before), in_words(after))
+        for text, *answers in zip(EXAMPLES, untrained, trained, strict=True)
+        for before, after in zip(*map(each_mask, answers), strict=True)
+    ]
+    report.table("For each [MASK]", ["text", "before training", "after"], rows)
+
+
+def each_mask(answer: dict) -> list[list[tuple[str, float]]]:
+    """The likely tokens of each mask with their probabilities."""
+    both = zip(answer["tokens"], answer["probabilities"], strict=True)
+    return [list(zip(*mask, strict=True)) for mask in both]
+
+
+def in_words(likely: list[tuple[str, float]]) -> str:
+    """One mask's answers on a line."""
+    return "   ".join(f"{token} {p:.0%}" for token, p in likely)
+
+
+def ask_server(folder: str) -> list[dict]:
+    """The same question to the SavedModel, in a process without kbert."""
+    command = [sys.executable, "-c", CLIENT, folder, json.dumps(EXAMPLES)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"The exported model did not answer:\n{done.stderr}")
+    served = json.loads(done.stdout)
+    # Rows are padded to the text with the most masks; tokens are empty where there is no mask.
+    return [
+        {
+            "tokens": [row for row in tokens if row[0]],
+            "probabilities": [p for row, p in zip(tokens, probabilities, strict=True) if row[0]],
+        }
+        for tokens, probabilities in zip(served["tokens"], served["probabilities"], strict=True)
+    ]
+
+
+def megabytes(path: PathLike) -> float:
+    """The size of the files in a folder, in 10^6 bytes."""
+    return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file()) / 1e6
+
+
+def quickstart(options: flags.FlagValues) -> None:
+    """All stages, one after the other."""
+    logging.set_verbosity(logging.WARNING)  # without TensorFlow's notices of its files
+    tf.get_logger().setLevel("WARNING")
+    folder, stages = Path(local_only(options.output_dir, "The quickstart")), Stages()
+    check_settings(folder / "quickstart.json", {name: options[name].value for name in SETTINGS})
+    # Finished shards are kept, even if packages with documentation were installed since.
+    finished = (folder / "shards" / "manifest.json").exists()
+    length, size = options.sequence_length, options.batch_size
+
+    with stages("vocabulary"):
+        print(f"learning at most {options.vocabulary_size:,} pieces from {options.sources}")
+        if finished:
+            tokenizer = kbert.load_tokenizer(folder)
+        else:
+            tokenizer = kbert.data.train_or_reuse_tokenizer(
+                folder, options.sources, options.vocabulary_size, progress=True
+            )
+        pieces = tokenizer.vocabulary
+        print(f"{len(pieces):,} pieces, for example {', '.join(pieces[-6:])}")
+
+    with stages("shards"):
+        if finished:
+            corpus = kbert.data.read_manifest(folder / "shards")
+        else:
+            corpus = kbert.data.prepare_corpus(
+                options.sources,
+                folder / "shards",
+                tokenizer,
+                held_out_share=options.held_out_share,
+            )
+        learn, held_out = corpus.split("train"), corpus.split("held_out")
+        print(f"{learn.documents:,} documents of {learn.tokens:,} tokens to learn from,")
+        print(f"{held_out.documents:,} documents of {held_out.tokens:,} tokens held out")
+
+    rows = kbert.data.pretraining_dataset(
+        corpus, tokenizer, sequence_length=length, batch_size=size
+    )
+    test = kbert.data.pretraining_dataset(
+        corpus,
+        tokenizer,
+        sequence_length=length,
+        batch_size=size,
+        split="held_out",
+        epochs=1,
+        drop_remainder=False,
+    )
+
+    with stages("pretraining"):
+        kbert.data.show_examples(rows, tokenizer, 2)
+        steps = planned_steps(folder / "run" / "run.json", options, tokenizer, rows)
+        phases = parse_phases(plan(length, size), steps, size)
+        task = make_task(options.model, tokenizer)
+        seconds = None if options.steps else options.minutes * 60
+        untrained = task.predict(list(EXAMPLES), top_k=5)
+        print(f"{options.model}: {task.count_params():,} parameters, {steps:,} steps", flush=True)
+        try:
+            history = task.fit(
+                corpus,
+                steps=steps,
+                phases=plan(length, size),
+                batch_size=size,
+                checkpoint_every=500,
+                model_dir=folder / "run",
+                callbacks=[ByTheClock(options.learning_rate, phases, seconds)],
+            )
+        except (Interrupted, Terminated):
+            print("stopped; the same command resumes from here")
+            return
+
+    with stages("evaluation on held-out text"):
+        before = baseline(test)
+        measured = {name: values[-1] for name, values in history.history.items()}
+        print(f"masked tokens found: {measured['val_mlm_accuracy']:.1%}")
+        print(f"always the most frequent token: {before:.1%}")
+
+    with stages("fill the masks"):
+        trained = task.predict(list(EXAMPLES), top_k=5)
+        print_answers(EXAMPLES, trained)
+
+    with stages("export, and a question from a fresh process"):
+        exported = task.export(folder / "serving")
+        task.save_to_preset(folder / "preset")
+        print_answers(EXAMPLES, ask_server(exported))
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    numbers = {
+        "loss of the first step": (history.steps[0]["loss"], 2),
+        "loss of the last step": (history.steps[-1]["loss"], 2),
+        "held-out masked-token accuracy": (measured["val_mlm_accuracy"], 3),
+        "  most frequent token instead": (before, 3),
+        "  times better": (measured["val_mlm_accuracy"] / before, 1),
+        "held-out next-sentence accuracy": (measured["val_nsp_accuracy"], 3),
+        "  the more frequent answer instead": (measured["val_nsp_majority"], 3),
+        "largest memory of this process (GB)": (peak, 2),
+    }
+    times = {**stages.seconds, "all": sum(stages.seconds.values())}
+    rule = "-" * 72
+    print(f"\n{rule}")
+    for name, seconds in times.items():
+        print(f"{name:48} {seconds:8.1f} s")
+    print(rule)
+    for name, (value, digits) in numbers.items():
+        print(f"{name:48} {value:8.{digits}f}")
+    print(rule)
+    report = ReportPage(
+        "A BERT from raw text",
+        f"{options.model}, {task.count_params():,} parameters, trained by kbert-quickstart for "
+        f"{history.step:,} steps on a corpus of {learn.tokens:,} tokens.",
+    )
+    add_results(report, history.steps, phases, untrained, trained)
+    report.attention("Attention", AttentionPage(read_attention(task, EXAMPLES[1])))
+    report.table(
+        "Numbers",
+        ["what", "value"],
+        [(name, f"{x:.{digits}f}") for name, (x, digits) in numbers.items()],
+    )
+    report.table("Times", ["stage", "seconds"], times.items())
+    sizes = {"vocabulary and shards": folder / "shards", "run": folder / "run", "export": exported}
+    report.table(
+        "Sizes", ["files", "MB"], [(f"{k}: {path}", megabytes(path)) for k, path in sizes.items()]
+    )
+    report.heading("Try it")
+    report.command(f"kbert-demo --preset={folder / 'preset'}")
+    report.save(folder / "report.html")
+    print(f"vocabulary and shards   {folder / 'shards'} ({megabytes(folder / 'shards'):.0f} MB)")
+    print(f"run: checkpoints, log   {folder / 'run'} ({megabytes(folder / 'run'):.0f} MB)")
+    print(f"to load in Python: kbert.tasks.Pretraining.from_preset('{folder / 'preset'}')")
+    print(f"to serve: {exported} ({megabytes(exported):.0f} MB)")
+    print(f"what it has learnt, in pictures: {folder / 'report.html'}")
+    print(f"to try it in a browser: kbert-demo --preset={folder / 'preset'}")
+
+
+def planned_steps(
+    settings: Path,
+    options: flags.FlagValues,
+    tokenizer: kbert.WordPieceTokenizer,
+    rows: tf.data.Dataset,
+) -> int:
+    """The steps requested, those of an earlier start, or those that fit into the minutes."""
+    if options.steps:
+        return options.steps
+    if settings.exists():
+        return json.loads(settings.read_text())["settings"]["steps"]
+    trial = make_task(options.model, tokenizer)
+    return steps_that_fit(options.minutes, trial, rows)
