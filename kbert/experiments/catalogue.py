@@ -23,7 +23,7 @@ def settings_for(named: NamedTask, **given: Any) -> Settings:
         ValueError: a setting that the class has no use for, or a value out of its range.
     """
     cls, options = named.task_class, task_options()
-    settings = settings_of(options[named.kind])
+    settings = settings_of(cast(Any, options[named.kind]))
     known = {name for each in options.values() for name in flag_options(each)}
     others = sorted(known - set(settings.names()))
     for name in others:

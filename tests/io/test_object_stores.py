@@ -123,7 +123,7 @@ def test_sources_that_are_not_there(bucket, tokenizer):
 
 @pytest.mark.slow
 def test_a_run_resumes_exactly(bucket, tmp_path):
-    settings = {"tensorboard": True, "settings": {"rate": 0.02}, "keep_checkpoints": 2}
+    settings = {"tensorboard": True, "record": {"rate": 0.02}, "keep_checkpoints": 2}
     whole = run_toy.main(tmp_path / "whole", **settings)
     # When the batch after a checkpoint is due, as a preempted host is told.
     stopped = run_toy.main(f"{bucket}/run", send=[signal.SIGTERM, 0, 9], **settings)
@@ -138,7 +138,7 @@ def test_a_run_resumes_exactly(bucket, tmp_path):
     for name in here.keys() - curves:
         assert here[name] == there[name], name
     with pytest.raises(ValueError, match=r"ram://.*/run holds another run.*rate was 0.02, is 0.1"):
-        run_toy.main(f"{bucket}/run", settings={"rate": 0.1})
+        run_toy.main(f"{bucket}/run", record={"rate": 0.1})
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ import pytest
 
 import kbert
 from kbert.decoding import Beam, Sampling
-from kbert.experiments import answer_file
+from kbert.experiments import answer_file, answering_task
 from kbert.tasks import Pretraining, TextEmbedder
-from pipelines import answering, embed, fill_mask, generate, predict, translate
+from pipelines import embed, fill_mask, generate, predict, translate
 from tests.killing import ends_killed, signalled
 from tests.processes import ends_well, start_program
 from tests.tasks.generation import writing
@@ -343,12 +343,12 @@ def test_every_task_that_fills_masks_and_none_that_answers_no_files(tasks, tmp_p
     )
     own = writing.tokenizer()
     kbert.tasks.PermutationLM(kbert.Encoder(config), own).save_to_preset(tmp_path / "a")
-    task, checksum = answering.load("kbert-fill-mask", Pretraining, str(tmp_path / "a"))
+    task, checksum = answering_task("kbert-fill-mask", Pretraining, str(tmp_path / "a"))
     assert (type(task), len(checksum())) == (kbert.tasks.PermutationLM, 8)
     electra = kbert.tasks.ReplacedTokenDetection(encoder(), own)
     electra.save_to_preset(tmp_path / "b")
     with pytest.raises(ValueError, match=r"no program answers files with it. Received: a Replaced"):
-        answering.load("kbert-fill-mask", Pretraining, str(tmp_path / "b"))
+        answering_task("kbert-fill-mask", Pretraining, str(tmp_path / "b"))
 
 
 def test_vectors_in_a_file_of_numpy_are_of_an_embedder(run, tmp_path):
