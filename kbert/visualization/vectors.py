@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kbert.core.late import optional
 from kbert.visualization.canvas import (
     COLOURS,
     MARKS,
@@ -214,14 +215,8 @@ def _embedded(unit: np.ndarray, method: str, neighbours: int, seed: int) -> np.n
         with threadpool_limits(1 if len(unit) <= _ALONE else None):
             points = model.fit_transform(unit)
     else:
-        try:
-            from umap import UMAP
-        except ImportError as error:
-            raise ImportError(
-                "method=\"umap\" needs UMAP: pip install 'kbert[umap]'. "
-                "Received: Python without the module umap"
-            ) from error
-        model = UMAP(n_neighbors=min(neighbours, len(unit) - 1), random_state=seed, n_jobs=1)
+        umap = optional("umap", "umap", 'method="umap"')
+        model = umap.UMAP(n_neighbors=min(neighbours, len(unit) - 1), random_state=seed, n_jobs=1)
         points = model.fit_transform(unit)
     return np.asarray(points, "float64")
 

@@ -149,5 +149,5 @@ def test_what_is_no_projection(arguments, options, match):
 
 def test_without_umap(monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
-    with pytest.raises(ImportError, match=r"pip install 'kbert\[umap\]'"):
+    with pytest.raises(ImportError, match=r"^method=.umap. needs the extra: .*kbert\[umap\]'"):
         projection(CLUSTERS, LABELS, method="umap")
