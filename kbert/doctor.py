@@ -43,6 +43,7 @@ EXTRAS = {
     "onnx": "kbert-export --format=onnx",
     "openvino": "kbert-export --format=openvino",
     "serve": "kbert-serve",
+    "sklearn": "pipelines with kbert.TextFeatures, kbert.metrics.v_measure, projection by t-SNE",
     "test": "make test",
     "umap": "kbert.visualization.projection by UMAP",
 }
