@@ -25,6 +25,8 @@ OPENVINO = ["openvino>=2024.6", "openvino-tokenizers", "nncf"]
 # Left out of `install_requires`: wherever scikit-learn is installed, Keras imports it with SciPy,
 # which is a quarter of the time of every `import tensorflow`.
 SKLEARN = ["scikit-learn"]
+# Left out, too: 200 MB with pyarrow. It imports importlib_resources without saying so.
+TFDS = ["tensorflow-datasets", "importlib_resources"]
 
 # The site that `make docs` builds.
 DOCS = ["sphinx>=8", "myst-nb>=1.3", "furo"]
@@ -54,6 +56,7 @@ TEST = [
     *OPENVINO,
     *SERVE,
     *SKLEARN,
+    *TFDS,
 ]
 
 setup(
@@ -78,18 +81,18 @@ setup(
         "tensorflow>=2.21,<2.22",
         "tensorflow-text>=2.21,<2.22",
         "keras>=3.15",
+        # Brings keras_hub, which is imported where its presets are read and written
+        # (kbert/checkpoints/keras_hub) and checked (kbert/conversion/check.py).
         "keras-nlp",
-        "tensorflow-datasets",
         "numpy",
         "ml_dtypes",
-        "importlib_resources",  # tensorflow-datasets imports it without saying so
         "absl-py",
         "tokenizers",
         "sentencepiece",
         "huggingface_hub",
         "safetensors",
-        "sacrebleu",  # metrics: BLEU, chrF
-        "matplotlib",  # pictures: confusion matrices, similarities
+        "sacrebleu",  # BLEU of every evaluation of a translator
+        "matplotlib",  # the quickstart's learning curve, confusion matrices
         "tqdm",
     ],
     extras_require={
@@ -106,6 +109,7 @@ setup(
         "serve": SERVE,
         "sklearn": SKLEARN,
         "test": TEST,
+        "tfds": TFDS,
         "umap": ["umap-learn"],
     },
     entry_points={

@@ -45,6 +45,7 @@ EXTRAS = {
     "serve": "kbert-serve",
     "sklearn": "pipelines with kbert.TextFeatures, kbert.metrics.v_measure, projection by t-SNE",
     "test": "make test",
+    "tfds": "tfds:NAME as text or data, of TensorFlow Datasets",
     "umap": "kbert.visualization.projection by UMAP",
 }
 # Distributions that lay their files into the same folder: the last one installed wins.
