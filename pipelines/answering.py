@@ -52,7 +52,7 @@ def define_text_flags(task: type[Task]) -> None:
 def main(program: str, task: type[Task], argv: list[str]) -> None:
     """Checks the command line and runs a program whose input is texts."""
     check_arguments(program, argv)
-    with command.one_line_errors(program, ImportError):
+    with command.one_line_errors(program):
         options = flags.FLAGS
         answer(program, task, options, {"text": options.text_column or "text"})
 

@@ -83,7 +83,8 @@ def one_line_errors(program: str, *more: type[Exception]) -> Iterator[None]:
 
     Args:
         program: its name, which begins the line.
-        *more: further errors besides ValueError and OSError that the user can fix.
+        *more: further errors that the user can fix, besides ValueError, OSError and ImportError
+            (an extra is not installed).
     """
     try:
         yield
@@ -95,6 +96,6 @@ def one_line_errors(program: str, *more: type[Exception]) -> Iterator[None]:
             raise
         logging.debug("", exc_info=True)
         sys.exit(f"{program}: {reason}")
-    except (ValueError, OSError, *more) as error:
+    except (ValueError, OSError, ImportError, *more) as error:
         logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
         sys.exit(f"{program}: {error}")

@@ -76,7 +76,7 @@ def main(argv: list[str]) -> None:
     """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"kbert-convert takes flags only, --from and --to. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-convert", ImportError):
+    with command.one_line_errors("kbert-convert"):
         equal = _convert(flags.FLAGS)
     if not equal:
         sys.exit("kbert-convert: the converted model does not compute what the source does.")

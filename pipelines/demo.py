@@ -46,7 +46,7 @@ def main(argv: list[str]) -> None:
     """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"kbert-demo takes flags only. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-demo", ImportError):
+    with command.one_line_errors("kbert-demo"):
         _demo(flags.FLAGS)
 
 

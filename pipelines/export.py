@@ -94,7 +94,7 @@ def main(argv: list[str]) -> None:
     """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"kbert-export takes flags only. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-export", ImportError, TypeError):
+    with command.one_line_errors("kbert-export", TypeError):
         _export(flags.FLAGS)
 
 

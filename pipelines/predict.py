@@ -45,7 +45,7 @@ def define_flags() -> None:
 def main(argv: list[str]) -> None:
     """Checks the command line and runs the program."""
     answering.check_arguments("kbert-predict", argv)
-    with command.one_line_errors("kbert-predict", ImportError):
+    with command.one_line_errors("kbert-predict"):
         given = beam_flags.read(flags.FLAGS)
         if given is not None:
             _predict_on_beam(flags.FLAGS, given)

@@ -118,7 +118,7 @@ def main(argv: list[str]) -> None:
     """Checks the command line and runs the program."""
     if len(argv) > 1:
         sys.exit(f"Sources are given with --input. Received: {argv[1:]}")
-    with command.one_line_errors("kbert-prepare-corpus", ImportError):
+    with command.one_line_errors("kbert-prepare-corpus"):
         _prepare(flags.FLAGS)
 
 

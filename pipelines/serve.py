@@ -59,7 +59,7 @@ def main(argv: list[str]) -> None:
     # now, of TensorFlow itself, are not looked at for it.
     gc.collect()
     gc.freeze()
-    with command.one_line_errors("kbert-serve", ImportError):
+    with command.one_line_errors("kbert-serve"):
         serve(option_flags.read(ServiceOptions, flags.FLAGS), _print_addresses)
     _end_threads()
 
