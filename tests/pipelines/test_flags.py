@@ -9,8 +9,7 @@ from pathlib import Path
 from absl import flags
 from absl.testing import flagsaver
 
-import kbert.tasks  # noqa: F401 - whose settings are flags
-from kbert.core import registry
+from kbert.core import late, registry
 
 PROGRAMS = (
     *("augment", "convert", "demo", "distill", "embed", "evaluate", "export", "fill_mask"),
@@ -38,8 +37,7 @@ def described(program: str, flag: flags.Flag) -> str:
 
 def test_names_types_and_defaults_are_as_they_were(monkeypatch):
     # Another test may have defined a task, whose settings are flags too.
-    own = {k: x for k, x in registry._CLASSES["task"].items() if x.__module__.startswith("kbert.")}
-    monkeypatch.setitem(registry._CLASSES, "task", own)
+    monkeypatch.setitem(registry._CLASSES, "task", dict(late.load_each("task")))
     golden = (Path(__file__).parent / "flags.txt").read_text(encoding="utf-8").splitlines()
     assert [line for program in PROGRAMS for line in listed(program)] == golden
 
