@@ -108,6 +108,7 @@ setup(
         "openvino": OPENVINO,
         "serve": SERVE,
         "sklearn": SKLEARN,
+        "tensorboard": ["tensorboard>=2.21"],  # TensorFlow brings none from 2.21 on
         "test": TEST,
         "tfds": TFDS,
         "umap": ["umap-learn"],
