@@ -20,9 +20,8 @@ def pipeline_options(flags: Sequence[str], what: str) -> Any:
         ImportError: Apache Beam is not installed.
         ValueError: there is no such flag.
     """
-    module = "apache_beam.options.pipeline_options"
-    beam_options = optional(module, "beam", f"{what} on Apache Beam")
-    options = beam_options.PipelineOptions(list(flags))
+    beam = optional("apache_beam.options.pipeline_options", "beam", f"{what} on Apache Beam")
+    options = beam.PipelineOptions(list(flags))
     known = options.get_all_options(retain_unknown_options=False)
     named = [flag.removeprefix("--").split("=")[0].replace("-", "_") for flag in flags]
     unknown = [name for name, flag in zip(named, flags, strict=True) if "--" in flag]

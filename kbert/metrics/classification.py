@@ -97,12 +97,11 @@ def _classes(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarra
     return labels, predictions
 
 
-def _counts(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _counts(labels: Values, predictions: Values) -> tuple[np.ndarray, ...]:
     """Rows of each class that occurs, (K,): predicted right, labelled, predicted."""
     labels, predictions = _classes(labels, predictions)
     classes, index = np.unique(np.concatenate([labels, predictions]), return_inverse=True)
     labels, predictions = np.split(index, 2)
     groups = labels[labels == predictions], labels, predictions
     # In float64: products of counts are larger than an int64 from some 50,000 rows on.
-    hits, labelled, predicted = (np.bincount(x, minlength=len(classes)) * 1.0 for x in groups)
-    return hits, labelled, predicted
+    return tuple(np.bincount(x, minlength=len(classes)) * 1.0 for x in groups)

@@ -40,8 +40,7 @@ def v_measure(labels: Values, vectors: Values, *, seed: int = 0) -> float:
     if labels.dtype.kind == "f":
         raise ValueError(f"Labels are names or integers. Received: {labels.dtype}")
     clusters = len(np.unique(labels))
-    cluster, metrics = (
-        optional(f"sklearn.{name}", "sklearn", "The v-measure") for name in ("cluster", "metrics")
-    )
+    cluster = optional("sklearn.cluster", "sklearn", "The v-measure")
+    metrics = optional("sklearn.metrics", "sklearn", "The v-measure")
     means = cluster.KMeans(clusters, n_init=10, random_state=seed)
     return float(metrics.v_measure_score(labels, means.fit_predict(vectors)))

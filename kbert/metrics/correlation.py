@@ -73,4 +73,4 @@ def _spearman(*columns: np.ndarray) -> float:
     for column in columns:
         _, index, counts = np.unique(column, return_inverse=True, return_counts=True)
         ranks.append((np.cumsum(counts) - (counts - 1) / 2)[index])
-    return np.corrcoef(np.column_stack(ranks), rowvar=False)[1, 0]
+    return np.asarray(np.corrcoef(np.column_stack(ranks), rowvar=False))[1, 0]
