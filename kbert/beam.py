@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from kbert.core.late import optional
+
 
 def pipeline_options(flags: Sequence[str], what: str) -> Any:
     """Beam's options from its own flags, which are checked before any work.
@@ -18,13 +20,8 @@ def pipeline_options(flags: Sequence[str], what: str) -> Any:
         ImportError: Apache Beam is not installed.
         ValueError: there is no such flag.
     """
-    try:
-        import apache_beam.options.pipeline_options as beam_options
-    except ImportError as error:
-        raise ImportError(
-            f"{what} on Apache Beam needs the extra: pip install 'kbert[beam]'. Received: {error}"
-        ) from error
-    options = beam_options.PipelineOptions(list(flags))
+    beam = optional("apache_beam.options.pipeline_options", "beam", f"{what} on Apache Beam")
+    options = beam.PipelineOptions(list(flags))
     known = options.get_all_options(retain_unknown_options=False)
     named = [flag.removeprefix("--").split("=")[0].replace("-", "_") for flag in flags]
     unknown = [name for name, flag in zip(named, flags, strict=True) if "--" in flag]

@@ -43,7 +43,10 @@ EXTRAS = {
     "onnx": "kbert-export --format=onnx",
     "openvino": "kbert-export --format=openvino",
     "serve": "kbert-serve",
+    "sklearn": "pipelines with kbert.TextFeatures, kbert.metrics.v_measure, projection by t-SNE",
+    "tensorboard": "the curves of --tensorboard, keras.callbacks.TensorBoard",
     "test": "make test",
+    "tfds": "tfds:NAME as text or data, of TensorFlow Datasets",
     "umap": "kbert.visualization.projection by UMAP",
 }
 # Distributions that lay their files into the same folder: the last one installed wins.

@@ -60,7 +60,6 @@ def text_program(name: str, doc: str, kind: str, answers: type[Options]) -> comm
         doc=doc,
         define_flags=lambda: define_flags(TextColumnOptions, answers),
         work=work,
-        errors=(ImportError,),
         files=("input",),
         models=("preset",),
     )

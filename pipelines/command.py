@@ -38,7 +38,7 @@ class Program:
         doc: the text of its help.
         define_flags: declares its flags.
         work: does what the parsed flags say.
-        errors: what the user can fix besides ValueError and OSError.
+        errors: what the user can fix besides ValueError, OSError and ImportError.
         files: flags of data, each of which a file must match, if it is given.
         models: flags of folders or names of models.
         shards: flags of folders of a corpus.
@@ -179,7 +179,8 @@ def one_line_errors(program: str, *more: type[Exception]) -> Iterator[None]:
 
     Args:
         program: its name, which begins the line.
-        *more: further errors besides ValueError and OSError that the user can fix.
+        *more: further errors that the user can fix, besides ValueError, OSError and ImportError
+            (an extra is not installed).
     """
     try:
         yield
@@ -187,7 +188,7 @@ def one_line_errors(program: str, *more: type[Exception]) -> Iterator[None]:
         sys.exit(INTERRUPTED)
     except Exception as error:
         reason = unreadable_record(error)
-        if reason is None and not isinstance(error, (ValueError, OSError, *more)):
+        if reason is None and not isinstance(error, (ValueError, OSError, ImportError, *more)):
             raise
         logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
         sys.exit(f"{program}: {reason or error}")

@@ -96,7 +96,6 @@ PROGRAM = command.Program(
     doc=__doc__,
     define_flags=define_flags,
     work=_convert,
-    errors=(ImportError,),
     models=("from",),
 )
 main, run = PROGRAM.main, PROGRAM.run

@@ -69,7 +69,6 @@ PROGRAM = command.Program(
     doc=__doc__,
     define_flags=define_flags,
     work=_demo,
-    errors=(ImportError,),
 )
 main, run = PROGRAM.main, PROGRAM.run
 

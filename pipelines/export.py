@@ -146,10 +146,7 @@ PROGRAM = command.Program(
     doc=__doc__,
     define_flags=define_flags,
     work=_export,
-    errors=(
-        ImportError,
-        TypeError,
-    ),
+    errors=(TypeError,),
     files=("texts",),
     models=("preset",),
 )

@@ -73,7 +73,6 @@ PROGRAM = command.Program(
     doc=__doc__,
     define_flags=define_flags,
     work=_predict,
-    errors=(ImportError,),
     files=("input",),
     models=("preset",),
 )

@@ -91,7 +91,6 @@ PROGRAM = command.Program(
     doc=__doc__,
     define_flags=define_flags,
     work=_serve,
-    errors=(ImportError,),
 )
 main, run = PROGRAM.main, PROGRAM.run
 

@@ -33,6 +33,7 @@ CURRENT = [name for name in PAGES if name != "CHANGELOG.md"]
 # Flags of TensorFlow Serving and of absl itself.
 FLAGS_OF_OTHERS = {
     *("help", "verbosity"),
+    "logdir",  # TensorBoard's
     # The model server's.
     *("model_config_file", "enable_batching", "batching_parameters_file"),
     "tensorflow_intra_op_parallelism",

@@ -192,7 +192,7 @@ ORDER = {
         pairs
     """,
     "tokenizers": """
-        batching folder kinds lines normalization serializable
+        batching folder kinds lines normalization serializable text_ops
         offsets word_counts
         base
         token_segments

@@ -215,12 +215,13 @@ def load_each(sort: str) -> Iterator[tuple[str, Any]]:
     return ((name, load(sort, name)) for name in TABLE[sort])
 
 
-def optional(module: str, extra: str) -> ModuleType:
+def optional(module: str, extra: str, what: str = "This format") -> ModuleType:
     """A module of a package that an extra installs.
 
     Args:
         module: its name.
         extra: of `pip install 'kbert[EXTRA]'`.
+        what: the subject of the message: what was asked for and needs the package.
 
     Raises:
         ImportError: it is not installed; the message names the extra.
@@ -229,7 +230,7 @@ def optional(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"This format needs the extra: pip install 'kbert[{extra}]'. Received: {error}"
+            f"{what} needs the extra: pip install 'kbert[{extra}]'. Received: {error}"
         ) from error
 
 

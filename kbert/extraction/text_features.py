@@ -1,6 +1,7 @@
 """Features in the scikit-learn way: a transformer of texts for its pipelines.
 
-scikit-learn is not imported: the class has the methods that it requires.
+scikit-learn (`pip install 'kbert[sklearn]'`) is not imported: the class has the methods that it
+requires.
 
 Shapes: `N` texts, `D` width of the features.
 """

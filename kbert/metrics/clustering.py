@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kbert.core.late import optional
 from kbert.core.types import Values
 from kbert.metrics.checks import array
 
@@ -9,10 +10,10 @@ from kbert.metrics.checks import array
 def v_measure(labels: Values, vectors: Values, *, seed: int = 0) -> float:
     """The v-measure of k-means over vectors, with as many clusters as there are labels.
 
-    Both are scikit-learn's: k-means++ from ten starts, of which the one with the least spread
-    counts, and the harmonic mean of homogeneity and completeness (Rosenberg & Hirschberg, 2007,
-    https://aclanthology.org/D07-1043). The vectors are taken as they are: where cosines are meant,
-    give them at length 1. Where all labels are one it is 1.
+    Both are scikit-learn's (`pip install 'kbert[sklearn]'`): k-means++ from ten starts, of which
+    the one with the least spread counts, and the harmonic mean of homogeneity and completeness
+    (Rosenberg & Hirschberg, 2007, https://aclanthology.org/D07-1043). The vectors are taken as they
+    are: where cosines are meant, give them at length 1. Where all labels are one it is 1.
 
     Args:
         labels: (N,) names or integers.
@@ -23,15 +24,13 @@ def v_measure(labels: Values, vectors: Values, *, seed: int = 0) -> float:
         From 0 (clusters say nothing about labels) to 1 (they are the labels).
 
     Raises:
+        ImportError: scikit-learn is not installed.
         ValueError: no vectors, other lengths, or NaN and infinity.
 
     Example:
         >>> v_measure(["x", "x", "y", "y"], [[0, 1], [0, 0.9], [5, 5], [5, 5.1]])
         1.0
     """
-    from sklearn.cluster import KMeans
-    from sklearn.metrics import v_measure_score
-
     labels, vectors = array("labels", labels), array("vectors", vectors)
     if labels.ndim != 1 or vectors.ndim != 2 or len(labels) != len(vectors) or not vectors.size:
         raise ValueError(
@@ -41,5 +40,7 @@ def v_measure(labels: Values, vectors: Values, *, seed: int = 0) -> float:
     if labels.dtype.kind == "f":
         raise ValueError(f"Labels are names or integers. Received: {labels.dtype}")
     clusters = len(np.unique(labels))
-    means = KMeans(clusters, n_init=10, random_state=seed)
-    return float(v_measure_score(labels, means.fit_predict(vectors)))
+    cluster = optional("sklearn.cluster", "sklearn", "The v-measure")
+    metrics = optional("sklearn.metrics", "sklearn", "The v-measure")
+    means = cluster.KMeans(clusters, n_init=10, random_state=seed)
+    return float(metrics.v_measure_score(labels, means.fit_predict(vectors)))

@@ -32,8 +32,6 @@ def pair_scores(labels: Values, scores: Values) -> dict[str, float]:
         >>> found["accuracy"], found["accuracy_threshold"], round(found["average_precision"], 4)
         (0.75, 0.75, 0.8333)
     """
-    from sklearn.metrics import average_precision_score
-
     labels, scores = indicators("labels", labels), array("scores", scores)
     paired(labels, scores)
     if labels.ndim != 1 or not labels.any():
@@ -46,6 +44,8 @@ def pair_scores(labels: Values, scores: Values) -> dict[str, float]:
     positives = labels.sum()
     below = np.append(lowest[1:], lowest[-1])
     thresholds = (lowest + below) / 2
+    precision, recall = hits / above, hits / positives
+    gained = np.diff(recall, prepend=0.0)
     f1 = 2 * hits / (above + positives)
     best = int(f1.argmax())
     # Nothing may be positive, too: then the threshold is above all scores.
@@ -53,11 +53,11 @@ def pair_scores(labels: Values, scores: Values) -> dict[str, float]:
     highest = np.nextafter(lowest[0], np.inf)
     most = int(right.argmax())
     return {
-        "average_precision": float(average_precision_score(labels, scores)),
+        "average_precision": float((gained * precision)[::-1].sum()),
         "accuracy": float(right[most] / len(labels)),
         "accuracy_threshold": float(np.append(highest, thresholds)[most]),
         "f1": float(f1[best]),
         "f1_threshold": float(thresholds[best]),
-        "precision": float(hits[best] / above[best]),
-        "recall": float(hits[best] / positives),
+        "precision": float(precision[best]),
+        "recall": float(recall[best]),
     }

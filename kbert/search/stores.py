@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from kbert.core.late import optional
 from kbert.search.exact import best_of_rows, padded
 
 
@@ -67,14 +68,7 @@ class FaissStore:
     """
 
     def __init__(self, width: int) -> None:
-        try:
-            import faiss
-        except ImportError as error:
-            raise ImportError(
-                "backend=\"faiss\" needs FAISS: pip install 'kbert[faiss]'. "
-                "Received: Python without the module faiss"
-            ) from error
-        self._index = faiss.IndexFlatIP(width)
+        self._index = optional("faiss", "faiss", 'backend="faiss"').IndexFlatIP(width)
 
     def add(self, vectors: np.ndarray) -> None:
         self._index.add(np.ascontiguousarray(vectors))

@@ -6,6 +6,8 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 
+from kbert.core.late import optional
+
 _HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]{2,}")
 
 
@@ -16,12 +18,7 @@ def segmenter() -> Callable[[str], list[str]]:
     Raises:
         ImportError: jieba is not installed.
     """
-    try:
-        import jieba
-    except ImportError as error:
-        raise ImportError(
-            "Chinese words are cut by jieba, which is not installed: pip install 'kbert[chinese]'"
-        ) from error
+    jieba = optional("jieba", "chinese", "Cutting Chinese words")
     jieba.setLogLevel(logging.WARNING)  # it tells how it loads its dictionary
     return jieba.Tokenizer().lcut
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kbert.core.late import optional
 from kbert.visualization.canvas import (
     COLOURS,
     MARKS,
@@ -108,7 +109,8 @@ def projection(
             are grey.
         texts: N names of the points, drawn next to them; of more than 24 points those that lie
             farthest apart are named. None = no names.
-        method: "pca", "tsne" (scikit-learn's) or "umap" (`pip install 'kbert[umap]'`).
+        method: "pca", "tsne" (scikit-learn's, `pip install 'kbert[sklearn]'`) or "umap"
+            (`pip install 'kbert[umap]'`).
         neighbours: of "tsne" the perplexity, of "umap" the neighbours: how many are kept together;
             fewer where there are few vectors. "pca" has none.
         seed: of "tsne" and "umap".
@@ -205,23 +207,16 @@ def _embedded(unit: np.ndarray, method: str, neighbours: int, seed: int) -> np.n
     if unit.shape[1] > _COMPONENTS:
         unit = _decomposed(unit, _COMPONENTS)[0]
     if method == "tsne":
-        from sklearn.manifold import TSNE
-        from threadpoolctl import threadpool_limits  # which scikit-learn requires
-
-        model = TSNE(perplexity=min(neighbours, (len(unit) - 1) / 3), random_state=seed)
+        manifold = optional("sklearn.manifold", "sklearn", 'method="tsne"')
+        pools = optional("threadpoolctl", "sklearn")  # which scikit-learn requires
+        model = manifold.TSNE(perplexity=min(neighbours, (len(unit) - 1) / 3), random_state=seed)
         # In each of a thousand steps threads wait for each other: with few points, or on a busy
         # machine, that takes longer than the work.
-        with threadpool_limits(1 if len(unit) <= _ALONE else None):
+        with pools.threadpool_limits(1 if len(unit) <= _ALONE else None):
             points = model.fit_transform(unit)
     else:
-        try:
-            from umap import UMAP
-        except ImportError as error:
-            raise ImportError(
-                "method=\"umap\" needs UMAP: pip install 'kbert[umap]'. "
-                "Received: Python without the module umap"
-            ) from error
-        model = UMAP(n_neighbors=min(neighbours, len(unit) - 1), random_state=seed, n_jobs=1)
+        umap = optional("umap", "umap", 'method="umap"')
+        model = umap.UMAP(n_neighbors=min(neighbours, len(unit) - 1), random_state=seed, n_jobs=1)
         points = model.fit_transform(unit)
     return np.asarray(points, "float64")
 

@@ -35,6 +35,15 @@ def test_equal_to_scikit_learn_and_silent(pairs):
     np.testing.assert_allclose(ours, theirs, rtol=1e-12)
 
 
+def test_counts_of_many_rows_do_not_overflow():
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 200_000)
+    predictions = labels ^ (random.random(200_000) < 0.1)
+    wanted = sklearn_metrics.matthews_corrcoef(labels, predictions)
+    assert matthews(labels, predictions) == pytest.approx(wanted, rel=1e-12)
+    assert 0.79 < wanted < 0.81
+
+
 def test_two_class_matthews_is_its_formula():
     labels = [1] * 60 + [0] * 40
     predictions = [1] * 50 + [0] * 10 + [1] * 5 + [0] * 35

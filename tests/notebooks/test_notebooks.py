@@ -137,6 +137,8 @@ def test_outputs_are_of_code_and_not_of_text():
     notebook.metadata["kbert"] = {"sources": stored.sources(notebook)}
     assert stored.is_current(notebook)
     notebook.cells[0].source += " More."
+    assert notebook.cells[1].id == "install"
+    notebook.cells[1].source += " kbert[onnx]"
     assert stored.is_current(notebook)
     notebook.cells[-1].source += "\n"
     assert not stored.is_current(notebook)

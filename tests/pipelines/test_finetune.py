@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import sys
 
 import pytest
 from absl import flags
@@ -170,6 +171,12 @@ def test_mistakes_are_told_in_one_line(program, flag, message):
     with pytest.raises(SystemExit, match=f"^kbert-finetune: .*{message}") as exit:
         program(*flag)
     assert "\n" not in str(exit.value)
+
+
+def test_a_missing_extra_is_told_in_one_line(program, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(SystemExit, match=r"^kbert-finetune: tfds:glue/sst2 .*kbert\[tfds\]'"):
+        program("--train=tfds:glue/sst2")
 
 
 def test_flags_that_must_be_there(call):

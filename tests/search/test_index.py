@@ -346,5 +346,5 @@ def test_faiss_finds_the_same(tmp_path):
 
 def test_without_faiss(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ImportError, match=r"pip install 'kbert\[faiss\]'"):
+    with pytest.raises(ImportError, match=r"^backend=.faiss. needs the extra: .*kbert\[faiss\]'"):
         Index([[1]], backend="faiss")

@@ -147,7 +147,12 @@ def test_what_is_no_projection(arguments, options, match):
         projection(*arguments, **options)
 
 
-def test_without_umap(monkeypatch):
-    monkeypatch.setitem(sys.modules, "umap", None)
-    with pytest.raises(ImportError, match=r"pip install 'kbert\[umap\]'"):
-        projection(CLUSTERS, LABELS, method="umap")
+@pytest.mark.parametrize(
+    ("method", "module", "extra"),
+    [("umap", "umap", "umap"), ("tsne", "sklearn.manifold", "sklearn")],
+)
+def test_without_the_package_of_a_method(method, module, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    match = rf"^method=.{method}. needs the extra: .*kbert\[{extra}\]'"
+    with pytest.raises(ImportError, match=match):
+        projection(CLUSTERS, LABELS, method=method)

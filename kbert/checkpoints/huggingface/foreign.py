@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from kbert.checkpoints.hdf5 import open_datasets
+from kbert.core.late import optional
 from kbert.io.arrays import widened
 from kbert.io.paths import Path
 
@@ -89,13 +90,7 @@ def read_flax(path: Path) -> dict[str, np.ndarray]:
         ImportError: msgpack is not installed.
         ValueError: the file is damaged, or holds something else than nested dicts of arrays.
     """
-    try:
-        import msgpack
-    except ImportError as error:
-        raise ImportError(
-            "flax_model.msgpack is read with the package msgpack: pip install 'kbert[msgpack]'. "
-            f"Received: {path}"
-        ) from error
+    msgpack = optional("msgpack", "msgpack", str(path))
     arrays: dict[str, np.ndarray] = {}
     content = path.read_bytes()
     try:

@@ -92,7 +92,6 @@ def read_folder(folder: Path) -> Checkpoint:
         The checkpoint, as of `read_backbone`.
 
     Raises:
-        ImportError: the package keras-hub is missing.
         ValueError: another class, or a file that is damaged or not understood.
     """
     path = Path(local_only(folder, "Reading a KerasHub preset")) / CONFIG_FILE
@@ -124,7 +123,6 @@ def to_keras_hub(
         The backbone, float32.
 
     Raises:
-        ImportError: the package keras-hub is missing.
         ValueError: KerasHub cannot be this model; the message says why.
     """
     spec = choose(config, architecture)
@@ -184,7 +182,6 @@ def write_folder(
             it has not.
 
     Raises:
-        ImportError: the package keras-hub is missing.
         ValueError: KerasHub cannot be this model, or the folder holds a model of another kind.
     """
     folder = Path(folder)
@@ -322,12 +319,8 @@ def make_checkpoint(
 
 
 def _build(spec: Backbone, config: Any) -> Any:
-    try:
-        from keras_hub import models
-    except ImportError as error:
-        raise ImportError(
-            f"A KerasHub model needs the package keras-hub: pip install keras-hub ({error})"
-        ) from error
+    from keras_hub import models
+
     values = {key: getattr(config, field) for key, field in spec.fields.items()}
     if "embedding_dim" in values:
         values["embedding_dim"] = config.embedding_width

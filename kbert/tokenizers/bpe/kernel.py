@@ -7,11 +7,11 @@ V pieces that can be made.
 from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
-from tensorflow_text.python.ops.sentencepiece_tokenizer import gen_sentencepiece_tokenizer
 
 from kbert.tokenizers.bpe.byte_alphabet import piece_bytes
 from kbert.tokenizers.bpe.merges import Pair, sentencepiece_model
 from kbert.tokenizers.bpe.pre_split import split_words
+from kbert.tokenizers.text_ops import sentencepiece
 from kbert.tokenizers.token_segments import fingerprints
 
 
@@ -91,8 +91,5 @@ class BytePairKernel:
     def _merged(self, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """(N,) words -> ids of all of them together, and where each word's begin (N + 1,)."""
         characters = tf.strings.unicode_transcode(words, "ISO-8859-1", "UTF-8")
-        model = gen_sentencepiece_tokenizer.sentencepiece_op(model=self._model)
-        pieces, row_splits = gen_sentencepiece_tokenizer.sentencepiece_tokenize_op(
-            model, characters, nbest_size=0, alpha=1.0, add_bos=False, add_eos=False, reverse=False
-        )
+        pieces, row_splits = sentencepiece(self._model, characters)
         return tf.gather(self._model_ids, pieces), row_splits

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow_text.python.ops.sentencepiece_tokenizer import gen_sentencepiece_tokenizer
 
 from kbert.io.paths import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
@@ -18,6 +17,7 @@ from kbert.tokenizers.bpe.files import as_merges, as_vocabulary, save_model
 from kbert.tokenizers.bpe.merges import bpe_model, live_pieces
 from kbert.tokenizers.normalization import byte_table, normalize
 from kbert.tokenizers.offsets import original_ranges
+from kbert.tokenizers.text_ops import sentencepiece
 from kbert.tokenizers.wordpiece.kernel import split_words
 
 END = "</w>"  # of a word, behind its last character
@@ -188,11 +188,7 @@ class GptTokenizer(Tokenizer):
         is_last = tf.ones_like(last[:, 0])
         symbol += tf.scatter_nd(last, is_last, tf.size(symbol)[None])
         texts = tf.strings.unicode_encode(codes.with_flat_values(symbol), "UTF-8")
-        found, row_splits = gen_sentencepiece_tokenizer.sentencepiece_tokenize_op(
-            gen_sentencepiece_tokenizer.sentencepiece_op(model=model),
-            texts,
-            nbest_size=0, alpha=1.0, add_bos=False, add_eos=False, reverse=False,
-        )  # fmt: skip
+        found, row_splits = sentencepiece(model, texts)
         row_splits = tf.cast(row_splits, tf.int64)
         # Bytes: of characters before the end of each piece, minus those before its start.
         width = 1 + tf.reduce_sum(tf.cast(code[:, None] >= [0x80, 0x800, 0x10000], tf.int32), 1)

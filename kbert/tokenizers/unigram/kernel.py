@@ -14,14 +14,9 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
-from tensorflow_text.core.pybinds import pywrap_model_converter
-from tensorflow_text.python.ops.fast_sentencepiece_tokenizer import (
-    gen_fast_sentencepiece_tokenizer as fast_ops,
-)
-from tensorflow_text.python.ops.sentencepiece_tokenizer import gen_sentencepiece_tokenizer
 
+from kbert.tokenizers import text_ops
 from kbert.tokenizers.unigram.model import (
     SPACE,
     UNKNOWN,
@@ -78,10 +73,10 @@ class UnigramKernel:
         words = [SPACE + character for character in stand_ins]
         pieces = [piece.piece for piece in proto.pieces] + words
         self._unk_id = next(i for i, p in enumerate(proto.pieces) if p.type == UNKNOWN)
-        model = pywrap_model_converter.convert_sentencepiece_model(encoder_model(proto, words))
+        model = text_ops.fast_model(encoder_model(proto, words))
         # Constants of the process, so that every graph that uses them can hold them.
         with tf.init_scope(), tf.device("CPU"):
-            self._model = tf.constant(np.frombuffer(model, np.uint8))
+            self._model = tf.constant(model)
             self.begins_word = tf.constant([piece.startswith(SPACE) for piece in pieces])
             self._lengths = tf.constant([len(piece) for piece in pieces], tf.int32)
             self._parts: Any = self._make_parts(pieces) if split_commas else None
@@ -142,10 +137,7 @@ class UnigramKernel:
         return model, _FIRST_CHARACTER + known.index(SPACE)
 
     def _whole(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        values, splits = fast_ops.tf_text_fast_sentencepiece_tokenize(
-            self._model, texts, 0, 0, False, False, False
-        )
-        return tf.RaggedTensor.from_row_splits(values, tf.cast(splits, tf.int64), validate=False)
+        return text_ops.fast_sentencepiece(self._model, texts)
 
     def _with_bytes(self, texts: tf.Tensor, ids: tf.RaggedTensor) -> tf.RaggedTensor:
         """Ids of texts, those of bytes for what is unknown in them."""
@@ -213,12 +205,7 @@ class UnigramKernel:
 
     def _characters(self, texts: tf.Tensor) -> Characters:
         model, space_id = self._character_model
-        handle = gen_sentencepiece_tokenizer.sentencepiece_op(model=model)
-        signs, row_splits, starts, ends = (
-            gen_sentencepiece_tokenizer.sentencepiece_tokenize_with_offsets_op(
-                handle, texts, nbest_size=0, alpha=1.0, add_bos=False, add_eos=False, reverse=False
-            )
-        )
+        signs, row_splits, starts, ends = text_ops.sentencepiece_with_offsets(model, texts)
         ids = tf.RaggedTensor.from_row_splits(signs, row_splits, validate=False)
         rows = ids.value_rowids()
         starts, ends = tf.cast(starts, tf.int32), tf.cast(ends, tf.int32)

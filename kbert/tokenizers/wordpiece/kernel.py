@@ -3,10 +3,8 @@
 Shapes: B texts, P pieces of all texts together, W words of all texts together.
 """
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
-from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder
 
 # Longer words become [UNK] (WordpieceTokenizer in google-research/bert, tokenization.py).
 MAX_WORD_CHARACTERS = 200
@@ -72,22 +70,21 @@ class WordPieceKernel:
         split_chinese: bool,
         max_word_characters: int = MAX_WORD_CHARACTERS,
     ) -> None:
-        max_bytes = BYTES_PER_CHARACTER * max_word_characters
-        try:
-            model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
-                vocabulary, max_bytes, "##", vocabulary[unk_id], not split_chinese, False
-            )
-        except RuntimeError as error:
-            raise ValueError(
-                f"tensorflow-text cannot work with this vocabulary: {error}"
-            ) from error
         # Constants of the process, so that every graph that uses them can hold them.
         with tf.init_scope(), tf.device("CPU"):
-            buffer = tf.constant(np.frombuffer(model, np.uint8))
             self._continuation = tf.constant([piece.startswith("##") for piece in vocabulary])
-        self._tokenizer = tf_text.FastWordpieceTokenizer(
-            token_out_type=tf.int32, model_buffer=buffer
-        )
+            try:
+                self._tokenizer = tf_text.FastWordpieceTokenizer(
+                    vocabulary,
+                    max_bytes_per_word=BYTES_PER_CHARACTER * max_word_characters,
+                    token_out_type=tf.int32,
+                    unknown_token=vocabulary[unk_id],
+                    no_pretokenization=not split_chinese,
+                )
+            except RuntimeError as error:
+                raise ValueError(
+                    f"tensorflow-text cannot work with this vocabulary: {error}"
+                ) from error
         self._unk_id = unk_id
         self._split_chinese = split_chinese
         self._longest = max_word_characters

@@ -12,6 +12,9 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from absl import logging
+
+from kbert.core.late import optional
 from kbert.core.types import PathLike
 from kbert.io import atomic
 from kbert.io.paths import Path
@@ -38,8 +41,13 @@ class RunFiles:
         self.evaluations = RunLog(self.folder / "evaluations.jsonl")
         self.best = self.folder / "best"
         self.is_chief = is_chief
-        draws = settings.tensorboard and is_chief
-        self.curves = Curves(self.folder / "tensorboard") if draws else None
+        self.curves = None
+        if settings.tensorboard and is_chief:
+            self.curves = Curves(self.folder / "tensorboard")
+            try:
+                optional("tensorboard", "tensorboard", f"Looking at {self.folder}/tensorboard")
+            except ImportError as error:
+                logging.warning("%s. The curves are written without it.", error)
 
     def open(
         self,

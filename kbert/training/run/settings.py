@@ -33,7 +33,9 @@ class RunSettings(Options):
         3, help="Number of newest checkpoints to keep.", at_least=1, changes_numbers=False
     )
     tensorboard: bool = option(
-        False, help="Write curves to model_dir/tensorboard.", changes_numbers=False
+        False,
+        help="Write curves to model_dir/tensorboard; pip install 'kbert[tensorboard]' shows them.",
+        changes_numbers=False,
     )
     metric: str | None = option(
         None,

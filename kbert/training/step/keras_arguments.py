@@ -5,6 +5,8 @@ from typing import Any
 
 import keras
 
+from kbert.core.late import optional
+
 COMPILE = {
     "loss": "a task has losses of its own, and docs/own_task.md shows one with another",
     "loss_weights": "a task has losses of its own, and docs/own_task.md shows one with another",
@@ -110,6 +112,7 @@ def check_callbacks(model: Any, callbacks: Any, *, in_run: bool) -> None:
         in_run: Whether `kbert.training.run` trains, which resumes and keeps the best weights.
 
     Raises:
+        ImportError: For TensorBoard's, where it is not installed.
         ValueError: For one of these.
     """
     for callback in keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or []):
@@ -125,6 +128,8 @@ def check_callbacks(model: Any, callbacks: Any, *, in_run: bool) -> None:
                 "compile(kbert.training.AdamW(…, ema=0.999)), and after fit() "
                 f"kbert.training.use_moving_average(task). Received: {name}"
             )
+        if isinstance(callback, keras.callbacks.TensorBoard):
+            optional("tensorboard", "tensorboard", f"keras.callbacks.{name}")
         is_checkpoint = isinstance(callback, keras.callbacks.ModelCheckpoint)
         if is_checkpoint and not callback.save_weights_only:
             try:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import keras
 import numpy as np
@@ -16,7 +17,9 @@ import tensorflow as tf
 from kbert.io import atomic
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.run.checkpoints import Checkpoints
+from kbert.training.run.files import RunFiles
 from kbert.training.run.phases import parse_phases
+from kbert.training.run.settings import RunSettings
 from kbert.training.run.values import NonFiniteLoss
 from kbert.training.strategies import make_strategy
 from tests.training import toy_task
@@ -402,3 +405,20 @@ def test_curves_for_tensorboard(tmp_path):
         event = tf.compat.v1.Event.FromString(record)
         tags |= {value.tag for value in event.summary.value}
     assert {"train/loss", "train/learning_rate", "evaluation/perplexity"} <= tags
+
+
+@pytest.mark.parametrize(
+    ("is_installed", "is_chief", "is_told"),
+    [(False, True, True), (True, True, False), (False, False, False)],
+)
+def test_a_run_tells_when_it_begins_that_there_is_no_tensorboard(
+    tmp_path, is_installed, is_chief, is_told, monkeypatch, caplog
+):
+    stand_in = ModuleType("tensorboard") if is_installed else None
+    monkeypatch.setitem(sys.modules, "tensorboard", stand_in)
+    RunFiles(tmp_path, RunSettings(tensorboard=True), is_chief=is_chief)
+    RunFiles(tmp_path, RunSettings(), is_chief=is_chief)
+    start = f"Looking at {tmp_path}/tensorboard needs the extra: pip install 'kbert[tensorboard]'"
+    told = [x for x in caplog.messages if x.startswith(start)]
+    assert len(told) == is_told
+    assert all(x.endswith("The curves are written without it.") for x in told)

@@ -1,0 +1,88 @@
+"""tensorflow-text's private names: they give what its public classes do, and lie in one file.
+
+Where these tests fail with a new version of tensorflow-text: `kbert/tokenizers/text_ops.py`.
+"""
+
+import ast
+import io
+
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from kbert.tokenizers import text_ops
+from tests.processes import ROOT
+
+TEXTS = ["the cat sat on the mat", "", "a  ham und Größe", "日本 ☃", "the ca" * 40]
+PRIVATE = "kbert/tokenizers/text_ops.py"
+
+
+def trained(kind):
+    """A small model, serialised."""
+    file = io.BytesIO()
+    lines = ["the cat sat on the mat", "a ham and a hat", "the hat on the cat"] * 20
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=file,
+        model_type=kind,
+        vocab_size=30,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_sentencepiece_is_the_public_class(kind):
+    model = trained(kind)
+    public = tf_text.SentencepieceTokenizer(model)
+    wanted = public.tokenize_with_offsets(TEXTS)
+    assert wanted[0].flat_values.dtype == tf.int32
+    assert len(set(wanted[0].flat_values.numpy())) > 10
+
+    @tf.function  # in a graph of its own, which holds the model
+    def in_graph(texts):
+        return text_ops.sentencepiece_with_offsets(model, texts)
+
+    for ids, row_splits, starts, ends in (
+        text_ops.sentencepiece_with_offsets(model, TEXTS),
+        in_graph(tf.constant(TEXTS)),
+    ):
+        for column, theirs in zip((ids, starts, ends), wanted, strict=True):
+            np.testing.assert_array_equal(column, theirs.flat_values)
+            np.testing.assert_array_equal(row_splits, theirs.row_splits)
+    ids, row_splits = text_ops.sentencepiece(model, TEXTS)
+    np.testing.assert_array_equal(ids, wanted[0].flat_values)
+    np.testing.assert_array_equal(row_splits, wanted[0].row_splits)
+    assert row_splits.dtype == tf.int64
+    assert not in_graph.get_concrete_function(tf.constant(TEXTS)).captured_inputs
+
+
+def test_fast_sentencepiece_is_the_public_class():
+    model = trained("unigram")
+    wanted = tf_text.FastSentencepieceTokenizer(model).tokenize(TEXTS)
+    found = text_ops.fast_sentencepiece(tf.constant(text_ops.fast_model(model)), TEXTS)
+    assert found.to_list() == wanted.to_list()
+    assert (found.dtype, found.row_splits.dtype) == (tf.int32, tf.int64)
+
+
+def private_imports(source: str) -> list[str]:
+    """Imports of a module from inside of tensorflow-text."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found.append(node.module or "")
+    return [name for name in found if name.startswith("tensorflow_text.")]
+
+
+def test_no_other_file_uses_private_names():
+    files = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "kbert").rglob("*.py")
+        if private_imports(path.read_text(encoding="utf-8"))
+    }
+    assert files == {PRIVATE}
