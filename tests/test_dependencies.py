@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kbert.service.server import PACKAGES, PACKAGES_OF_GRPC
 from tests.processes import ROOT
 from tests.test_imports import HEAVY
 
@@ -102,6 +103,7 @@ def test_what_is_imported_is_listed_and_what_is_listed_is_imported(setup):
     assert imported() <= required | optional | WITH_TENSORFLOW | REFERENCES
     assert required <= imported()
     assert not required & optional - {"tensorflow"}
+    assert {*PACKAGES, *PACKAGES_OF_GRPC} == extras["serve"]
     assert len(asked_for()) > 5
     for package, extra in asked_for():
         assert package in extras[extra] | WITH_SKLEARN

@@ -12,6 +12,7 @@ from typing import Any
 
 from absl import logging
 
+from kbert.core.late import optional
 from kbert.doctor import usable_cores
 from kbert.io.paths import Path, local_only
 from kbert.service.connections import Listener, Seats, start_server
@@ -20,6 +21,8 @@ from kbert.service.metrics import Metrics
 from kbert.service.models import Models
 from kbert.service.settings import ServiceOptions
 
+PACKAGES = ("h11", "orjson", "prometheus_client", "starlette", "uvicorn")
+PACKAGES_OF_GRPC = ("grpc", "tensorflow_serving")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _BACKLOG = 2048  # connections that wait to be taken, as of uvicorn
 _HEAD_BYTES = 2**16  # of a request
@@ -86,6 +89,8 @@ async def run(
     options: ServiceOptions, stop: asyncio.Event, started: Callable[[list[str]], None]
 ) -> None:
     """Serves until the event is set; otherwise as `serve`."""
+    for package in (*PACKAGES, *(PACKAGES_OF_GRPC if options.grpc_port is not None else ())):
+        optional(package, "serve", "kbert-serve")  # some are imported by the first request only
     import uvicorn
 
     class Server(uvicorn.Server):

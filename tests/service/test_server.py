@@ -17,6 +17,7 @@ import pytest
 
 from kbert.doctor import usable_cores
 from kbert.service import Client, ServiceError, ServiceOptions, run, serve
+from kbert.service.server import PACKAGES, PACKAGES_OF_GRPC
 from tests.processes import start_program
 from tests.service.test_http_service import connected, head
 from tests.service_harness import running
@@ -46,6 +47,14 @@ def test_a_stop_answers_what_was_accepted(operations, gate):
             gate.open.set()
             found = [each.result() for each in answers]
         assert found == [(200, {"predictions": BODY["instances"]})] * 5
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, *PACKAGES_OF_GRPC])
+def test_a_missing_extra_is_named_before_a_model_is_loaded(package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    options = ServiceOptions(model=("m=nowhere",), port=0, grpc_port=0)
+    with pytest.raises(ImportError, match=r"^kbert-serve needs the extra: .*kbert\[serve\]'"):
+        asyncio.run(run(options, asyncio.Event(), print))
 
 
 def test_what_is_small_is_sent_at_once(service, monkeypatch):
