@@ -25,8 +25,6 @@ OPENVINO = ["openvino>=2024.6", "openvino-tokenizers", "nncf"]
 # Left out of `install_requires`: wherever scikit-learn is installed, Keras imports it with SciPy,
 # which is a quarter of the time of every `import tensorflow`.
 SKLEARN = ["scikit-learn"]
-# Left out, too: 200 MB with pyarrow. It imports importlib_resources without saying so.
-TFDS = ["tensorflow-datasets", "importlib_resources"]
 
 # The site that `make docs` builds.
 DOCS = ["sphinx>=8", "myst-nb>=1.3", "furo"]
@@ -56,7 +54,6 @@ TEST = [
     *OPENVINO,
     *SERVE,
     *SKLEARN,
-    *TFDS,
 ]
 
 setup(
@@ -84,6 +81,8 @@ setup(
         # Brings keras_hub, which is imported where its presets are read and written
         # (kbert/checkpoints/keras_hub) and checked (kbert/conversion/check.py).
         "keras-nlp",
+        "tensorflow-datasets",
+        "importlib_resources",  # tensorflow-datasets imports it without saying so
         "numpy",
         "ml_dtypes",
         "absl-py",
@@ -110,7 +109,6 @@ setup(
         "sklearn": SKLEARN,
         "tensorboard": ["tensorboard>=2.21"],  # TensorFlow brings none from 2.21 on
         "test": TEST,
-        "tfds": TFDS,
         "umap": ["umap-learn"],
     },
     entry_points={

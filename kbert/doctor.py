@@ -46,7 +46,6 @@ EXTRAS = {
     "sklearn": "pipelines with kbert.TextFeatures, kbert.metrics.v_measure, projection by t-SNE",
     "tensorboard": "the curves of --tensorboard, keras.callbacks.TensorBoard",
     "test": "make test",
-    "tfds": "tfds:NAME as text or data, of TensorFlow Datasets",
     "umap": "kbert.visualization.projection by UMAP",
 }
 # Distributions that lay their files into the same folder: the last one installed wins.

@@ -18,8 +18,7 @@ memory. Interrupted or killed, the same command resumes. What it reads:
 
   corpus/*.txt, *.txt.gz      a blank line between documents; one sentence per line or running text
   corpus/*.jsonl, *.jsonl.gz  one JSON object per line, the text under --field
-  tfds:wikipedia/20230601.en  a TensorFlow dataset (pip install 'kbert[tfds]'), the text under
-                              --field; ":SPLIT" may follow
+  tfds:wikipedia/20230601.en  a TensorFlow dataset, the text under --field; ":SPLIT" may follow
   docs:                       the documentation that is installed with Python and its packages
 
 Many files on many machines, by Apache Beam (pip install 'kbert[beam]'), to the same bytes; all of

@@ -1,10 +1,9 @@
-"""A split of a TensorFlow Datasets builder as a source of text: the extra `tfds`."""
+"""A split of a TensorFlow Datasets builder as a source of text."""
 
 import functools
 from collections.abc import Iterator
 from typing import Any
 
-from kbert.core.late import optional
 from kbert.text import source
 
 
@@ -12,10 +11,10 @@ def open_split(spec: str) -> Any:
     """The prepared builder of `NAME[/CONFIG][:SPLIT]`, and the split (default: train).
 
     Raises:
-        ImportError: tensorflow-datasets is not installed.
         ValueError: a name or split that tensorflow-datasets does not know.
     """
-    tfds = optional("tensorflow_datasets", "tfds", f"tfds:{spec}")  # takes seconds to import
+    import tensorflow_datasets as tfds  # takes seconds to import
+
     name, _, split = spec.partition(":")
     split = split or "train"
     try:
@@ -31,7 +30,8 @@ def open_split(spec: str) -> Any:
 
 def read_split(builder: Any, split: str) -> Any:
     """The examples as a `tf.data.Dataset`, in the same order every time."""
-    tfds = optional("tensorflow_datasets", "tfds")
+    import tensorflow_datasets as tfds
+
     # One file after the other.
     order = tfds.ReadConfig(interleave_cycle_length=1)
     return builder.as_dataset(split=split, shuffle_files=False, read_config=order)

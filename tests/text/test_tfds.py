@@ -1,6 +1,5 @@
 """`tfds:` on a builder written here, generated on the spot: no download."""
 
-import sys
 from typing import ClassVar
 
 import numpy as np
@@ -60,15 +59,6 @@ def data_dir(tmp_path_factory):
         KbertRhymes(data_dir=folder, config=config).download_and_prepare()
     KbertCouplets(data_dir=folder).download_and_prepare()
     tfds.core.add_data_dir(folder)
-
-
-def test_without_tensorflow_datasets(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    match = r"^tfds:wikipedia/en needs the extra: .*kbert\[tfds\]'"
-    with pytest.raises(ImportError, match=match):
-        open_sources("tfds:wikipedia/en")
-    with pytest.raises(ImportError, match=match):
-        read_pairs("tfds:wikipedia/en")
 
 
 def test_documents_of_a_split():
