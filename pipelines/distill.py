@@ -42,35 +42,56 @@ Killed at any moment, the same command resumes exactly; the teacher is in no che
 SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130.
 """
 
-from types import ModuleType
+import textwrap
 
+from absl import flags
+
+from kbert.catalog.distillation import table
 from kbert.training.run.values import NonFiniteLoss
 
-from . import command, quiet
-
-
-def _distilling() -> ModuleType:
-    quiet.import_tensorflow()
-    from . import distilling
-
-    return distilling
+from . import command, option_flags
+from .distill_flags import TASK, TEXT, DistillationOptions
+from .flags import define_dry_run_flag
+from .task_flags import define_task_flag, define_task_module_flag, define_task_settings
 
 
 def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
-    _distilling().define_flags()
+    option_flags.define(DistillationOptions)
+    flags.DEFINE_string("preset_dir", None, "Folder for the student at the end.")
+    flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the student, to serve.")
+    define_task_module_flag()
+    define_task_flag("On a task: the kind of task and its files, see kbert-finetune.")
+    define_dry_run_flag()
+    # Flags of both are defined as on text; on a task given values are read, and the defaults are
+    # those of kbert-finetune.
+    for options in (*TEXT, *TASK):
+        option_flags.define(options, segments="pairs", learning_rate=None)
+    define_task_settings()
+    command.define_ignore_flag()
+    flags.mark_flags_as_required(["recipe", "teacher"])
+
+
+def _distill(options: flags.FlagValues) -> None:
+    from .distilling import distill
+
+    distill(options)
+
+
+def _recipes() -> str:
+    return f"Recipes (--recipe):\n\n{textwrap.indent(table(), '  ')}"
 
 
 PROGRAM = command.Program(
     name="kbert-distill",
     doc=__doc__,
     define_flags=define_flags,
-    work=lambda options: _distilling().distill(options),
+    work=_distill,
     errors=(RuntimeError, NonFiniteLoss),
     files=("train", "dev", "test"),
     models=("teacher",),
     shards=("data_dir",),
-    listing=lambda: _distilling().recipes(),
+    listing=_recipes,
 )
 main, run = PROGRAM.main, PROGRAM.run
 

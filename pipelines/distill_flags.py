@@ -1,30 +1,18 @@
 """Flags of `kbert-distill`: teacher, student and the terms of the loss."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from kbert import distillation
+from kbert.catalog.distillation import DISTILLATIONS
+from kbert.core import late
 from kbert.core.options import Options, option
-from kbert.distillation import (
-    RECIPES,
-    AttentionMaps,
-    AttentionRelations,
-    AttentionScores,
-    DistillationRecipe,
-    EmbeddingLoss,
-    FeatureMaps,
-    FeatureMeans,
-    FeatureVariances,
-    HiddenStates,
-    LastHiddenCosine,
-    OwnLoss,
-    SoftTargets,
-    Term,
-    recipe,
-)
 from kbert.io.paths import is_dir
 from kbert.tasks.settings import MaskedSettings
 
@@ -33,20 +21,9 @@ from .masked_text import encoder_config
 from .option_flags import flag_names
 from .task_flags import DataOptions, SeriesOptions, task_settings
 
-# The terms of a loss by their names in --term_weights.
-TERMS: dict[str, type[Term]] = {
-    "soft_targets": SoftTargets,
-    "own": OwnLoss,
-    "hidden_cosine": LastHiddenCosine,
-    "embeddings": EmbeddingLoss,
-    "hidden_states": HiddenStates,
-    "attention_scores": AttentionScores,
-    "relations": AttentionRelations,
-    "feature_maps": FeatureMaps,
-    "feature_means": FeatureMeans,
-    "feature_variances": FeatureVariances,
-    "attention_maps": AttentionMaps,
-}
+if TYPE_CHECKING:
+    from kbert.distillation import DistillationRecipe, Term
+
 _NO_LAYER = "none"
 
 
@@ -56,7 +33,7 @@ class DistillationOptions(Options):
     recipe: str | None = option(
         None,
         help="Loss terms and settings, see below.",
-        choices=list(RECIPES),
+        choices=list(DISTILLATIONS),
     )
     teacher: str | None = option(
         None,
@@ -88,7 +65,7 @@ class DistillationOptions(Options):
     term_weights: tuple[str, ...] = option(
         (),
         help="Other weights of loss terms, as soft_targets=5,own=2; 0 removes a term. "
-        f"The terms: {', '.join(TERMS)}.",
+        f"The terms: {', '.join(late.TABLE['term'])}.",
     )
     layers: tuple[str, ...] | None = option(
         None,
@@ -138,7 +115,7 @@ def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:
     Raises:
         ValueError: for a value that no term of the recipe's loss reads.
     """
-    found = recipe(options.recipe)
+    found, kinds = distillation.recipe(options.recipe), dict(late.load_each("term"))
     changes = {
         "temperature": options.temperature,
         "positions": options.positions,
@@ -153,7 +130,7 @@ def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:
                 f"--{name} is for terms that the recipe {found.name} does not have. Received: "
                 f"--{name}={_shown(options[name].value)}"
             )
-    known = [name for name, kind in TERMS.items() if any(isinstance(x, kind) for x in every)]
+    known = [name for name, kind in kinds.items() if any(isinstance(x, kind) for x in every)]
     if unknown := [name for name in weights if name not in known]:
         raise ValueError(
             f"--term_weights are for the terms of the recipe {found.name}: {', '.join(known)}. "
@@ -161,15 +138,20 @@ def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:
         )
 
     def changed(terms: Sequence[Term]) -> tuple[Term, ...]:
-        made = (_changed(term, changes, weights) for term in terms)
+        made = (_changed(term, changes, weights, kinds) for term in terms)
         return tuple(term for term in made if term is not None)
 
     stages = [dataclasses.replace(stage, terms=changed(stage.terms)) for stage in found.stages]
     return dataclasses.replace(found, terms=changed(found.terms), stages=tuple(stages))
 
 
-def _changed(term: Term, changes: Mapping[str, Any], weights: Mapping[str, float]) -> Term | None:
-    weight = next((w for name, w in weights.items() if isinstance(term, TERMS[name])), term.weight)
+def _changed(
+    term: Term,
+    changes: Mapping[str, Any],
+    weights: Mapping[str, float],
+    kinds: Mapping[str, type[Term]],
+) -> Term | None:
+    weight = next((w for name, w in weights.items() if isinstance(term, kinds[name])), term.weight)
     if weight == 0:
         return None
     own = {name: value for name, value in changes.items() if hasattr(term, name)}

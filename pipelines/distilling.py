@@ -1,7 +1,6 @@
-"""The flags and the work of `kbert-distill`, both made of the terms of losses."""
+"""The work of `kbert-distill`: on text, or on a task."""
 
 import json
-import textwrap
 from typing import cast
 
 from absl import flags
@@ -10,7 +9,6 @@ from kbert import experiments
 from kbert.core import registry
 from kbert.distillation import DistillationExperiment, DistillationRecipe
 from kbert.distillation.augmentation import read_augmented
-from kbert.distillation.published import table
 from kbert.experiments import Result, Series
 from kbert.io import atomic
 from kbert.io.paths import Path
@@ -18,41 +16,19 @@ from kbert.tasks.settings import StepsSettings
 from kbert.training.strategies import Strategy, make_strategy
 
 from . import option_flags
-from .command import define_ignore_flag
 from .distill_flags import (
-    TASK,
     TASK_FLAGS,
-    TEXT,
     TEXT_FLAGS,
-    DistillationOptions,
     chosen_recipe,
     refuse_other_flags,
     student_arguments,
     student_preset,
 )
 from .distilled_text import DistilledText, apply_general
-from .flags import define_dry_run_flag
 from .outputs import keep_what_is_read
-from .task_flags import data, define_task_flag, define_task_module_flag, define_task_settings
+from .task_flags import data
 from .task_run import make_runs
 from .training_run import train_objective
-
-
-def define_flags() -> None:
-    """Declares the flags; called when the program starts, never on import."""
-    option_flags.define(DistillationOptions)
-    flags.DEFINE_string("preset_dir", None, "Folder for the student at the end.")
-    flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the student, to serve.")
-    define_task_module_flag()
-    define_task_flag("On a task: the kind of task and its files, see kbert-finetune.")
-    define_dry_run_flag()
-    # Flags of both are defined as on text; on a task given values are read, and the defaults are
-    # those of kbert-finetune.
-    for options in (*TEXT, *TASK):
-        option_flags.define(options, segments="pairs", learning_rate=None)
-    define_task_settings()
-    define_ignore_flag()
-    flags.mark_flags_as_required(["recipe", "teacher"])
 
 
 def distill(options: flags.FlagValues) -> None:
@@ -184,8 +160,3 @@ def _compare(experiment: DistillationExperiment, outcome: Result | Series) -> No
 def _needs(options: flags.FlagValues, name: str) -> None:
     if options[name].value is None:
         raise ValueError(f"--{name} must be given: the folder of the run. Received: none")
-
-
-def recipes() -> str:
-    """The recipes, for the help."""
-    return f"Recipes (--recipe):\n\n{textwrap.indent(table(), '  ')}"

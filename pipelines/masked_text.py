@@ -1,8 +1,10 @@
 """`kbert-pretrain` for encoders: masked words, and sentence objectives."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -11,7 +13,6 @@ from kbert.catalog.recipe import SENTENCE_OBJECTIVES
 from kbert.core import registry
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
-from kbert.tokenizers.base import Tokenizer
 
 from .flags import (
     HybridOptions,
@@ -23,6 +24,9 @@ from .flags import (
 )
 from .shards import OnShards
 from .translation_flags import TranslationOptions
+
+if TYPE_CHECKING:
+    from kbert.tokenizers.base import Tokenizer
 
 UNMASKED = (VocabularyOptions, NegativesOptions, TranslationOptions)
 

@@ -1,7 +1,9 @@
 """The base of what `kbert-pretrain` trains on shards of tokens."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from absl import flags
 
@@ -9,14 +11,16 @@ import kbert
 from kbert.core.options import Options
 from kbert.data.corpus.shares import parse_folders
 from kbert.data.pretraining.settings import MaskingSettings
-from kbert.data.pretraining.stream import Corpus
-from kbert.tokenizers.base import Tokenizer
-from kbert.training.strategies import Strategy
 
 from . import option_flags
 from .flags import HybridOptions, PermutationOptions, ReplacedTokensOptions, refuse_flags
 from .option_flags import flag_names
 from .translation_flags import TranslationOptions
+
+if TYPE_CHECKING:
+    from kbert.data.pretraining.stream import Corpus
+    from kbert.tokenizers.base import Tokenizer
+    from kbert.training.strategies import Strategy
 
 # Not read by language models, which have no masks and segments.
 MASKED = (MaskingSettings, ReplacedTokensOptions, HybridOptions, PermutationOptions)

@@ -35,7 +35,7 @@ ORDER = {
         contexts protocols registry
     """,
     "catalog": """
-        glue recipe repositories
+        distillation glue recipe repositories
         families named_tasks recipes
     """,
     "checkpoints": """

@@ -80,6 +80,20 @@ TABLE = {
         "adapter.json": "kbert.edit.adapters.files:OURS",
         "adapter_config.json": "kbert.edit.adapters.files:THEIRS",
     },
+    # The terms of a distillation's loss.
+    "term": {
+        "soft_targets": "kbert.distillation.terms:SoftTargets",
+        "own": "kbert.distillation.terms:OwnLoss",
+        "hidden_cosine": "kbert.distillation.terms:LastHiddenCosine",
+        "embeddings": "kbert.distillation.terms:EmbeddingLoss",
+        "hidden_states": "kbert.distillation.terms:HiddenStates",
+        "attention_scores": "kbert.distillation.terms:AttentionScores",
+        "relations": "kbert.distillation.terms:AttentionRelations",
+        "feature_maps": "kbert.distillation.transfer:FeatureMaps",
+        "feature_means": "kbert.distillation.transfer:FeatureMeans",
+        "feature_variances": "kbert.distillation.transfer:FeatureVariances",
+        "attention_maps": "kbert.distillation.transfer:AttentionMaps",
+    },
     # The settings of a kind of tasks on tables, which flags are made of without its class.
     "task options": {
         "classify": "kbert.tasks.fine_tuning.options:TextClassifierOptions",

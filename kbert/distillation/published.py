@@ -1,4 +1,4 @@
-"""Recipes of the published students, as tables of values.
+"""Recipes of the published students: the values of the catalogue with the terms of their losses.
 
 A recipe is the terms of a loss with the settings of a run: on shards of text (`general`), or on the
 data of a task, stage after stage (`stages`).
@@ -8,24 +8,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kbert.catalog import distillation
 from kbert.catalog.recipe import by_name
-from kbert.distillation.terms import (
-    AttentionRelations,
-    AttentionScores,
-    EmbeddingLoss,
-    HiddenStates,
-    LastHiddenCosine,
-    OwnLoss,
-    SoftTargets,
-    Term,
-)
-from kbert.distillation.transfer import (
-    AttentionMaps,
-    FeatureMaps,
-    FeatureMeans,
-    FeatureVariances,
-)
-from kbert.metrics import text_table
+from kbert.core import late
+from kbert.distillation.terms import Term
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,147 +65,25 @@ class DistillationRecipe:
     stages: Sequence[Stage] = ()
 
 
-_DISTILBERT = (
-    SoftTargets(temperature=2.0, weight=5.0, positions="all"),
-    OwnLoss(weight=2.0),
-    LastHiddenCosine(weight=1.0),
-)
-_TINYBERT = (EmbeddingLoss(), HiddenStates(), AttentionScores())
-# Rows are whole texts without a sentence objective: no student has a head for one.
-_TEXT = {"segments": "full_sentences", "short_sequence_share": 0.0, "phases": "128:1"}
-# Rise and decay meet at the peak, as in transformers' schedule and in BertAdam's.
-_ADAMW = {
-    "optimizer": "adamw",
-    "bias_correction": True,
-    "decay": "linear",
-    "decay_join": "after",
-}
+def _made(terms: Sequence[distillation.Term]) -> tuple[Term, ...]:
+    return tuple(late.load("term", term.name)(**term.values) for term in terms)
 
-# The student is as deep as its teacher, IB-BERT, and has its embeddings and heads.
-_MOBILEBERT = {
-    "init": "embeddings",
-    "intermediate_size": 512,
-    "activation": "relu",
-    "dropout": 0.0,
-    "pooler_activation": "identity",
-    "part": {"name": "bottleneck"},
-}
-_MOBILEBERT_RUN = {
-    "segments": "pairs",
-    "short_sequence_share": 0.1,
-    "phases": "512:1",
-    "optimizer": "lamb",
-    "bias_correction": False,
-    "learning_rate": 1.5e-3,
-    "weight_decay": 0.01,
-    "clip_norm": 1.0,
-    "batch_size": 2048,
-}
 
-RECIPES: dict[str, DistillationRecipe] = {
-    recipe.name: recipe
-    for recipe in (
-        DistillationRecipe(
-            name="distilbert",
-            summary="soft targets, own loss, cosine of last hidden states: 5, 2, 1 at T = 2",
-            source="train.py and distiller.py in research_projects/distillation of transformers; "
-            "the stage on a task: the same loss with BERT's settings for fine-tuning",
-            student={"num_layers": 6, "num_segments": 0, "pooler_activation": None},
-            terms=_DISTILBERT,
-            general={
-                **_TEXT,
-                **_ADAMW,
-                "phases": "512:1",
-                "learning_rate": 5e-4,
-                "weight_decay": 0.0,
-                "clip_norm": 5.0,
-                "warmup_share": 0.05,
-                "batch_size": 250,
-            },
-            stages=(Stage(name="distilled", terms=_DISTILBERT, epochs=3, learning_rate=5e-5),),
-        ),
-        DistillationRecipe(
-            name="tinybert-general",
-            summary="embeddings, hidden states and attention scores of every layer",
-            source="general_distill.py of huawei-noah's TinyBERT",
-            student={
-                "num_layers": 4,
-                "init": "random",
-                "hidden_size": 312,
-                "num_heads": 12,
-                "intermediate_size": 1200,
-            },
-            terms=_TINYBERT,
-            general={
-                **_TEXT,
-                **_ADAMW,
-                "learning_rate": 5e-5,
-                "weight_decay": 0.01,
-                "clip_norm": 1.0,
-                "warmup_share": 0.1,
-                "batch_size": 256,
-            },
-        ),
-        DistillationRecipe(
-            name="tinybert-task",
-            summary="first every layer as tinybert-general, then soft targets at T = 1",
-            source="task_distill.py of huawei-noah's TinyBERT; epochs: section 4.2 of the paper",
-            student={},
-            stages=(
-                Stage(name="intermediate", terms=_TINYBERT, epochs=20, learning_rate=5e-5),
-                Stage(name="prediction", terms=(SoftTargets(),), epochs=3, learning_rate=3e-5),
-            ),
-        ),
-        DistillationRecipe(
-            name="minilm",
-            summary="attention and relation of values of the last layer",
-            source="section 4.1 of the paper, https://arxiv.org/abs/2002.10957",
-            student={"num_layers": 6, "init": "random", "hidden_size": 384, "num_heads": 12,
-                     "intermediate_size": 1536},
-            terms=(AttentionRelations(),),
-            general={
-                **_TEXT,
-                **_ADAMW,
-                "phases": "512:1",
-                "learning_rate": 5e-4,
-                "weight_decay": 0.01,
-                "clip_norm": 1.0,
-                "warmup_share": 0.01,
-                "batch_size": 1024,
-            },
-        ),
-        DistillationRecipe(
-            name="mobilebert-transfer",
-            summary="feature maps, their means and variances, attention: 100, 5000, 5, 1, "
-            "layer after layer",
-            source="README and code of mobilebert in google-research/google-research",
-            student=_MOBILEBERT,
-            terms=(
-                FeatureMaps(weight=100.0),
-                FeatureMeans(weight=5000.0),
-                FeatureVariances(weight=5.0),
-                AttentionMaps(),
-            ),
-            general={**_MOBILEBERT_RUN, "decay": "constant", "warmup_share": 0.0},
-            progressive=True,
-        ),
-        DistillationRecipe(
-            name="mobilebert",
-            summary="first as mobilebert-transfer, then masked words and soft targets, half each, "
-            "and next sentences",
-            source="README and code of mobilebert in google-research/google-research",
-            student=_MOBILEBERT,
-            terms=(
-                OwnLoss(weight=0.5, losses=("mlm_loss",)),
-                SoftTargets(weight=0.5, heads=("masked_lm",)),
-                OwnLoss(losses=("nsp_loss",)),
-            ),
-            general={**_MOBILEBERT_RUN, "decay": "linear", "warmup_share": 0.02},
-            first="mobilebert-transfer",
-            first_share=240 / 740,
-        ),
+def _recipe(values: distillation.Distillation) -> DistillationRecipe:
+    stages = (
+        Stage(
+            name=stage.name,
+            terms=_made(stage.terms),
+            epochs=stage.epochs,
+            learning_rate=stage.learning_rate,
+        )
+        for stage in values.stages
     )
-}  # fmt: skip
+    fields = {field.name: getattr(values, field.name) for field in dataclasses.fields(values)}
+    return DistillationRecipe(**fields | {"terms": _made(values.terms), "stages": tuple(stages)})
+
+
+RECIPES = {name: _recipe(values) for name, values in distillation.DISTILLATIONS.items()}
 
 
 def recipe(name: str) -> DistillationRecipe:
@@ -233,12 +97,3 @@ def recipe(name: str) -> DistillationRecipe:
         ['intermediate', 'prediction']
     """
     return by_name(name, RECIPES, "recipe of distillation")
-
-
-def table() -> str:
-    """All recipes, a line each."""
-    rows = []
-    for row in RECIPES.values():
-        where = {"text": bool(row.terms), "tasks": bool(row.stages)}
-        rows.append([row.name, " and ".join(n for n, on in where.items() if on), row.summary])
-    return text_table(["recipe", "on", "what is compared"], rows)

@@ -5,8 +5,8 @@ import importlib
 import pytest
 
 import kbert
+from kbert.catalog.distillation import table
 from kbert.distillation import RECIPES, recipe, student, terms
-from kbert.distillation.published import table
 
 BERT_BASE = 109_482_240
 

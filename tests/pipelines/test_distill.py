@@ -11,11 +11,12 @@ from absl.testing import flagsaver
 
 import kbert
 from kbert.checkpoints import read_checkpoint
+from kbert.core import late
 from kbert.core.registry import FORMER_SETTINGS
 from kbert.experiments import Settings
 from kbert.io.arrays import read_safetensors
-from pipelines import distill
-from pipelines.distill_flags import TASK_FLAGS, TERMS, TEXT_FLAGS, student_arguments
+from pipelines import distill, distilling
+from pipelines.distill_flags import TASK_FLAGS, TEXT_FLAGS, student_arguments
 from tests.killing import copied_at, ends_before, signalled
 from tests.pipelines.conftest import COLUMNS
 from tests.pipelines.test_pretrain import write_corpus
@@ -279,7 +280,7 @@ def test_augmented_data_takes_the_place_of_train(
     call, mail_file, mail, classifier, tmp_path, monkeypatch, capsys
 ):
     table = kbert.data.as_table({name: column * 2 for name, column in mail.items()})
-    monkeypatch.setattr(distill, "read_augmented", lambda folder: table)
+    monkeypatch.setattr(distilling, "read_augmented", lambda folder: table)
     own = ("--recipe=distilbert", f"--teacher={classifier}", f"--output_dir={tmp_path / 'out'}")
     data = ("--augmented=folder", f"--dev={mail_file}", *COLUMNS)
     call(distill, "--task=classify", *own, *data, "--dry_run")
@@ -395,7 +396,7 @@ def test_every_flag_is_of_text_of_tasks_or_of_both():
     distillation |= {"term_weights", "layers", "preset_dir", "export_dir", "dry_run"}
     distillation |= {"allow_changes", "ignore", "task_module", *FORMER_SETTINGS}
     assert both - distillation <= set(Settings.names())
-    assert len(TERMS) == 11
+    assert len(late.TABLE["term"]) == 11
 
 
 @pytest.mark.slow

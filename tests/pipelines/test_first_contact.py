@@ -9,9 +9,6 @@ from tests.pipelines.test_flags import PROGRAMS
 from tests.processes import ROOT
 from tests.waiting import PATIENCE
 
-# Their flags are made of the terms of losses, which compute.
-HEAVY = ("distill",)
-LIGHT = [name for name in PROGRAMS if name not in HEAVY]
 BLOCKED = """
 import sys
 for name in ("tensorflow", "tensorflow_text", "keras", "jax", "torch", "sklearn", "scipy"):
@@ -23,6 +20,7 @@ from pipelines.{name} import run; run()
 MISSING = {
     "augment": "--task=classify --train=nowhere.csv --preset=bert-tiny --output_dir=out",
     "convert": "--from=./nowhere --to=out",
+    "distill": "--recipe=distilbert --teacher=./nowhere --data_dir=shards",
     "evaluate": "--preset=bert-tiny --data=nowhere.csv",
     "export": "--preset=./nowhere --output_dir=out",
     "finetune": "--task=classify --train=nowhere*.csv --preset=bert-tiny --output_dir=out",
@@ -42,7 +40,7 @@ def call(name: str, *arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_help(name):
     code, out, errors = call(name, "--help")
     assert code == 1, errors  # absl's status after help
@@ -50,7 +48,7 @@ def test_help(name):
     assert errors == ""
 
 
-@pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_an_unknown_flag(name):
     code, out, errors = call(name, "--batchsize=3")
     assert code == 1

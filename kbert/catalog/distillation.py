@@ -1,0 +1,211 @@
+"""How published students learned: losses by the names of their terms, and the settings of runs.
+
+A recipe is the terms of a loss with the settings of a run: on shards of text (`general`), or on the
+data of a task, stage after stage (`stages`).
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kbert.core.text_table import text_table
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """A term of a loss.
+
+    Attributes:
+        name: in the table of late bindings, of its class.
+        values: arguments of the class.
+    """
+
+    name: str
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A run with one loss; see `kbert.distillation.Stage`."""
+
+    name: str
+    terms: Sequence[Term]
+    epochs: int
+    learning_rate: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """Loss terms and settings of a distillation; see `kbert.distillation.DistillationRecipe`."""
+
+    name: str
+    summary: str
+    source: str
+    student: Mapping[str, Any]
+    terms: Sequence[Term] = ()
+    general: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    progressive: bool = False
+    first: str | None = None
+    first_share: float = 0.0
+    stages: Sequence[Stage] = ()
+
+
+def _term(name: str, **values: Any) -> Term:
+    return Term(name, values)
+
+
+_DISTILBERT = (
+    _term("soft_targets", temperature=2.0, weight=5.0, positions="all"),
+    _term("own", weight=2.0),
+    _term("hidden_cosine", weight=1.0),
+)
+_TINYBERT = (_term("embeddings"), _term("hidden_states"), _term("attention_scores"))
+# Rows are whole texts without a sentence objective: no student has a head for one.
+_TEXT = {"segments": "full_sentences", "short_sequence_share": 0.0, "phases": "128:1"}
+# Rise and decay meet at the peak, as in transformers' schedule and in BertAdam's.
+_ADAMW = {
+    "optimizer": "adamw",
+    "bias_correction": True,
+    "decay": "linear",
+    "decay_join": "after",
+}
+
+# The student is as deep as its teacher, IB-BERT, and has its embeddings and heads.
+_MOBILEBERT = {
+    "init": "embeddings",
+    "intermediate_size": 512,
+    "activation": "relu",
+    "dropout": 0.0,
+    "pooler_activation": "identity",
+    "part": {"name": "bottleneck"},
+}
+_MOBILEBERT_RUN = {
+    "segments": "pairs",
+    "short_sequence_share": 0.1,
+    "phases": "512:1",
+    "optimizer": "lamb",
+    "bias_correction": False,
+    "learning_rate": 1.5e-3,
+    "weight_decay": 0.01,
+    "clip_norm": 1.0,
+    "batch_size": 2048,
+}
+
+DISTILLATIONS: dict[str, Distillation] = {
+    recipe.name: recipe
+    for recipe in (
+        Distillation(
+            name="distilbert",
+            summary="soft targets, own loss, cosine of last hidden states: 5, 2, 1 at T = 2",
+            source="train.py and distiller.py in research_projects/distillation of transformers; "
+            "the stage on a task: the same loss with BERT's settings for fine-tuning",
+            student={"num_layers": 6, "num_segments": 0, "pooler_activation": None},
+            terms=_DISTILBERT,
+            general={
+                **_TEXT,
+                **_ADAMW,
+                "phases": "512:1",
+                "learning_rate": 5e-4,
+                "weight_decay": 0.0,
+                "clip_norm": 5.0,
+                "warmup_share": 0.05,
+                "batch_size": 250,
+            },
+            stages=(Stage(name="distilled", terms=_DISTILBERT, epochs=3, learning_rate=5e-5),),
+        ),
+        Distillation(
+            name="tinybert-general",
+            summary="embeddings, hidden states and attention scores of every layer",
+            source="general_distill.py of huawei-noah's TinyBERT",
+            student={
+                "num_layers": 4,
+                "init": "random",
+                "hidden_size": 312,
+                "num_heads": 12,
+                "intermediate_size": 1200,
+            },
+            terms=_TINYBERT,
+            general={
+                **_TEXT,
+                **_ADAMW,
+                "learning_rate": 5e-5,
+                "weight_decay": 0.01,
+                "clip_norm": 1.0,
+                "warmup_share": 0.1,
+                "batch_size": 256,
+            },
+        ),
+        Distillation(
+            name="tinybert-task",
+            summary="first every layer as tinybert-general, then soft targets at T = 1",
+            source="task_distill.py of huawei-noah's TinyBERT; epochs: section 4.2 of the paper",
+            student={},
+            stages=(
+                Stage(name="intermediate", terms=_TINYBERT, epochs=20, learning_rate=5e-5),
+                Stage(
+                    name="prediction",
+                    terms=(_term("soft_targets"),),
+                    epochs=3,
+                    learning_rate=3e-5,
+                ),
+            ),
+        ),
+        Distillation(
+            name="minilm",
+            summary="attention and relation of values of the last layer",
+            source="section 4.1 of the paper, https://arxiv.org/abs/2002.10957",
+            student={"num_layers": 6, "init": "random", "hidden_size": 384, "num_heads": 12,
+                     "intermediate_size": 1536},
+            terms=(_term("relations"),),
+            general={
+                **_TEXT,
+                **_ADAMW,
+                "phases": "512:1",
+                "learning_rate": 5e-4,
+                "weight_decay": 0.01,
+                "clip_norm": 1.0,
+                "warmup_share": 0.01,
+                "batch_size": 1024,
+            },
+        ),
+        Distillation(
+            name="mobilebert-transfer",
+            summary="feature maps, their means and variances, attention: 100, 5000, 5, 1, "
+            "layer after layer",
+            source="README and code of mobilebert in google-research/google-research",
+            student=_MOBILEBERT,
+            terms=(
+                _term("feature_maps", weight=100.0),
+                _term("feature_means", weight=5000.0),
+                _term("feature_variances", weight=5.0),
+                _term("attention_maps"),
+            ),
+            general={**_MOBILEBERT_RUN, "decay": "constant", "warmup_share": 0.0},
+            progressive=True,
+        ),
+        Distillation(
+            name="mobilebert",
+            summary="first as mobilebert-transfer, then masked words and soft targets, half each, "
+            "and next sentences",
+            source="README and code of mobilebert in google-research/google-research",
+            student=_MOBILEBERT,
+            terms=(
+                _term("own", weight=0.5, losses=("mlm_loss",)),
+                _term("soft_targets", weight=0.5, heads=("masked_lm",)),
+                _term("own", losses=("nsp_loss",)),
+            ),
+            general={**_MOBILEBERT_RUN, "decay": "linear", "warmup_share": 0.02},
+            first="mobilebert-transfer",
+            first_share=240 / 740,
+        ),
+    )
+}  # fmt: skip
+
+
+def table() -> str:
+    """All recipes, a line each."""
+    rows = []
+    for row in DISTILLATIONS.values():
+        where = {"text": bool(row.terms), "tasks": bool(row.stages)}
+        rows.append([row.name, " and ".join(n for n, on in where.items() if on), row.summary])
+    return text_table(["recipe", "on", "what is compared"], rows)
