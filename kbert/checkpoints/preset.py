@@ -14,7 +14,7 @@ from kbert.checkpoints.keys import make_config
 from kbert.configs.base import Config
 from kbert.core import late, registry
 from kbert.core.types import Arrays, PathLike
-from kbert.io.arrays import WEIGHTS_FILE, read_safetensors, write_model
+from kbert.io.arrays import WEIGHTS_FILE, map_safetensors, write_model
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path, check_folder
 
@@ -105,7 +105,7 @@ def read_folder(folder: Path) -> Checkpoint:
     config = make_config(cast(Any, registry.get("config", kind)), content[kind], str(path))
     return Checkpoint(
         config=config,
-        arrays=read_safetensors(folder / WEIGHTS_FILE),
+        arrays=map_safetensors(folder / WEIGHTS_FILE),
         task=registry.current(content["task"]) if "task" in content else None,
         source=str(folder),
         labels=None if labels is None else tuple(labels),

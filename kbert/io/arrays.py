@@ -3,7 +3,10 @@
 A file has no pickle and a header that is checked, and is written whole or not at all.
 """
 
+import contextlib
 import dataclasses
+import json
+import mmap
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +17,11 @@ from kbert.io import atomic
 from kbert.io.paths import Path, local_copy
 
 WEIGHTS_FILE = "model.safetensors"
-# What NumPy can hold. The format also has numbers of eight and of four bits.
-_TYPES = frozenset("F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL".split())
+# What NumPy can hold, by its names. The format also has numbers of eight and of four bits.
+_TYPES = {
+    **{f"{kind.upper()}{8 * size}": f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)},
+    **{"F64": "f8", "F32": "f4", "F16": "f2", "BF16": "bfloat16", "BOOL": "bool"},
+}
 _SHOWN = 5  # names in an error
 
 
@@ -40,12 +46,41 @@ def read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
         >>> read_safetensors(path)["x"].tolist()
         [0, 1]
     """
+    arrays = map_safetensors(path)
+    return {name: x if x.flags.writeable else np.array(x) for name, x in arrays.items()}
+
+
+def map_safetensors(path: PathLike) -> dict[str, np.ndarray]:
+    """As `read_safetensors`, but that an array is read when it is used, and takes no memory before.
+
+    The arrays are parts of the file, mapped: they cannot be written to, and are for a caller that
+    copies them soon, since a file that another program writes to changes them.
+    """
     import ml_dtypes  # noqa: F401  (gives NumPy its bfloat16)
 
-    with open_safetensors(path) as file:
-        names = file.keys()  # a list: the file itself is no mapping
-        _check_types({name: file.get_slice(name).get_dtype() for name in names}, path)
-        return {name: widened(file.get_tensor(name)) for name in names}
+    with _local(path) as local:
+        _open(local, path)  # checks sizes and offsets
+        with open(local, "rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    header.pop("__metadata__", None)
+    _check_types({name: x["dtype"] for name, x in header.items()}, path)
+    found = {}
+    for name, x in header.items():
+        offset = start + x["data_offsets"][0]
+        array = np.ndarray(x["shape"], np.dtype(_TYPES[x["dtype"]]), content, offset)
+        found[name] = widened(array if array.flags.aligned else array.copy())
+    return found
+
+
+def release(array: np.ndarray) -> None:
+    """Gives back the memory of the file that `array` is a part of; what is used is read again."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        base.madvise(mmap.MADV_DONTNEED)
 
 
 def open_safetensors(path: PathLike) -> Any:
@@ -55,14 +90,22 @@ def open_safetensors(path: PathLike) -> Any:
         FileNotFoundError: there is no such file.
         ValueError: the file is cut short or is no safetensors file.
     """
-    from safetensors import SafetensorError, safe_open
+    with _local(path) as local:
+        return _open(local, path)
 
+
+def _local(path: PathLike) -> contextlib.AbstractContextManager[str]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no such safetensors file. Received: {path}")
+    return local_copy(path)
+
+
+def _open(local: str, path: PathLike) -> Any:
+    from safetensors import SafetensorError, safe_open
+
     try:
-        with local_copy(path) as local:
-            return safe_open(local, framework="np")
+        return safe_open(local, framework="np")
     except SafetensorError as error:
         raise ValueError(
             f"The file is damaged, cut short, or no safetensors file ({error}). Received: {path}"
@@ -187,6 +230,7 @@ def check_arrays(
             )
         elif found[name].dtype.kind == "f" and not np.isfinite(found[name]).all():
             lines.append(f"! {name} holds NaN or infinity")
+        release(found[name])
     if lines:
         listing = "".join(f"\n  {line}" for line in lines)
         raise ValueError(f"The weights do not fit the model. Received: {source}{listing}")

@@ -3,7 +3,13 @@ import os
 import numpy as np
 import pytest
 
-from kbert.io.arrays import check_arrays, read_safetensors, write_safetensors
+from kbert.io.arrays import (
+    check_arrays,
+    map_safetensors,
+    read_safetensors,
+    release,
+    write_safetensors,
+)
 
 ARRAYS = {
     "b/kernel": np.arange(6, dtype="float32").reshape(2, 3),
@@ -21,6 +27,38 @@ def test_round_trip(tmp_path):
         assert arrays[name].dtype == array.dtype
         np.testing.assert_array_equal(arrays[name], array)
     assert os.listdir(tmp_path) == ["x.safetensors"]  # no temporary file stays
+
+
+def test_mapped_arrays_are_parts_of_the_file(tmp_path):
+    path = tmp_path / "x.safetensors"
+    write_safetensors(path, {**ARRAYS, "none": np.zeros((0, 3), "float32")})
+    read, mapped = read_safetensors(path), map_safetensors(path)
+    assert mapped.keys() == read.keys()
+    for name, array in read.items():
+        assert mapped[name].dtype == array.dtype
+        assert mapped[name].shape == array.shape
+        np.testing.assert_array_equal(mapped[name], array)
+        assert array.flags.writeable
+        assert not mapped[name].flags.writeable
+    part = mapped["b/kernel"].T[1:]
+    release(part)
+    np.testing.assert_array_equal(part, ARRAYS["b/kernel"].T[1:])
+    release(read["b/kernel"])  # of no file: nothing to give back
+    with open(path, "r+b") as file:
+        file.write(path.read_bytes().replace(np.float32(1.5).tobytes(), np.float32(2.5).tobytes()))
+    assert (mapped["scalar"], read["scalar"]) == (2.5, 1.5)
+
+
+def test_arrays_between_whole_numbers_of_bytes_are_copied(tmp_path):
+    """Others' files may lay them so; no library computes on them where they lie."""
+    header = b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},'
+    header += b'"b":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}}'
+    header += b" " * (-len(header) % 8)
+    content = len(header).to_bytes(8, "little") + header + b"\7" + np.float32(1.5).tobytes()
+    (tmp_path / "x").write_bytes(content)
+    arrays = map_safetensors(tmp_path / "x")
+    assert arrays["b"].flags.aligned
+    assert (arrays["a"].tolist(), arrays["b"].tolist()) == ([7], [1.5])
 
 
 def test_the_order_of_names_does_not_change_the_file(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 from kbert.checkpoints.huggingface.foreign import read_flax, read_tensorflow
 from kbert.checkpoints.huggingface.shards import INDEX_FILE, read_shards
 from kbert.checkpoints.pytorch.file import read_pytorch
-from kbert.io.arrays import WEIGHTS_FILE, read_safetensors
+from kbert.io.arrays import WEIGHTS_FILE, map_safetensors
 from kbert.io.paths import Path
 
 
@@ -22,7 +22,7 @@ class _Format(NamedTuple):
 
 # In the order of asking: where several are there, one is a copy of the other.
 _FORMATS = (
-    _Format(WEIGHTS_FILE, read_safetensors, INDEX_FILE),
+    _Format(WEIGHTS_FILE, map_safetensors, INDEX_FILE),
     _Format("pytorch_model.bin", read_pytorch, "pytorch_model.bin.index.json"),
     _Format("tf_model.h5", read_tensorflow),
     _Format("flax_model.msgpack", read_flax),
