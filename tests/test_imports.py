@@ -132,7 +132,7 @@ ORDER = {
         multi_label
     """,
     "models": """
-        blocks edits inputs_and_outputs memory pooling weights
+        blocks edits initial_values inputs_and_outputs memory pooling weights
         keras_model parts
         from_config
         elmo encoder

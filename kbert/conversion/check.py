@@ -23,6 +23,7 @@ from kbert.io.json_file import read_json
 from kbert.io.paths import Path, local_only
 from kbert.models import Encoder
 from kbert.models.generators.decoder import Decoder
+from kbert.models.initial_values import without_drawing
 from kbert.models.weights import set_arrays
 
 # Of the largest output (or of 1, where all are smaller): what two libraries' float32 differ by.
@@ -166,8 +167,9 @@ def _run_kbert(folder: Path, inputs: dict, heads: set[str]) -> Tensors:
     checkpoint = read_checkpoint(folder)
     if isinstance(checkpoint.config, DecoderConfig):
         return _run_decoder(folder, inputs, checkpoint)
-    encoder = Encoder(checkpoint.config)
-    set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
+    with without_drawing():
+        encoder = Encoder(checkpoint.config)
+        set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
     own = {k: x for k, x in checkpoint.arrays.items() if k.split("/")[0] in heads}
     outputs = dict(encoder(inputs))
     return outputs | run_heads(load_heads(encoder, own, checkpoint.source), outputs)

@@ -21,6 +21,7 @@ from kbert.io import atomic
 from kbert.io.paths import Path, is_remote, remove_tree
 from kbert.models import Encoder
 from kbert.models.generators.decoder import Decoder
+from kbert.models.initial_values import without_drawing
 from kbert.models.weights import named_weights, set_arrays
 from kbert.tokenizers import load_tokenizer
 from kbert.tokenizers.base import Tokenizer
@@ -133,12 +134,13 @@ def convert(
         )
     folder = locate(source, revision=revision)
     checkpoint = _lengthened(read_checkpoint(folder, ignore=ignore), window, max_positions)
-    model, prefix = _empty(checkpoint)
-    arrays, unknown = _split(checkpoint, model, prefix, strict)
-    # Refuses what does not fit, as loading the model does.
-    part = {name: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}
-    set_arrays(model, prefix, part, checkpoint.source)
-    check_heads(model, arrays, checkpoint.source)
+    with without_drawing():
+        model, prefix = _empty(checkpoint)
+        arrays, unknown = _split(checkpoint, model, prefix, strict)
+        # Refuses what does not fit, as loading the model does.
+        part = {name: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}
+        set_arrays(model, prefix, part, checkpoint.source)
+        check_heads(model, arrays, checkpoint.source)
     unwritten = _without_place(checkpoint, arrays, format, architecture)
     arrays = {name: array for name, array in arrays.items() if name not in unwritten}
     if format == "keras_hub" and checkpoint.labels:

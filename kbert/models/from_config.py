@@ -14,6 +14,7 @@ from kbert.core.types import DType, PathLike
 from kbert.hub import locate
 from kbert.io.arrays import check_finite
 from kbert.models.edits import edits_of, restore_edits
+from kbert.models.initial_values import without_drawing
 from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
 
@@ -86,10 +87,11 @@ class FromConfig(KerasModel):
         named = isinstance(path, str | os.PathLike)
         folder = locate(path) if named else path
         checkpoint = read_checkpoint(folder, ignore=ignore).expect(cls.config_class)
-        model = cls(checkpoint.config, dtype=dtype)
-        restore_edits(model, checkpoint.edits, checkpoint.source)
         arrays = checkpoint.part(f"{cls.prefix}/")
-        set_arrays(model, cls.prefix, arrays, checkpoint.source, strict)
+        with without_drawing():
+            model = cls(checkpoint.config, dtype=dtype)
+            restore_edits(model, checkpoint.edits, checkpoint.source)
+            set_arrays(model, cls.prefix, arrays, checkpoint.source, strict)
         model.weights_from = checkpoint.source
         return model
 

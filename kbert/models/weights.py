@@ -8,7 +8,7 @@ import numpy as np
 from absl import logging
 
 from kbert.core.types import Arrays
-from kbert.io.arrays import Differences, check_arrays
+from kbert.io.arrays import Differences, check_arrays, release
 
 
 def named_weights(model: keras.layers.Layer, prefix: str) -> dict[str, keras.Variable]:
@@ -76,7 +76,11 @@ def set_arrays(
     for name, weight in weights.items():
         if name in arrays:
             base = bases.get(id(weight))
-            weight.assign(arrays[name] if base is None else arrays[name] - base)
+            array = arrays[name] if base is None else arrays[name] - base
+            # JAX takes an array for its own where it can, which may be a part of a file. And while
+            # TensorFlow's tensor of an array lives, it is in memory twice: its copy is not.
+            weight.assign(keras.ops.copy(array))
+            release(arrays[name])
     return left
 
 

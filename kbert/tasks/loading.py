@@ -14,6 +14,7 @@ from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike
 from kbert.models.edits import restore_edits
 from kbert.models.encoder import Encoder
+from kbert.models.initial_values import without_drawing
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tokenizers.loading import load_tokenizer
 from kbert.tokenizers.words.characters import CharacterTokenizer
@@ -145,11 +146,12 @@ def load_encoder(
         huggingface = late.load("checkpoint format", "huggingface")
         activation = huggingface.usual_pooler(config, checkpoint.arrays, tokenizer.kind)
         config = config.replace(pooler_activation=activation)
-    encoder = Encoder(config, dtype=dtype)
-    restore_edits(encoder, checkpoint.edits, checkpoint.source)
-    encoder.pooler_is_new = drawn
-    if drawn:
-        arrays |= get_arrays(encoder.pooler, "encoder/pooler")
-    set_arrays(encoder, "encoder", arrays, checkpoint.source, strict)
+    with without_drawing():
+        encoder = Encoder(config, dtype=dtype)
+        restore_edits(encoder, checkpoint.edits, checkpoint.source)
+        encoder.pooler_is_new = drawn
+        if drawn:
+            arrays |= get_arrays(encoder.pooler, "encoder/pooler")
+        set_arrays(encoder, "encoder", arrays, checkpoint.source, strict)
     encoder.weights_from = checkpoint.source
     return encoder

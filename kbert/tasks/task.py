@@ -21,6 +21,7 @@ from kbert.core.types import DType, PathLike
 from kbert.hub import locate
 from kbert.io.arrays import check_finite
 from kbert.models.edits import restore_edits, variants_of
+from kbert.models.initial_values import without_drawing
 from kbert.models.keras_model import KerasEdits
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import (
@@ -497,22 +498,25 @@ class Task(TrainStep, keras.Model):
         cls = find_class(cls, kind, module, checkpoint.source)
         check_order(settings.get("labels"), saved.get("labels"), checkpoint.source)
         tokenizer = cls._read_tokenizer(checkpoint, folder)
-        model = cls._make_model(checkpoint, dtype)
-        try:
-            task = cls(model, tokenizer, **{**saved, **settings})
-        except TypeError as error:
-            if settings:  # perhaps the caller's
-                raise
-            raise ValueError(
-                f"A saved task's settings must be those of {cls.__name__}: {error} "
-                f"Received: {checkpoint.source}"
-            ) from error
-        for prefix, part in task.parts.items():
-            arrays = checkpoint.part(f"{prefix}/")
-            if strict or arrays or prefix in task.model_parts:
-                set_arrays(part, prefix, arrays, checkpoint.source, strict)
-            else:
-                logging.warning("%s has no %s: it is newly initialised", checkpoint.source, prefix)
+        with without_drawing():
+            model = cls._make_model(checkpoint, dtype)
+            try:
+                task = cls(model, tokenizer, **{**saved, **settings})
+            except TypeError as error:
+                if settings:  # perhaps the caller's
+                    raise
+                raise ValueError(
+                    f"A saved task's settings must be those of {cls.__name__}: {error} "
+                    f"Received: {checkpoint.source}"
+                ) from error
+            for prefix, part in task.parts.items():
+                arrays = checkpoint.part(f"{prefix}/")
+                if strict or arrays or prefix in task.model_parts:
+                    set_arrays(part, prefix, arrays, checkpoint.source, strict)
+                else:
+                    logging.warning(
+                        "%s has no %s: it is newly initialised", checkpoint.source, prefix
+                    )
         return task
 
     @classmethod

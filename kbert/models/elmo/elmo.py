@@ -23,6 +23,7 @@ from kbert.layers import BidirectionalLSTM, CharacterCNN, ScalarMix, WordSoftmax
 from kbert.models.elmo.embedding import Embedder
 from kbert.models.elmo.export import export_embeddings
 from kbert.models.elmo.prediction import NextWords
+from kbert.models.initial_values import without_drawing
 from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import MAX_BYTES
@@ -302,11 +303,12 @@ class Elmo(KerasModel, keras.Model):
         config = checkpoint.config
         # A release may have words beside it, but no softmax over them.
         tokenizer = None if config.vocabulary_size is None else words_of(folder)
-        elmo = cls(config, tokenizer=tokenizer, mix=mix, dtype=dtype)
-        arrays = checkpoint.part("elmo/")
-        if mix is not None:  # it stays as it was handed in
-            arrays |= get_arrays(mix, f"elmo/{mix.name}")
-        set_arrays(elmo, "elmo", arrays, checkpoint.source, strict)
+        with without_drawing():
+            elmo = cls(config, tokenizer=tokenizer, mix=mix, dtype=dtype)
+            arrays = checkpoint.part("elmo/")
+            if mix is not None:  # it stays as it was handed in
+                arrays |= get_arrays(mix, f"elmo/{mix.name}")
+            set_arrays(elmo, "elmo", arrays, checkpoint.source, strict)
         return elmo
 
     def save_to_preset(self, path: PathLike, format: str = "kbert") -> None:

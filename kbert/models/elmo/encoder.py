@@ -15,6 +15,7 @@ from kbert.configs.elmo import ElmoConfig
 from kbert.core.types import DType, Shape, Tensor, Tensors
 from kbert.layers import ScalarMix
 from kbert.models.elmo.elmo import Elmo
+from kbert.models.initial_values import without_drawing
 from kbert.models.keras_model import KerasModel
 from kbert.models.weights import set_arrays
 
@@ -193,8 +194,9 @@ def load_encoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> ElmoEnco
         dtype: a Keras dtype policy or its name.
         strict: whether the weights must be the encoder's exactly.
     """
-    elmo = Elmo(checkpoint.config.replace(vocabulary_size=None), dtype=dtype)
-    arrays = checkpoint.part("elmo/")
-    arrays = {name: x for name, x in arrays.items() if not name.startswith("elmo/softmax/")}
-    set_arrays(elmo, "elmo", arrays, checkpoint.source, strict)
+    with without_drawing():
+        elmo = Elmo(checkpoint.config.replace(vocabulary_size=None), dtype=dtype)
+        arrays = checkpoint.part("elmo/")
+        arrays = {name: x for name, x in arrays.items() if not name.startswith("elmo/softmax/")}
+        set_arrays(elmo, "elmo", arrays, checkpoint.source, strict)
     return ElmoEncoder(elmo)

@@ -17,6 +17,7 @@ from kbert.core import registry
 from kbert.core.types import Arrays, DType, Tensor, Tensors
 from kbert.models.edits import Variants, restore_edits
 from kbert.models.generators.decoder import Decoder
+from kbert.models.initial_values import without_drawing
 from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
 
@@ -156,15 +157,18 @@ class DecoderEncoder(KerasModel, keras.Model):
             edits: Whose weights are among them, see `kbert.models.edits.restore_edits`.
         """
         more = config.vocabulary_size + len(INPUT_TOKENS)
-        decoder = Decoder(config.replace(vocabulary_size=more), dtype=dtype)
-        arrays = dict(arrays)
-        if _TABLE in arrays:
-            drawn = ops.convert_to_numpy(decoder.token_embedding.value)[config.vocabulary_size :]
-            arrays[_TABLE] = np.concatenate([arrays[_TABLE], drawn.astype(arrays[_TABLE].dtype)])
-        if _BIAS in arrays:
-            arrays[_BIAS] = np.append(arrays[_BIAS], np.zeros(len(INPUT_TOKENS), "float32"))
-        restore_edits(decoder, edits, source)
-        set_arrays(decoder, "decoder", arrays, source, strict)
+        with without_drawing():
+            decoder = Decoder(config.replace(vocabulary_size=more), dtype=dtype)
+            arrays = dict(arrays)
+            if _TABLE in arrays:
+                table = arrays[_TABLE]
+                drawn = ops.convert_to_numpy(decoder.token_embedding.value)
+                drawn = drawn[config.vocabulary_size :].astype(table.dtype)
+                arrays[_TABLE] = np.concatenate([table, drawn])
+            if _BIAS in arrays:
+                arrays[_BIAS] = np.append(arrays[_BIAS], np.zeros(len(INPUT_TOKENS), "float32"))
+            restore_edits(decoder, edits, source)
+            set_arrays(decoder, "decoder", arrays, source, strict)
         return cls(decoder)
 
     def get_config(self) -> dict[str, Any]:
@@ -267,7 +271,8 @@ def load_encoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> DecoderE
     if not tuned or not has_input_tokens(checkpoint):
         given = (checkpoint.config, arrays, checkpoint.source, dtype, strict)
         return DecoderEncoder.from_arrays(*given, checkpoint.edits)
-    decoder = Decoder(checkpoint.config, dtype=dtype)
-    restore_edits(decoder, checkpoint.edits, checkpoint.source)
-    set_arrays(decoder, "decoder", arrays, checkpoint.source, strict)
+    with without_drawing():
+        decoder = Decoder(checkpoint.config, dtype=dtype)
+        restore_edits(decoder, checkpoint.edits, checkpoint.source)
+        set_arrays(decoder, "decoder", arrays, checkpoint.source, strict)
     return DecoderEncoder(decoder)

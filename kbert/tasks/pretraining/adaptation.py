@@ -11,6 +11,7 @@ from kbert.configs.encoder import EncoderConfig
 from kbert.core.types import DType, PathLike
 from kbert.hub import locate
 from kbert.models.encoder import Encoder
+from kbert.models.initial_values import without_drawing
 from kbert.models.weights import set_arrays
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.pretraining.pretraining import Pretraining
@@ -83,16 +84,17 @@ def adapt(
         known=known,
     )
     config = config.replace(**(changes or {}))
-    encoder = Encoder(config, dtype=dtype)
-    if config.padding_id == checkpoint.config.padding_id:
-        encoder.weights_from = os.fspath(folder)
-    task = make_task(encoder, tokenizer)
-    for prefix, part in task.parts.items():
-        found = {n: a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
-        if found:
-            set_arrays(part, prefix, found, os.fspath(folder))
-        else:
-            logging.warning("%s has no %s: it is newly initialised", os.fspath(folder), prefix)
+    with without_drawing():
+        encoder = Encoder(config, dtype=dtype)
+        if config.padding_id == checkpoint.config.padding_id:
+            encoder.weights_from = os.fspath(folder)
+        task = make_task(encoder, tokenizer)
+        for prefix, part in task.parts.items():
+            found = {n: a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
+            if found:
+                set_arrays(part, prefix, found, os.fspath(folder))
+            else:
+                logging.warning("%s has no %s: it is newly initialised", os.fspath(folder), prefix)
     return task
 
 

@@ -24,6 +24,7 @@ from kbert.heads import DiscriminatorHead, MaskedLMHead
 from kbert.hub import locate
 from kbert.layers import SharedEmbeddings
 from kbert.models import Encoder
+from kbert.models.initial_values import without_drawing
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.corpora import MaskedCorpus
@@ -437,21 +438,22 @@ class ReplacedTokenDetection(EncoderTask):
             return super().from_preset(path, dtype, **settings)
         with ignoring(settings.get("ignore", ())):
             checkpoint = read_checkpoint(locate(generator))
-        task = super().from_preset(path, dtype, generator=checkpoint.config, **settings)
-        arrays = checkpoint.part("encoder/")
-        for name, array in task._shared_arrays().items():
-            held: Any = arrays.pop(name, None)
-            if not np.array_equal(held, array):
-                raise ValueError(
-                    "Generator and discriminator share their tables, so both folders must hold "
-                    f"the same {name}. Received: other values in {checkpoint.source}"
-                )
-        tables = get_arrays(task.encoder.embeddings, "tables")
-        set_arrays(task.generator, "encoder", arrays, checkpoint.source)
-        # What it adds to the generator's is another now.
-        set_arrays(task.encoder.embeddings, "tables", tables, "the discriminator")
-        head = checkpoint.part("masked_lm/")
-        set_arrays(task.masked_lm, "masked_lm", head, checkpoint.source)
+        with without_drawing():
+            task = super().from_preset(path, dtype, generator=checkpoint.config, **settings)
+            arrays = checkpoint.part("encoder/")
+            for name, array in task._shared_arrays().items():
+                held: Any = arrays.pop(name, None)
+                if not np.array_equal(held, array):
+                    raise ValueError(
+                        "Generator and discriminator share their tables, so both folders must hold "
+                        f"the same {name}. Received: other values in {checkpoint.source}"
+                    )
+            tables = get_arrays(task.encoder.embeddings, "tables")
+            set_arrays(task.generator, "encoder", arrays, checkpoint.source)
+            # What it adds to the generator's is another now.
+            set_arrays(task.encoder.embeddings, "tables", tables, "the discriminator")
+            head = checkpoint.part("masked_lm/")
+            set_arrays(task.masked_lm, "masked_lm", head, checkpoint.source)
         return task
 
 

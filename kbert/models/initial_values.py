@@ -1,0 +1,94 @@
+"""Models that are filled before anything is drawn.
+
+Keras draws a weight's initial value when the weight is made, which takes longer than reading a file
+of the model. This is the one place that knows how Keras puts that off: by a `StatelessScope`, at
+whose end it calls what a variable holds as its `_initializer`.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Self
+
+import keras
+
+from kbert.core.types import Shape, Tensor
+
+
+class without_drawing(keras.StatelessScope):
+    """A context in which variables that are made have no value until something assigns them one.
+
+    At its end those that were assigned to have what they were assigned last. The others are drawn
+    then, to the numbers that they would have had: an initializer has its seed since it was made. A
+    value that is read before is computed for the reader.
+
+    One inside of another leaves the values to the outer one. After an error variables that were
+    there before are as they were.
+
+    Example:
+        >>> import kbert
+        >>> config = kbert.family("bert-tiny")
+        >>> with without_drawing():
+        ...     encoder = kbert.Encoder(config)
+        ...     _ = encoder.pooler.bias.assign(keras.ops.ones(config.hidden_size))
+        >>> float(encoder.pooler.bias[0])
+        1.0
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._assigned: dict[int, keras.Variable] = {}
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        outer = self.original_scope
+        if isinstance(outer, without_drawing):
+            self.state_mapping: dict[int, Any] = outer.state_mapping
+            self._assigned = outer._assigned
+        return self
+
+    def add_update(self, update: tuple[keras.Variable, Tensor]) -> None:
+        super().add_update(update)
+        self._assigned[id(update[0])] = update[0]
+
+    def __exit__(self, kind: Any = None, *error: Any) -> None:
+        if isinstance(self.original_scope, without_drawing):
+            super().__exit__(kind, *error)
+            return
+        before = []
+        for variable in self._assigned.values():
+            value = self.get_current_value(variable)
+            if variable._initializer is None:  # it had a value
+                before.append((variable, value))
+            else:
+                variable._initializer = _Given(value)
+        with _named_by_paths():
+            super().__exit__(kind, *error)
+        if kind is None:
+            for variable, value in before:
+                variable.assign(value)
+
+
+@contextlib.contextmanager
+def _named_by_paths() -> Iterator[None]:
+    """In which TensorFlow's variables are called as in the name scope that they were made in."""
+    from keras.src.backend.common import global_state
+
+    waiting = global_state.get_global_attribute("uninitialized_variables") or []
+    names = [(variable, variable._name) for variable in waiting]
+    for variable, _ in names:
+        variable._name = variable.path
+    try:
+        yield
+    finally:
+        for variable, name in names:
+            variable._name = name
+
+
+class _Given(keras.initializers.Initializer):
+    """A value that is there already."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+    def __call__(self, shape: Shape, dtype: Any = None) -> Tensor:
+        return self.value
