@@ -34,6 +34,8 @@ class without_drawing(keras.StatelessScope):
         1.0
     """
 
+    state_mapping: dict[int, Any]
+
     def __init__(self) -> None:
         super().__init__()
         self._assigned: dict[int, keras.Variable] = {}
@@ -42,7 +44,8 @@ class without_drawing(keras.StatelessScope):
         super().__enter__()
         outer = self.original_scope
         if isinstance(outer, without_drawing):
-            self.state_mapping, self._assigned = outer.state_mapping, outer._assigned
+            self.state_mapping: dict[int, Any] = outer.state_mapping
+            self._assigned = outer._assigned
         return self
 
     def add_update(self, update: tuple[keras.Variable, Tensor]) -> None:

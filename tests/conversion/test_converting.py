@@ -194,7 +194,8 @@ def test_the_check_without_another_library_compares_with_the_target_read_back(pr
 def test_the_check_finds_a_wrong_weight(preset, tmp_path, head):
     convert(preset, tmp_path / "there")
     checkpoint = read_checkpoint(tmp_path / "there")
-    checkpoint.arrays[head][1] += 0.01
+    checkpoint.arrays[head] = changed = checkpoint.arrays[head].copy()
+    changed[1] += 0.01
     write_preset(tmp_path / "there", checkpoint.config, checkpoint.arrays)
     (done,) = check(preset, tmp_path / "there")
     assert not done.passed
@@ -310,7 +311,8 @@ def test_transformers_agrees_about_every_head(tmp_path, class_name, outputs):
         for name in checkpoint.arrays
         if name.split("/")[0] in {*outputs, "span"} - {"masked_lm"} and name.endswith("bias")
     ][-1:]
-    checkpoint.arrays[head][0] += 0.1
+    checkpoint.arrays[head] = changed = checkpoint.arrays[head].copy()
+    changed[0] += 0.1
     write_preset(tmp_path / "here", checkpoint.config, checkpoint.arrays, task=checkpoint.task)
     (done,) = check(tmp_path / "source", tmp_path / "here")
     assert not done.passed
