@@ -42,6 +42,7 @@ class Program:
         files: flags of data, each of which a file must match, if it is given.
         models: flags of folders or names of models.
         shards: flags of folders of a corpus.
+        is_finished: whether the work is done, and needs no model any more to be shown.
         listing: gives more of the help.
     """
 
@@ -53,6 +54,7 @@ class Program:
     files: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     shards: tuple[str, ...] = ()
+    is_finished: Callable[[flags.FlagValues], bool] = lambda options: False
     listing: Callable[[], str] | None = None
 
     def run(self) -> None:
@@ -90,7 +92,7 @@ class Program:
         with one_line_errors(self.name, *self.errors), ignoring(ignored):
             for name in self.files:
                 check_files(options[name].value)
-            for name in self.models:
+            for name in () if self.is_finished(options) else self.models:
                 check_model(options[name].value)
             for name in self.shards:
                 check_shards(options[name].value)

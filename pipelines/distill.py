@@ -53,6 +53,7 @@ from . import command, option_flags
 from .distill_flags import TASK, TEXT, DistillationOptions
 from .flags import define_dry_run_flag
 from .task_flags import define_task_flag, define_task_module_flag, define_task_settings
+from .task_run import is_finished
 
 
 def define_flags() -> None:
@@ -90,6 +91,7 @@ PROGRAM = command.Program(
     errors=(RuntimeError, NonFiniteLoss),
     files=("train", "dev", "test"),
     models=("teacher",),
+    is_finished=is_finished,
     shards=("data_dir",),
     listing=_recipes,
 )

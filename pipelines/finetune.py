@@ -103,6 +103,7 @@ PROGRAM = command.Program(
     ),
     files=("train", "dev", "test"),
     models=("preset",),
+    is_finished=task_run.is_finished,
     listing=_tasks,
 )
 main, run = PROGRAM.main, PROGRAM.run

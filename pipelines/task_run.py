@@ -58,7 +58,7 @@ def _make_runs(
         print(experiments.preview(experiment, **given))
         return
     folder = Path(options.output_dir)
-    finished = any((folder / name).exists() for name in ("results.json", "series.json"))
+    finished = is_finished(options)
     outcome = _run(experiment, options, given)
     if finished:
         print(f"{folder} holds this, finished before:")
@@ -70,6 +70,12 @@ def _make_runs(
     also(outcome)
     print(f"model: {outcome.preset}")
     _publish(outcome.preset, options, finished)
+
+
+def is_finished(options: flags.FlagValues) -> bool:
+    """Whether the folder of the run holds its results."""
+    folder = Path(options.output_dir or "")
+    return any((folder / name).exists() for name in ("results.json", "series.json"))
 
 
 def _run(experiment: "Experiment", options: flags.FlagValues, given: dict) -> "Result | Series":

@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import sys
 
 import pytest
 from absl import flags
@@ -87,6 +86,7 @@ def test_a_decoder_is_a_preset_too(call, mail_file, tmp_path):
 @pytest.mark.parametrize("flag", ["output_dir", "preset_dir", "export_dir"])
 def test_the_model_that_is_read_is_not_written_over(call, mail_file, tmp_path, flag):
     base, out = tmp_path / "base", tmp_path / "out"
+    base.mkdir()
     flags = (f"--train={mail_file}", f"--preset={base}", f"--output_dir={out}", f"--{flag}={base}")
     with pytest.raises(SystemExit, match=rf"of --preset would be written over: .*--{flag}=.*base"):
         call(finetune, "--task=classify", *flags)
@@ -108,6 +108,10 @@ def test_a_finished_run_is_shown(run_dir, call, mail_file, preset, tmp_path, cap
     out = capsys.readouterr().out
     assert "classify: TextClassifier of ham, spam; examples: train 48, dev 16" in out
     assert f"{run_dir} holds this, finished before:" in out
+    # It needs its preset no more.
+    gone = (f"--preset={tmp_path / 'gone'}", *(flag for flag in data if "--preset" not in flag))
+    call(finetune, "--task=classify", *gone, *QUICK, *more)
+    assert f"{run_dir} holds this, finished before:" in capsys.readouterr().out
     assert "data  accuracy  macro_f1" in out
     assert "best accuracy after step" in out
     assert (tmp_path / "preset" / "model.safetensors").exists()
@@ -160,7 +164,7 @@ def test_dry_run_writes_nothing(program, tmp_path, monkeypatch, capsys):
         (("--class_weights=spam",), "takes label=weight, or balanced. Received: .*=spam$"),
         (("--seeds=2", "--grid"), "--seeds and --grid are two kinds of series"),
         (("--grid", "--grid_epochs=two"), "--grid_epochs takes numbers, .*: --grid_epochs=two"),
-        (("--dev=nowhere.csv",), "give `dev`, or `dev_share`"),
+        (("--dev=tfds:sst2",), "give `dev`, or `dev_share`"),
         (("--train=nowhere.csv",), "nowhere.csv"),
         (("--preset=nowhere",), "nowhere"),
         (("--max_length=9999",), "max_length must be from 4 to 32"),
@@ -171,12 +175,6 @@ def test_mistakes_are_told_in_one_line(program, flag, message):
     with pytest.raises(SystemExit, match=f"^kbert-finetune: .*{message}") as exit:
         program(*flag)
     assert "\n" not in str(exit.value)
-
-
-def test_a_missing_extra_is_told_in_one_line(program, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(SystemExit, match=r"^kbert-finetune: tfds:glue/sst2 .*kbert\[tfds\]'"):
-        program("--train=tfds:glue/sst2")
 
 
 def test_flags_that_must_be_there(call):
