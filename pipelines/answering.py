@@ -45,9 +45,9 @@ def text_program(name: str, doc: str, kind: str, answers: type[Options]) -> comm
     """A program whose input is texts.
 
     Args:
-        name: of the program.
+        name: the program's.
         doc: its help.
-        kind: of the tasks that answer.
+        kind: which tasks answer.
         answers: what may be chosen of answers.
     """
 

@@ -19,7 +19,7 @@ def answering_task(
     Args:
         program: its name.
         task_class: the class of tasks that it is for.
-        folder: of a preset, or of an export to a runtime.
+        folder: a preset, or an export to a runtime.
 
     Raises:
         ValueError: it holds another task; the message names the program that answers with it.

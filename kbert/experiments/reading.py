@@ -64,13 +64,13 @@ class TableParts:
     Args:
         named: the task.
         path: a file or pattern of CSV, TSV, JSON lines or lines of text.
-        columns: as of `read`.
-        label_separator: likewise.
-        others: likewise.
+        columns: our name of a column -> the file's.
+        label_separator: stands between the labels of a text.
+        others: columns of the file that are wanted besides.
 
     Attributes:
         head: the first rows.
-        checksum: of all rows.
+        checksum: CRC-32 of all rows.
         places: label -> file and line of the first row that has it.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a flag says of folders of shards, and of their shares."""
+"""Folders of shards and their shares, as a flag gives them."""
 
 from kbert.io.paths import is_dir
 

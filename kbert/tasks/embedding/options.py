@@ -10,7 +10,7 @@ OBJECTIVES = ("ranking", "symmetric_ranking", "cosent", "angle", "cosine", "trip
 
 
 class TextEmbedderOptions(RowOptions):
-    """What a `TextEmbedder` is set to.
+    """Settings of `TextEmbedder`.
 
     Args:
         {options}
@@ -68,7 +68,7 @@ class EmbeddingOptions(Options):
 
 
 class TextDenoiserOptions(RowOptions):
-    """What a `TextDenoiser` is set to.
+    """Settings of `TextDenoiser`.
 
     Args:
         {options}

@@ -23,7 +23,7 @@ class RowOptions(Options):
 
 
 class HeadOptions(RowOptions):
-    """Of a task with dropout before its head.
+    """Settings of tasks with dropout before their head.
 
     Args:
         {options}
@@ -39,7 +39,7 @@ class HeadOptions(RowOptions):
 
 
 class WindowOptions(HeadOptions):
-    """Of a task that reads long texts in windows.
+    """Settings of tasks that read long texts in windows.
 
     Args:
         {options}
@@ -60,7 +60,7 @@ class WindowOptions(HeadOptions):
 
 
 class AuxiliaryOptions(Options):
-    """Of a task that fine-tunes decoders too.
+    """Settings of tasks that fine-tune decoders too.
 
     Args:
         {options}
@@ -75,7 +75,7 @@ class AuxiliaryOptions(Options):
 
 
 class TextOptions(WindowOptions, AuxiliaryOptions):
-    """Of a task on whole texts and pairs.
+    """Settings of tasks on whole texts and pairs.
 
     Args:
         {options}
@@ -89,7 +89,7 @@ class TextOptions(WindowOptions, AuxiliaryOptions):
 
 
 class TextClassifierOptions(TextOptions):
-    """What a `TextClassifier` is set to.
+    """Settings of `TextClassifier`.
 
     Args:
         {options}
@@ -109,7 +109,7 @@ class TextClassifierOptions(TextOptions):
 
 
 class TokenClassifierOptions(WindowOptions):
-    """What a `TokenClassifier` is set to; without a `doc_stride` windows share half of their words.
+    """Settings of `TokenClassifier`; without a `doc_stride` windows share half of their words.
 
     Args:
         {options}
@@ -119,7 +119,7 @@ class TokenClassifierOptions(WindowOptions):
 
 
 class MultipleChoiceOptions(HeadOptions, AuxiliaryOptions):
-    """What a `MultipleChoice` is set to.
+    """Settings of `MultipleChoice`.
 
     Args:
         {options}

@@ -5,7 +5,7 @@ from kbert.tasks.fine_tuning.options import RowOptions
 
 
 class QuestionAnswererOptions(RowOptions):
-    """What a `QuestionAnswerer` is set to.
+    """Settings of `QuestionAnswerer`.
 
     Args:
         {options}
