@@ -136,7 +136,8 @@ def check_files(given: str | list[str] | None) -> None:
     """
     paths = [given] if isinstance(given, str) else split_sources(given or ())
     for path in paths:
-        if not path.startswith(_NO_FILES) and not is_remote(path) and not exists(path):
+        is_local = path and not path.startswith(_NO_FILES) and not is_remote(path)
+        if is_local and not exists(path):
             expand(path)
 
 

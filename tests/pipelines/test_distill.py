@@ -347,11 +347,11 @@ def test_how_long_must_be_said(call, data_dir, teacher):
     with pytest.raises(SystemExit, match=r"must be given; the shards have about .* steps an epoch"):
         call(distill, f"--data_dir={data_dir}", *own)
     with pytest.raises(SystemExit, match="--model_dir must be given"):
-        call(distill, f"--data_dir={data_dir}", "--recipe=minilm", "--teacher=t")
+        call(distill, f"--data_dir={data_dir}", "--recipe=minilm", f"--teacher={teacher}")
     with pytest.raises(SystemExit, match=r"\(--task\): give one of the two. Received: neither"):
-        call(distill, "--recipe=minilm", "--teacher=t")
-    with pytest.raises(SystemExit, match=r"--teacher would be written over.*--preset_dir=./t$"):
-        call(distill, "--recipe=minilm", "--teacher=t", "--data_dir=d", "--preset_dir=./t")
+        call(distill, "--recipe=minilm", f"--teacher={teacher}")
+    with pytest.raises(SystemExit, match=r"--teacher would be written over.*--preset_dir="):
+        call(distill, f"--data_dir={data_dir}", *own, f"--preset_dir={teacher}")
     with pytest.raises(flags.IllegalFlagValueError, match="--teacher must have a value"):
         call(distill, "--recipe=minilm")
 

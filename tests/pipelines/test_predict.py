@@ -79,7 +79,7 @@ def test_an_interrupted_one_resumes(run_dir, call, texts, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--input=a.pdf", "The suffix of the input gives its format"),
+        ("--input=TEXTS.pdf", "The suffix of the input gives its format"),
         ("--input=nowhere.txt", "nowhere.txt"),
         ("--output=TEXTS", "already exists, without texts"),
     ],
@@ -87,6 +87,7 @@ def test_an_interrupted_one_resumes(run_dir, call, texts, tmp_path, monkeypatch)
 def test_mistakes_are_told_in_one_line(run_dir, call, texts, tmp_path, flag, message):
     arguments = (f"--input={texts}", f"--output={tmp_path / 'a.jsonl'}")
     flag = flag.replace("TEXTS", str(texts))
+    texts.with_name(f"{texts.name}.pdf").touch()
     with pytest.raises(SystemExit, match=f"^kbert-predict: .*{message}"):
         call(predict, f"--preset={run_dir / 'preset'}", *arguments, flag)
     assert texts.read_text().startswith(TEXTS[0])

@@ -207,7 +207,7 @@ def test_bad_input_is_one_line_not_a_traceback(corpus):
         program(f"--input={corpus}/*.txt", *common)
     with pytest.raises(SystemExit, match=r"^kbert-prepare-corpus: No file matches"):
         program(f"--input={corpus}/*.text", *common)
-    with pytest.raises(SystemExit, match=r"given with --input. Received: \['a.txt'\]"):
+    with pytest.raises(SystemExit, match=r"takes flags only. Received: \['a.txt'\]"):
         program(f"--input={corpus}/*.txt", *common, "a.txt")
 
 

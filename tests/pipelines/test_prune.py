@@ -50,7 +50,10 @@ def test_an_encoder_alone(tiny_vocabulary, call, tmp_path, capsys):
         (["--layers=bottom"], r"--layers takes numbers.*Received: --layers=bottom"),
         (["--layers=0,7"], "numbered from 0 to 0"),
         (["--neurons=0.5", "--output_dir={preset}"], "must be empty or not there yet"),
-        (["--neurons=0.5", "--data=x.csv"], "--data are examples of a fine-tuned task"),
+        (
+            ["--neurons=0.5", "--data={preset}/vocab.txt"],
+            "--data are examples of a fine-tuned task",
+        ),
         (["--neurons=0.5", "more"], r"takes flags only.*Received: \['more'\]"),
     ],
 )

@@ -161,7 +161,7 @@ def num_predictions(
     """How many tokens a scheme predicts in rows of given lengths.
 
     Args:
-        scheme: of `MASKING_SCHEMES`.
+        scheme: a value of `MASKING_SCHEMES`.
         lengths: (N,) int32, tokens of each row, specials included.
         text_lengths: (N,) int32, those that may be chosen.
         masked_share: share of the tokens that is predicted, or (N,) of each row's.
@@ -171,6 +171,7 @@ def num_predictions(
         (N,) int32, at most P.
 
     Example:
+        >>> from kbert.data.masking.schemes import MASKING_SCHEMES
         >>> lengths = tf.constant([128, 20, 3, 0])
         >>> text = tf.constant([125, 18, 1, 0])
         >>> num_predictions(MASKING_SCHEMES["token"], lengths, text, 0.15, 20).numpy().tolist()
