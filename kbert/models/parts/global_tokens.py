@@ -180,7 +180,8 @@ class GlobalAttention(SelfAttention):
         if more is not None:  # where the global tokens stand
             columns = seen["probabilities"][..., ops.shape(x)[1] :]
             at = ops.cast(ops.transpose(places, (0, 2, 1)), columns.dtype)[:, None]
-            made["probabilities"] += ops.matmul(columns, at)
+            # Not `+=`: PyTorch would write into what gradients are computed from.
+            made["probabilities"] = made["probabilities"] + ops.matmul(columns, at)
         for name, of_global in whole[1].items():
             made[name] = _with_global(made[name], of_global, some[:, None])
         return outputs, {**made, "query": query, "key": key, "value": value}
