@@ -6,6 +6,7 @@ import logging as python_logging
 import os
 import signal
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 
@@ -21,7 +22,6 @@ from kbert.text.sources import expand
 
 from . import interrupts, quiet
 
-_TENSORFLOW = f"{os.sep}tensorflow{os.sep}"
 # Data sets, installed documentation, standard input.
 _NO_FILES = ("tfds:", "docs:", "-")
 INTERRUPTED = 128 + signal.SIGINT  # the exit status, as in a shell
@@ -43,7 +43,7 @@ class Program:
         models: flags of folders or names of models.
         shards: flags of folders of a corpus.
         is_finished: whether the work is done, and needs no model any more to be shown.
-        listing: gives more of the help.
+        listing: a title of more help, and what gives it.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Program:
     models: tuple[str, ...] = ()
     shards: tuple[str, ...] = ()
     is_finished: Callable[[flags.FlagValues], bool] = lambda options: False
-    listing: Callable[[], str] | None = None
+    listing: tuple[str, Callable[[], str]] | None = None
 
     def run(self) -> None:
         """Defines the flags, parses them and does the work; `--help` shows `doc` and these flags.
@@ -67,7 +67,10 @@ class Program:
         self.define_flags()
         for name in set(flags.FLAGS) - before:
             flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
-        text = self.doc if self.listing is None else f"{self.doc}\n{self.listing()}\n"
+        text = self.doc
+        if self.listing is not None:
+            title, table = self.listing
+            text += f"\n{title}:\n\n{textwrap.indent(table(), '  ')}\n"
         sys.modules["__main__"].__doc__ = text.replace("%", "%%")  # absl formats it
         # The settings of the user's own task are flags too: its module is imported before those.
         sys.argv[1:] = sorted(sys.argv[1:], key=lambda given: "-task_module=" not in given)
@@ -159,7 +162,8 @@ def define_ignore_flag() -> None:
 
 def _is_news(record: python_logging.LogRecord) -> bool:
     """Not TensorFlow's notices of each file and each sum; `--verbosity=1` shows them."""
-    is_ours = _TENSORFLOW not in record.pathname
+    theirs = getattr(sys.modules.get("tensorflow"), "__file__", None)
+    is_ours = theirs is None or not record.pathname.startswith(os.path.dirname(theirs) + os.sep)
     return (
         is_ours or record.levelno > python_logging.INFO or logging.get_verbosity() >= logging.DEBUG
     )

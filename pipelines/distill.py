@@ -42,8 +42,6 @@ Killed at any moment, the same command resumes exactly; the teacher is in no che
 SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130.
 """
 
-import textwrap
-
 from absl import flags
 
 from kbert.catalog.distillation import table
@@ -79,10 +77,6 @@ def _distill(options: flags.FlagValues) -> None:
     distill(options)
 
 
-def _recipes() -> str:
-    return f"Recipes (--recipe):\n\n{textwrap.indent(table(), '  ')}"
-
-
 PROGRAM = command.Program(
     name="kbert-distill",
     doc=__doc__,
@@ -93,7 +87,7 @@ PROGRAM = command.Program(
     models=("teacher",),
     is_finished=is_finished,
     shards=("data_dir",),
-    listing=_recipes,
+    listing=("Recipes (--recipe)", table),
 )
 main, run = PROGRAM.main, PROGRAM.run
 

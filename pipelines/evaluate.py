@@ -20,7 +20,6 @@ GLUE's test sets have no labels: --submission writes predictions in the format t
 """
 
 import json
-import textwrap
 
 from absl import flags
 
@@ -90,10 +89,6 @@ def _evaluate(options: flags.FlagValues) -> None:
         print(f"\nwritten to {folder}")
 
 
-def _tasks() -> str:
-    return f"Tasks (--task):\n\n{textwrap.indent(task_table(), '  ')}"
-
-
 PROGRAM = command.Program(
     name="kbert-evaluate",
     doc=__doc__,
@@ -101,7 +96,7 @@ PROGRAM = command.Program(
     work=_evaluate,
     files=("data",),
     models=("preset",),
-    listing=_tasks,
+    listing=("Tasks (--task)", task_table),
 )
 main, run = PROGRAM.main, PROGRAM.run
 

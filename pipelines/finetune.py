@@ -39,8 +39,6 @@ dev_report.txt and confusion_matrix.png; training/ has every step's loss and eve
 Then: kbert-predict --preset=out/preset --input=texts.txt --output=answers.jsonl
 """
 
-import textwrap
-
 from absl import flags
 
 from kbert import experiments
@@ -88,10 +86,6 @@ def _finetune(options: flags.FlagValues) -> None:
     task_run.make_runs(experiment, options)
 
 
-def _tasks() -> str:
-    return f"Tasks (--task):\n\n{textwrap.indent(task_table(), '  ')}"
-
-
 PROGRAM = command.Program(
     name="kbert-finetune",
     doc=__doc__,
@@ -104,7 +98,7 @@ PROGRAM = command.Program(
     files=("train", "dev", "test"),
     models=("preset",),
     is_finished=task_run.is_finished,
-    listing=_tasks,
+    listing=("Tasks (--task)", task_table),
 )
 main, run = PROGRAM.main, PROGRAM.run
 

@@ -52,8 +52,6 @@ checkpoints/ and, with --average_checkpoints, average.json. The tokenizer is tha
 translator's is in tokenizer/.
 """
 
-import textwrap
-
 from absl import flags
 
 from kbert.catalog.recipes import table
@@ -108,10 +106,6 @@ def _pretrain(options: flags.FlagValues) -> None:
     pretrain(options)
 
 
-def _recipes() -> str:
-    return f"Recipes (--recipe):\n\n{textwrap.indent(table(), '  ')}"
-
-
 PROGRAM = command.Program(
     name="kbert-pretrain",
     doc=__doc__,
@@ -124,7 +118,7 @@ PROGRAM = command.Program(
     files=("source", "target", "pairs", "dev_source", "dev_target", "dev_pairs"),
     models=("init_preset",),
     shards=("data_dir",),
-    listing=_recipes,
+    listing=("Recipes (--recipe)", table),
 )
 main, run = PROGRAM.main, PROGRAM.run
 

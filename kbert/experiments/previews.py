@@ -87,7 +87,7 @@ def _estimate(experiment: Experiment, task: FineTuningTask, settings: Settings) 
     """Sizes of the data, and time and memory from a few steps."""
     table, examples = experiment.head, len(experiment.train)
     rows = task.tokenize(table, labelled=True)
-    count = round(len(rows) * examples / len(table))
+    count, cut = (round(x * examples / len(table)) for x in (len(rows), rows.cut))
     padded = -(-rows.lengths // BUCKET) * BUCKET
     fits = experiment.fits(task, settings)
     steps = {n: math.ceil(count / x.batch_size) * x.epochs for n, (_, x) in fits.items()}
@@ -98,7 +98,7 @@ def _estimate(experiment: Experiment, task: FineTuningTask, settings: Settings) 
     found = {
         "examples": f"{examples:,}, {count:,} rows of tokens",
         "tokens": f"{rows.lengths.mean():.1f} a row, {rows.lengths.max():,} at most",
-        "cut": f"{rows.cut:,} examples longer than {task.row_length:,} tokens",
+        "cut": f"{cut:,} examples longer than {task.row_length:,} tokens",
         "padding": f"{1 - rows.lengths.sum() / padded.sum():.1%} of what is computed",
         "steps": f"{epoch:,} an epoch, {sum(steps.values()):,} in all",
         "time": f"about {total} without evaluations, {each}",
