@@ -12,7 +12,7 @@ from kbert.core.text_table import text_table
 
 
 @dataclasses.dataclass(frozen=True)
-class Term:
+class NamedTerm:
     """A term of a loss.
 
     Attributes:
@@ -26,23 +26,48 @@ class Term:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A run with one loss; see `kbert.distillation.Stage`."""
+    """A run with one loss.
+
+    Attributes:
+        name: of the folder that it is written to.
+        terms: the terms of the loss; in this module their names and values.
+        epochs: passes over the data of a task.
+        learning_rate: its peak.
+    """
 
     name: str
-    terms: Sequence[Term]
+    terms: Sequence[Any]
     epochs: int
     learning_rate: float
 
+    @property
+    def reads_heads(self) -> bool:
+        """Whether its loss trains the head too, so that the student can be measured."""
+        return any(term.reads_heads for term in self.terms)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Distillation:
-    """Loss terms and settings of a distillation; see `kbert.distillation.DistillationRecipe`."""
+class DistillationRecipe:
+    """Loss terms and settings of a distillation.
+
+    Attributes:
+        name: in the table.
+        summary: what is compared, in a few words.
+        source: where the values are from.
+        student: arguments of `kbert.student` for the published one, on text.
+        terms: the terms of the loss on text; none if the recipe is for tasks alone.
+        general: flag of `kbert-distill` -> value, on text. The batch size is that of a cluster.
+        progressive: whether, on text, the student's layers learn one after the other.
+        first: on text, the recipe that comes before: its student is where this one's begins.
+        first_share: of the updates, the share that is the former's.
+        stages: on the data of a task, in turn; none if the recipe is for text alone.
+    """
 
     name: str
     summary: str
     source: str
     student: Mapping[str, Any]
-    terms: Sequence[Term] = ()
+    terms: Sequence[Any] = ()
     general: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     progressive: bool = False
     first: str | None = None
@@ -50,8 +75,8 @@ class Distillation:
     stages: Sequence[Stage] = ()
 
 
-def _term(name: str, **values: Any) -> Term:
-    return Term(name, values)
+def _term(name: str, **values: Any) -> NamedTerm:
+    return NamedTerm(name, values)
 
 
 _DISTILBERT = (
@@ -91,10 +116,10 @@ _MOBILEBERT_RUN = {
     "batch_size": 2048,
 }
 
-DISTILLATIONS: dict[str, Distillation] = {
+DISTILLATIONS: dict[str, DistillationRecipe] = {
     recipe.name: recipe
     for recipe in (
-        Distillation(
+        DistillationRecipe(
             name="distilbert",
             summary="soft targets, own loss, cosine of last hidden states: 5, 2, 1 at T = 2",
             source="train.py and distiller.py in research_projects/distillation of transformers; "
@@ -113,7 +138,7 @@ DISTILLATIONS: dict[str, Distillation] = {
             },
             stages=(Stage(name="distilled", terms=_DISTILBERT, epochs=3, learning_rate=5e-5),),
         ),
-        Distillation(
+        DistillationRecipe(
             name="tinybert-general",
             summary="embeddings, hidden states and attention scores of every layer",
             source="general_distill.py of huawei-noah's TinyBERT",
@@ -135,7 +160,7 @@ DISTILLATIONS: dict[str, Distillation] = {
                 "batch_size": 256,
             },
         ),
-        Distillation(
+        DistillationRecipe(
             name="tinybert-task",
             summary="first every layer as tinybert-general, then soft targets at T = 1",
             source="task_distill.py of huawei-noah's TinyBERT; epochs: section 4.2 of the paper",
@@ -150,7 +175,7 @@ DISTILLATIONS: dict[str, Distillation] = {
                 ),
             ),
         ),
-        Distillation(
+        DistillationRecipe(
             name="minilm",
             summary="attention and relation of values of the last layer",
             source="section 4.1 of the paper, https://arxiv.org/abs/2002.10957",
@@ -168,7 +193,7 @@ DISTILLATIONS: dict[str, Distillation] = {
                 "batch_size": 1024,
             },
         ),
-        Distillation(
+        DistillationRecipe(
             name="mobilebert-transfer",
             summary="feature maps, their means and variances, attention: 100, 5000, 5, 1, "
             "layer after layer",
@@ -183,7 +208,7 @@ DISTILLATIONS: dict[str, Distillation] = {
             general={**_MOBILEBERT_RUN, "decay": "constant", "warmup_share": 0.0},
             progressive=True,
         ),
-        Distillation(
+        DistillationRecipe(
             name="mobilebert",
             summary="first as mobilebert-transfer, then masked words and soft targets, half each, "
             "and next sentences",

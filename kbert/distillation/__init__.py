@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from kbert.core import late
 
 if TYPE_CHECKING:
+    from kbert.catalog.distillation import DistillationRecipe as DistillationRecipe, Stage as Stage
     from kbert.distillation.augmentation import (
         STOP_WORDS as STOP_WORDS,
         AugmentationSettings as AugmentationSettings,
@@ -18,12 +19,7 @@ if TYPE_CHECKING:
     from kbert.distillation.distiller import Distiller as Distiller
     from kbert.distillation.experiment import DistillationExperiment as DistillationExperiment
     from kbert.distillation.layer_maps import layer_map as layer_map
-    from kbert.distillation.published import (
-        RECIPES as RECIPES,
-        DistillationRecipe as DistillationRecipe,
-        Stage as Stage,
-        recipe as recipe,
-    )
+    from kbert.distillation.published import RECIPES as RECIPES, recipe as recipe
     from kbert.distillation.static import distill_static as distill_static
     from kbert.distillation.student_model import student as student
     from kbert.distillation.terms import (

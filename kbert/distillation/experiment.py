@@ -7,10 +7,11 @@ from typing import Any
 
 import keras
 
+from kbert.catalog.distillation import DistillationRecipe, Stage
 from kbert.core.types import PathLike
 from kbert.distillation.comparison import Comparison, compare
 from kbert.distillation.distiller import Distiller
-from kbert.distillation.published import DistillationRecipe, Stage, recipe
+from kbert.distillation.published import recipe
 from kbert.distillation.student_model import student
 from kbert.experiments import Experiment, Settings
 from kbert.experiments.folder import checksum_of
