@@ -9,6 +9,8 @@ Example:
     True
 """
 
+from __future__ import annotations
+
 import ctypes
 import dataclasses
 import functools

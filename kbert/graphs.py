@@ -1,12 +1,12 @@
 """Functions as TensorFlow graphs, each counted by itself."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
-TEXTS = tf.TensorSpec([None], tf.string)  # of `on_cpu`
+from kbert.core.late import tf
 
 
 def graph(function: Callable, **options: Any) -> tf.types.experimental.PolymorphicFunction:
@@ -39,29 +39,31 @@ def on_cpu(function: Callable, *specs: Any) -> Callable:
 
     Args:
         function: of tensors.
-        *specs: of each argument.
+        *specs: of each argument; without any it is of texts (B,).
 
     Example:
-        >>> lower = on_cpu(tf.strings.lower, tf.TensorSpec([None], tf.string))
+        >>> lower = on_cpu(tf.strings.lower)
         >>> lower(tf.constant(["ABC"])).numpy().tolist()
         [b'abc']
     """
-    flat_specs = tf.nest.flatten(specs, expand_composites=True)
-
-    def placed(*flat: Any) -> Any:
-        with tf.device("CPU"):
-            return function(*tf.nest.pack_sequence_as(specs, flat, expand_composites=True))
-
-    placed.__name__ = getattr(function, "__name__", "graph")
-    traced = graph(placed, input_signature=flat_specs, autograph=False)
 
     @functools.cache
-    def concrete() -> Any:
-        return traced.get_concrete_function()
+    def traced() -> tuple[Any, Any, list]:
+        structure = specs or (tf.TensorSpec([None], tf.string),)
+
+        def placed(*flat: Any) -> Any:
+            with tf.device("CPU"):
+                return function(*tf.nest.pack_sequence_as(structure, flat, expand_composites=True))
+
+        placed.__name__ = getattr(function, "__name__", "graph")
+        flat_specs = tf.nest.flatten(structure, expand_composites=True)
+        made = graph(placed, input_signature=flat_specs, autograph=False)
+        return made.get_concrete_function(), structure, [spec.dtype for spec in flat_specs]
 
     def call(*arguments: Any) -> Any:
-        tf.nest.assert_same_structure(specs, arguments, expand_composites=True)
+        concrete, structure, dtypes = traced()
+        tf.nest.assert_same_structure(structure, arguments, expand_composites=True)
         flat = tf.nest.flatten(arguments, expand_composites=True)
-        return concrete()(*map(tf.convert_to_tensor, flat, (spec.dtype for spec in flat_specs)))
+        return concrete(*map(tf.convert_to_tensor, flat, dtypes))
 
     return call

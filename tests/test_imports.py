@@ -31,7 +31,7 @@ RANKS = {
 # subfolder, from itself). So no two subfolders lean on each other.
 ORDER = {
     "core": """
-        devices in_memory late options text_table types
+        devices in_memory late options ragged text_table types
         contexts protocols registry
     """,
     "catalog": """
@@ -162,7 +162,7 @@ ORDER = {
         background
     """,
     "serving": """
-        requests
+        requests rounding
         tf_serving
         savedmodel
         rows stored text_rows
@@ -192,7 +192,7 @@ ORDER = {
         pairs
     """,
     "tokenizers": """
-        batching folder kinds lines normalization serializable text_ops
+        arrays batching folder kinds lines normalization serializable text_ops
         offsets word_counts
         base
         token_segments

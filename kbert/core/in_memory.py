@@ -6,6 +6,7 @@ are known by what their objects have, so that none of them is imported here.
 
 import functools
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Reversible, Sequence, Set
 from typing import Any
 
@@ -448,3 +449,9 @@ def check_order(values: object, what: str) -> None:
             f"{what} must have an order, by which texts, labels and answers belong together. "
             f"Received: a {type(values).__name__}, which has none; sorted(…) gives it one"
         )
+
+
+def is_dataset(data: Any) -> bool:
+    """Whether something is a `tf.data.Dataset`; TensorFlow is not imported to tell."""
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and isinstance(data, tensorflow.data.Dataset)

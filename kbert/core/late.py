@@ -6,6 +6,7 @@ use. Everything else is imported where a module begins.
 """
 
 import ast
+import functools
 import importlib
 import importlib.util
 import os
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # Sort -> name -> "module", or "module:attribute". Higher rooms are named here alone.
 TABLE = {
@@ -53,6 +54,7 @@ TABLE = {
     "export": {
         "runtimes": "kbert.tasks.exported",
         "copy": "kbert.tasks.tensorflow_copy",
+        "stored": "kbert.serving.stored:StoredWeights",
     },
     # What a task is built on, by the kind of its config: `make(config, dtype=)`.
     "model": {
@@ -165,6 +167,55 @@ TABLE = {
         "translate": "kbert.tasks.generation.translator:Translator",
     },
 }
+
+
+class LazyModule(ModuleType):
+    """A module that is imported when a name in it is first read.
+
+    Args:
+        name: of the module.
+        hint: what a message says where it is not installed.
+
+    Example:
+        >>> LazyModule("colorsys", "").rgb_to_hls(0.0, 0.5, 0.0)[1]
+        0.25
+    """
+
+    def __init__(self, name: str, hint: str) -> None:
+        super().__init__(name)
+        self.__dict__["_hint"] = hint
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__version__":
+            raise AttributeError(name)  # what tools look for in any module
+        try:
+            module = importlib.import_module(self.__name__)
+        except ImportError as error:
+            raise ImportError(f"{self._hint} Received: {error}") from error
+        self.__dict__.update({k: x for k, x in vars(module).items() if not k.startswith("__")})
+        return getattr(module, name)
+
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    import tensorflow_text as tf_text
+else:
+    # On JAX and PyTorch what needs neither streams of data nor graphs works without it.
+    _HINT = (
+        "Here TensorFlow is needed: it makes streams of data, tokenizers inside graphs and "
+        "SavedModels (pip install tensorflow tensorflow-text)."
+    )
+    tf = LazyModule("tensorflow", _HINT)
+    tf_text = LazyModule("tensorflow_text", _HINT)
+
+
+@functools.cache
+def has_tensorflow() -> bool:
+    """Whether TensorFlow is installed; it is not imported."""
+    try:
+        return importlib.util.find_spec("tensorflow") is not None
+    except (ImportError, ValueError):  # what hides it may raise, or leave None in its place
+        return False
 
 
 def public_names(package: str) -> tuple[Callable, Callable, list[str]]:

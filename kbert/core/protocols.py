@@ -1,5 +1,7 @@
 """What tasks, data and features need of a tokenizer, whichever class it is of."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -47,13 +49,11 @@ class TokenizerLike(Protocol):
         """The constructor's arguments."""
         ...
 
-    def encode(self, texts: "str | Sequence[str] | tf.Tensor") -> "tf.Tensor | tf.RaggedTensor":
+    def encode(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
         """Ids of texts, without special tokens: ragged rows, or the row of one string."""
         ...
 
-    def encode_words(
-        self, words: "str | Sequence[str] | tf.Tensor"
-    ) -> "tf.Tensor | tf.RaggedTensor":
+    def encode_words(self, words: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
         """Ids of words that are split already, a row a word."""
         ...
 

@@ -1,10 +1,12 @@
 """How `tf.data` is used here: the stages of a pipeline, and the options it runs with."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
+from kbert.core.late import tf
 
 
 def stage(function: Callable, *arguments: Any, **options: Any) -> Callable:

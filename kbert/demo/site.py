@@ -3,6 +3,8 @@
 Shapes: B rows, T tokens, P masks, L layers, N heads, V vocabulary.
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import io
@@ -12,9 +14,9 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import tensorflow as tf
 from keras import ops
 
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.demo.assets import page_files
 from kbert.demo.models import described, short_name

@@ -4,15 +4,17 @@ Shapes: B rows of a batch, R rows of the encoder (windows and choices are rows o
 tokens, H hidden width.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 from keras import ops
 
 from kbert.core.contexts import auxiliary_losses
+from kbert.core.late import tf
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Pair, PathLike, Tensor, Tensors
 from kbert.data.tables.rows import Rows

@@ -8,6 +8,8 @@ baseline for sentence embeddings", https://openreview.net/forum?id=SyK00v5xx.)
 Shapes: V pieces of the vocabulary, P of them kept, D width of the embedder, K of the table.
 """
 
+from __future__ import annotations
+
 import functools
 import re
 from collections.abc import Iterable
@@ -15,11 +17,11 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from kbert import inference
 from kbert.configs.static import StaticConfig
 from kbert.core.in_memory import each_text
+from kbert.core.late import tf
 from kbert.io.progress import Progress
 from kbert.models import Encoder
 from kbert.tasks import TextEmbedder

@@ -3,11 +3,13 @@
 Shapes: `B` texts, `T` tokens, `D` width of the features.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import keras
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.extraction.extractor import Extractor
 from kbert.serving import MAX_BYTES, Signature, export_saved_model, text_tokens

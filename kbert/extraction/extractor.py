@@ -3,6 +3,8 @@
 Shapes: `N` texts, `W` windows, `B` batch, `T` tokens, `D` width of the features.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
@@ -10,9 +12,9 @@ from typing import Any, cast
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from kbert import inference
+from kbert.core.late import tf
 from kbert.data.tables.rows import Rows
 from kbert.extraction.described import describe_tokens, describe_words
 from kbert.extraction.hidden_states import choose_layers

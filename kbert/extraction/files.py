@@ -3,13 +3,15 @@
 Shapes: `N` texts, `T` tokens of a text, `D` width of the features.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.io.formats import Array, Format
 from kbert.io.npy import read_npy

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from kbert.core.in_memory import check_order, has_columns, rows_of
+from kbert.core.late import tf
 from kbert.core.types import MaybeNone
 from kbert.data.tables.table import Table, as_table
 from kbert.inference import as_rows, as_texts

@@ -4,11 +4,14 @@ Rows are padded to a power of two and columns to a multiple of 16, so that one c
 every call.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
+
+from kbert.core.late import tf
 
 BATCH_SIZE = 32
 

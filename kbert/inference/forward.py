@@ -1,12 +1,14 @@
 """A function of layers, compiled: arrays in, arrays out."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.core.types import Shape, Tensors
 from kbert.finite import refuse_not_finite
 from kbert.graphs import graph

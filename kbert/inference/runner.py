@@ -3,14 +3,16 @@
 Shapes: R rows, B rows of a batch.
 """
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import has_tensorflow, tf
 from kbert.core.types import Tensors
 from kbert.data.tables.rows import Rows, gather
 from kbert.graphs import on_cpu
@@ -99,6 +101,8 @@ class Runner:
                 yield part, self._features(rows, part)
 
     def _features(self, rows: Rows, index: np.ndarray) -> dict[str, Any]:
+        if not has_tensorflow():
+            return self._assemble(gather(rows.columns, index))
         kinds = tuple(
             (name, x.dtype, getattr(x, "ragged_rank", 0), *x.shape[1:])
             for name, x in rows.columns.items()

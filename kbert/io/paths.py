@@ -8,6 +8,8 @@ What an object store lacks: a folder cannot be renamed at once, nothing can be l
 appended to a file writes the whole of it again.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import fnmatch
@@ -93,13 +95,13 @@ class RemotePath(os.PathLike):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RemotePath) and self._path == other._path
 
-    def __lt__(self, other: "RemotePath") -> bool:
+    def __lt__(self, other: RemotePath) -> bool:
         return self._path < other._path
 
     def __hash__(self) -> int:
         return hash(self._path)
 
-    def __truediv__(self, name: str | os.PathLike) -> "RemotePath":
+    def __truediv__(self, name: str | os.PathLike) -> RemotePath:
         return RemotePath(os.path.join(self._path, name))
 
     @property
@@ -118,15 +120,15 @@ class RemotePath(os.PathLike):
         return pathlib.PurePosixPath(self.name).suffix
 
     @property
-    def parent(self) -> "RemotePath":
+    def parent(self) -> RemotePath:
         """The folder."""
         return RemotePath(self._path.rpartition("/")[0])
 
-    def with_suffix(self, suffix: str) -> "RemotePath":
+    def with_suffix(self, suffix: str) -> RemotePath:
         """The same with another suffix."""
         return self.parent / (self.stem + suffix)
 
-    def resolve(self) -> "RemotePath":
+    def resolve(self) -> RemotePath:
         """Itself: there are no links and no current folder."""
         return self
 
@@ -158,14 +160,14 @@ class RemotePath(os.PathLike):
         times = {"st_mtime_ns": found.mtime_nsec}
         return os.stat_result((0,) * 6 + (found.length,) + (0,) * 3, times)
 
-    def iterdir(self) -> Iterator["RemotePath"]:
+    def iterdir(self) -> Iterator[RemotePath]:
         """What lies in the folder."""
         with self._errors() as gfile:
             names = gfile.listdir(self._path)
         # Some file systems end a folder's name with a slash, some list the folder itself.
         return iter([self / name for name in (x.rstrip("/") for x in names) if name])
 
-    def glob(self, pattern: str) -> Iterator["RemotePath"]:
+    def glob(self, pattern: str) -> Iterator[RemotePath]:
         """What matches in the folder, or (`a/*.txt`) in folders below."""
         first, _, rest = pattern.partition("/")
         for path in self.iterdir() if self.exists() else ():
@@ -175,7 +177,7 @@ class RemotePath(os.PathLike):
                 elif path.is_dir():
                     yield from path.glob(rest)
 
-    def rglob(self, pattern: str) -> Iterator["RemotePath"]:
+    def rglob(self, pattern: str) -> Iterator[RemotePath]:
         """What matches in the folder and all below it."""
         for path in self.iterdir() if self.exists() else ():
             if fnmatch.fnmatchcase(path.name, pattern):

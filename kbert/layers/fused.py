@@ -10,14 +10,16 @@ Shapes: `...` any leading axes, `W` the last axis, `B` batch, `N` heads, `T` tok
 are attended to.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.core.types import Tensor
 from kbert.graphs import graph
 

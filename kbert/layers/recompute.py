@@ -6,6 +6,8 @@ alone: its inputs and the values of its variables, the counters of dropout among
 it draws the same masks, and the counters move once.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 

@@ -11,13 +11,16 @@ sparse = kbert.pruning.apply_movement(scored)
 Shapes: `n` weights of a kernel, or of all of them.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
+from kbert.core.late import tf
 from kbert.core.options import option
 from kbert.core.types import Arrays, Logs
 from kbert.edit.base import check_edit, products
@@ -223,7 +226,7 @@ def _choose(layers: list[Any], share: float) -> None:
     scores = [tf.reshape(layer.movement.scores.value, [-1]) for layer in layers]
     sizes = [tf.abs(tf.reshape(layer.kernel.value, [-1])) for layer in layers]
     number = sum(x.shape[0] for x in scores)
-    left = _highest(tf.concat(scores, 0), tf.concat(sizes, 0), number - round(share * number))
+    left = _highest()(tf.concat(scores, 0), tf.concat(sizes, 0), number - round(share * number))
     parts = tf.split(left, [x.shape[0] for x in scores])
     for layer, part in zip(layers, parts, strict=True):
         mask = layer.movement.mask
@@ -250,11 +253,12 @@ def _chosen(scores: tf.Tensor, sizes: tf.Tensor, number: tf.Tensor) -> tf.Tensor
     return tf.cast((scores > lowest) | kept, tf.float32)
 
 
-_VALUES = tf.TensorSpec([None], tf.float32)
-# One graph for all kernels, on the device where they are.
-_highest = graph(
-    _chosen, autograph=False, input_signature=[_VALUES, _VALUES, tf.TensorSpec([], tf.int32)]
-)
+@functools.cache
+def _highest() -> Callable:
+    """One graph for all kernels, on the device where they are."""
+    values = tf.TensorSpec([None], tf.float32)
+    specs = [values, values, tf.TensorSpec([], tf.int32)]
+    return graph(_chosen, autograph=False, input_signature=specs)
 
 
 def _nth(values: tf.Tensor, number: tf.Tensor) -> tf.Tensor:

@@ -9,22 +9,20 @@ Shapes: Q queries, D width, N vectors, P ≥ N rows with padding, R rows of a bl
 K found.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.graphs import graph
 
 # A block of products has 64 MiB.
 QUERIES, ROWS, GROUP = 512, 32768, 64
-
-_SCORES = tf.TensorSpec([None, None], tf.float32)
-_ROWS = tf.TensorSpec([None, None], tf.int32)
-_NUMBER = tf.TensorSpec([], tf.int32)
 
 
 def unit(vectors: Any) -> np.ndarray:
@@ -128,15 +126,22 @@ def best_rows(
         lambda start, *_: start < count,
         body,
         (tf.constant(0), *nothing(tf.shape(queries)[0])),
-        shape_invariants=(_NUMBER.shape, _SCORES.shape, _ROWS.shape),
+        shape_invariants=tuple(tf.TensorShape(x) for x in ([], [None, None], [None, None])),
         parallel_iterations=1,  # or several blocks of products are there at a time
     )
     return scores, rows
 
 
 @functools.cache
-def _compiled(function: Callable, *specs: tf.TensorSpec) -> Callable:
-    return graph(function, autograph=False, input_signature=specs)
+def _compiled(function: Callable, kinds: str) -> Callable:
+    """The function as one graph of matrices of scores and of rows, and of numbers."""
+    specs = {
+        "score": tf.TensorSpec([None, None], tf.float32),
+        "row": tf.TensorSpec([None, None], tf.int32),
+        "number": tf.TensorSpec([], tf.int32),
+    }
+    signature = [specs[kind] for kind in kinds.split()]
+    return graph(function, autograph=False, input_signature=signature)
 
 
 def best_of_rows(
@@ -150,7 +155,7 @@ def best_of_rows(
         count: N.
         k: K, at most N.
     """
-    run = _compiled(best_rows, _SCORES, _SCORES, _NUMBER, _NUMBER)
+    run = _compiled(best_rows, "score score number number")
     found = []
     for start in range(0, max(len(queries), 1), QUERIES):
         with full_float32():
@@ -166,7 +171,7 @@ def best_of_array(queries: Any, vectors: Any, k: int) -> tuple[np.ndarray, np.nd
         vectors: (N, D), also a memory-mapped file.
         k: K, at most N.
     """
-    merge = _compiled(merge_block, _SCORES, _ROWS, _SCORES, _SCORES, _NUMBER, _NUMBER, _NUMBER)
+    merge = _compiled(merge_block, "score row score score number number number")
     parts = [slice(i, i + QUERIES) for i in range(0, max(len(queries), 1), QUERIES)]
     found = [nothing(len(queries[part])) for part in parts]
     for start in range(0, len(vectors), ROWS):

@@ -3,6 +3,8 @@
 Shapes: Q queries, D width, N vectors, M of them, K found.
 """
 
+from __future__ import annotations
+
 import json
 import os
 from collections import Counter
@@ -10,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from kbert.core.in_memory import check_order
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.io import atomic, fingerprints
 from kbert.io.arrays import read_safetensors, serialise
@@ -266,7 +268,7 @@ class Index:
         )
 
     @classmethod
-    def load(cls, folder: PathLike, *, backend: str = "tensorflow") -> "Index":
+    def load(cls, folder: PathLike, *, backend: str = "tensorflow") -> Index:
         """The index of a folder.
 
         Args:

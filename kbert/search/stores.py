@@ -3,12 +3,13 @@
 Shapes: Q queries, D width, N vectors, M of them, P ≥ N rows with padding, K found.
 """
 
+from __future__ import annotations
+
 from typing import Any, Protocol
 
 import numpy as np
-import tensorflow as tf
 
-from kbert.core.late import optional
+from kbert.core.late import optional, tf
 from kbert.search.exact import best_of_rows, padded
 
 

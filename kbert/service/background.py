@@ -1,5 +1,7 @@
 """A service beside other work of the same process: in notebooks and tests."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import threading

@@ -3,6 +3,8 @@
 Shapes: `B` texts or rows.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

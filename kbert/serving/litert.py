@@ -8,9 +8,8 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from kbert.core.late import optional
+from kbert.core.late import optional, tf
 from kbert.serving.rows import RowFunction, Run
 from kbert.serving.savedmodel import export_saved_model
 

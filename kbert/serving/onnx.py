@@ -1,5 +1,7 @@
 """Models for ONNX Runtime: `model.onnx`, rows of any number and length."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
@@ -9,9 +11,8 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import tensorflow as tf
 
-from kbert.core.late import optional
+from kbert.core.late import optional, tf
 from kbert.serving.onnx_graph import graphs, simplify
 from kbert.serving.onnx_int8 import product_inputs, round_products, saturating
 from kbert.serving.rows import RowFunction, Run

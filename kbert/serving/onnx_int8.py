@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kbert.serving.onnx_graph import graphs, links, remove_unused
-from kbert.serving.stored import to_8_bits
+from kbert.serving.rounding import to_8_bits
 
 _DOMAIN = "com.microsoft"
 # Of narrower kernels and tables, such as a head of two classes, 8 bits save nothing.

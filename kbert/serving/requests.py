@@ -7,13 +7,14 @@ a longest length.
 Shapes: B rows of a request, n rows of a chunk.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.graphs import graph
 
 # Tokens of a chunk, padding included. Of 512 tokens each, in a model of twelve heads, the products
@@ -24,9 +25,9 @@ MAX_BYTES = 100_000
 # What rows are padded to a multiple of, which the special tokens of a row fit in too.
 _AROUND = 16
 
-Outputs = Mapping[str, tf.Tensor]
-Function = Callable[..., dict[str, tf.Tensor]]
-Tokens = Callable[..., tf.Tensor]
+Outputs: TypeAlias = "Mapping[str, tf.Tensor]"
+Function: TypeAlias = "Callable[..., dict[str, tf.Tensor]]"
+Tokens: TypeAlias = "Callable[..., tf.Tensor]"
 
 REFUSED, CUT, CUT_BEFORE = "refused", "cut", "cut_before"
 TOO_LONG = (REFUSED, CUT, CUT_BEFORE)

@@ -3,14 +3,16 @@
 Shapes: B rows, T tokens, P masks.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.graphs import graph
 from kbert.serving.requests import Signature
 

@@ -5,6 +5,8 @@ only one of them; `ExportArchive.track(model)` writes every variable under two k
 plain functions that capture the variables avoids both.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import tempfile
@@ -13,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
+from kbert.core.late import tf
 from kbert.finite import refuse_not_finite
 from kbert.graphs import graph
 from kbert.io.paths import Path, copy, copy_tree, is_remote, remove_tree

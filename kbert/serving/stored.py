@@ -4,6 +4,8 @@ TensorFlow has no product of float32 with int8 that is as fast as one of float32
 saved here is space: on the disk, and on the way to the servers.
 """
 
+from __future__ import annotations
+
 import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
@@ -15,29 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from kbert.serving.requests import Signature
+from kbert.serving.rounding import to_8_bits
 
-_LEVELS = 127  # of either sign
 _SMALLEST = 4096  # numbers; what is smaller is stored as it is, and so are vectors
-
-
-def to_8_bits(values: np.ndarray, axis: int | tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers as multiples of a scale, of which the largest in absolute value is 127 of them.
-
-    Args:
-        values: finite floats of any shape.
-        axis: along which numbers share a scale.
-
-    Returns:
-        int8 of that shape, and the scales, whose product with them gives the numbers, rounded.
-
-    Example:
-        >>> codes, scale = to_8_bits(np.array([[1.0, -0.5], [0.0, 0.0]]), axis=-1)
-        >>> codes.tolist()
-        [[127, -64], [0, 0]]
-    """
-    largest = np.abs(values).max(axis=axis, keepdims=True)
-    scale = (np.where(largest > 0, largest, 1) / _LEVELS).astype(values.dtype)
-    return np.round(values / scale).astype("int8"), scale
 
 
 class StoredWeights:

@@ -3,6 +3,8 @@
 Shapes: B texts or pairs, T tokens of the longest row, P pieces of all texts together.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 import re
@@ -11,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.graphs import graph
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.pre_split import PATTERNS

@@ -14,11 +14,9 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from tensorflow.core.framework import tensor_pb2
-from tensorflow.core.protobuf import saved_model_pb2
 
+from kbert.core.late import tf
 from kbert.io import atomic
 from kbert.io.paths import Path, exists
 from kbert.serving.requests import Signature
@@ -133,6 +131,8 @@ def _message_class(name: str) -> Any:
     names, so these have their own, and that package may be imported beside them.
     """
     package = "kbert.serving"
+    from tensorflow.core.framework import tensor_pb2
+
     tensor = tensor_pb2.TensorProto.DESCRIPTOR
     file = descriptor_pb2.FileDescriptorProto(
         name="kbert/serving/tf_serving.proto",
@@ -186,6 +186,8 @@ def batchable(folder: str) -> dict[str, bool]:
         Name -> whether it is one.
     """
     content = Path(folder, "saved_model.pb").read_bytes()
+    from tensorflow.core.protobuf import saved_model_pb2
+
     meta = saved_model_pb2.SavedModel.FromString(content).meta_graphs[0]
 
     def has_one_width(tensor: Any) -> bool:

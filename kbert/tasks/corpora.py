@@ -1,11 +1,12 @@
 """What tasks make of a corpus: masked rows, rows of text that goes on, words by their letters."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.data.corpus.mixture import Mixture
 from kbert.data.masking.schemes import MASKING_SCHEMES

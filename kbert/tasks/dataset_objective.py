@@ -1,13 +1,15 @@
 """Training on batches that the user has made: a `tf.data.Dataset`, in its own order."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import keras
-import tensorflow as tf
 from absl import logging
 
-from kbert.core.in_memory import has_columns
+from kbert.core.in_memory import has_columns, is_dataset
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.training.optimization.schedules import settable
 from kbert.training.run.objective import Evaluate, Objective, batch_evaluation
@@ -150,7 +152,7 @@ class DatasetObjective(Objective):
 
     def _steps(self) -> int | None:
         """Steps of an epoch; None where the dataset does not tell."""
-        if self.steps_per_epoch is not None or not isinstance(self.dataset, tf.data.Dataset):
+        if self.steps_per_epoch is not None or not is_dataset(self.dataset):
             return self.steps_per_epoch
         size = int(self.dataset.cardinality())
         return size if size > 0 else None

@@ -3,16 +3,18 @@
 Shapes: B rows, T tokens, H hidden width.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert.checkpoints import Checkpoint
 from kbert.core import registry
+from kbert.core.late import tf
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike, Tensor
 from kbert.models import Decoder, DecoderEncoder, Encoder
@@ -240,7 +242,7 @@ class EncoderTask(Task):
         """What the encoder gives for a text of one letter; a task adds what its heads do."""
         if getattr(self.tokenizer, "max_characters", None):
             return {}
-        features = self.build_inputs(self.tokenizer.encode(tf.constant(["a"])))
+        features = self.build_inputs(self.tokenizer.encode(["a"]))
         outputs = self.encode({name: np.asarray(x) for name, x in features.items()})
         return {name: outputs[name] for name in ("sequence", "pooled") if name in outputs}
 

@@ -1,5 +1,7 @@
 """Tasks as models for other runtimes: written from a task, loaded without its layers."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import os
@@ -9,12 +11,12 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from kbert.checkpoints.keys import make_config
 from kbert.core import registry
 from kbert.core.contexts import without_rounding
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.graphs import graph
 from kbert.io import fingerprints

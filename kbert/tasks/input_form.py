@@ -1,15 +1,17 @@
 """The special tokens around texts in the rows that a model reads, and which model has which."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import keras
-import tensorflow as tf
 from absl import logging
 from keras import ops
 
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.core.late import tf
 from kbert.core.protocols import TokenizerLike
 from kbert.data.tables.inputs import TokenId, build_inputs
 from kbert.models import Decoder, DecoderEncoder

@@ -3,11 +3,12 @@
 Shapes: B rows, T tokens.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.serving.rows import Run
 
 

@@ -1,13 +1,15 @@
 """Pretraining for a number of updates, in phases: what runs on text have in common."""
 
+from __future__ import annotations
+
 import json
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import keras
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.io import atomic
 from kbert.io.paths import Path

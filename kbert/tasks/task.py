@@ -1,5 +1,7 @@
 """What every task shares: a model, a tokenizer, training, presets and exports."""
 
+from __future__ import annotations
+
 import functools
 import inspect
 import os
@@ -9,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from kbert import inference
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from kbert.core import late, registry
 from kbert.core.contexts import without_rounding
+from kbert.core.late import tf
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike
 from kbert.hub import locate
@@ -28,7 +30,6 @@ from kbert.serving import (
     MAX_BYTES,
     TOLERANCES,
     Signature,
-    StoredWeights,
     export_saved_model,
     refuse_differences,
     refuse_full,
@@ -82,7 +83,7 @@ class Task(TrainStep, keras.Model):
     # What a preset, a program and a run's record call the task; declaring it registers the class.
     kind: ClassVar[str | None] = None
     # How a corpus becomes batches; None = the task is not trained on one.
-    corpus_objective: ClassVar["type[CorpusObjective] | None"] = None
+    corpus_objective: ClassVar[type[CorpusObjective] | None] = None
     # What a progress line shows, of the values that are logged besides the loss.
     shown_metrics: tuple[str, ...] = ()
     # Settings that follow from the heads and from the config of another library's folder.
@@ -345,7 +346,9 @@ class Task(TrainStep, keras.Model):
                 self.save_to_preset(folder)
                 half = type(self).from_preset(folder, dtype="mixed_bfloat16")
             return half._export_saved_model(directory, half.signatures(**options), **how)
-        stored = StoredWeights([v for part in self.parts.values() for v in part.variables])
+        stored = late.load("export", "stored")(
+            [v for part in self.parts.values() for v in part.variables]
+        )
         signatures = {name: stored.signature(x) for name, x in reference.items()}
         with without_rounding():
             return self._export_saved_model(directory, signatures, stored.resources, **how)

@@ -1,18 +1,21 @@
 """What every tokenizer with a vocabulary shares: encoding, decoding, saving."""
 
+from __future__ import annotations
+
 import abc
 import functools
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import has_tensorflow, tf
 from kbert.core.types import MaybeNone
 from kbert.graphs import on_cpu
 from kbert.io import atomic, fingerprints
 from kbert.io.paths import Path
+from kbert.tokenizers.arrays import ArrayEncoder, encode_each, refuse
 from kbert.tokenizers.batching import call_with_batch
 from kbert.tokenizers.offsets import bytes_to_characters, word_numbers
 from kbert.tokenizers.serializable import Serializable
@@ -27,7 +30,7 @@ _FILES = frozenset(
 
 
 # Of each piece: ids, starts and ends in bytes (B, None), and whether a word begins with it (P,).
-Pieces = tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]
+Pieces: TypeAlias = "tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]"
 
 
 class Tokenizer(Serializable):
@@ -80,16 +83,10 @@ class Tokenizer(Serializable):
             token = self.special_tokens.get(role)
             setattr(self, f"{role}_token", token)
             setattr(self, f"{role}_id", None if token is None else self._id_of[token])
-        texts = tf.TensorSpec([None], tf.string)
-        rows = tf.RaggedTensorSpec([None, None], tf.int32)
-        self._encode_graph = on_cpu(self._encode, texts)
-        self._words_graph = on_cpu(self._encode_words, texts)
+        self._encode_graph = on_cpu(self._encode)
+        self._words_graph = on_cpu(self._encode_words)
         self._offsets_graphs = {
-            unit: on_cpu(functools.partial(self._described, unit), texts)
-            for unit in ("byte", "character")
-        }
-        self._decode_graphs = {
-            skip: on_cpu(functools.partial(self._texts, skip), rows) for skip in (True, False)
+            unit: on_cpu(functools.partial(self._described, unit)) for unit in ("byte", "character")
         }
 
     @property
@@ -130,9 +127,21 @@ class Tokenizer(Serializable):
                 dropped, as google-research/bert does.
 
         Returns:
-            An int32 RaggedTensor (B, None); for one string, a 1-D int32 tensor.
+            An int32 RaggedTensor (B, None); for one string, a 1-D int32 tensor. Where TensorFlow
+            is not installed a `kbert.core.ragged.Ragged`, which is alike, or an array.
         """
+        if not has_tensorflow():
+            return encode_each(self.array_encoder, texts)
         return call_with_batch(self._encode_graph, texts)
+
+    @functools.cached_property
+    def array_encoder(self) -> ArrayEncoder:
+        """Lists of texts -> a `Ragged` of their ids, without TensorFlow.
+
+        Raises:
+            NeedsTensorFlow: only the graph gives these ids.
+        """
+        return self._array_encoder()
 
     def encode_words(self, words: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
         """Ids of words that are split already: each by itself, as it is encoded within a text.
@@ -266,6 +275,10 @@ class Tokenizer(Serializable):
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """(B,) strings -> (B, None) int32 ids."""
 
+    def _array_encoder(self) -> ArrayEncoder:
+        """See `array_encoder`; a kind that defines none has the graph alone."""
+        raise refuse(self, "another kind of pieces")
+
     def _encode_words(self, words: tf.Tensor) -> tf.RaggedTensor:
         """(W,) strings -> (W, None) int32 ids."""
         ids = self._encode(self._within_text(words))
@@ -292,6 +305,11 @@ class Tokenizer(Serializable):
     @abc.abstractmethod
     def _decode_rows(self, ids: tf.RaggedTensor) -> tf.Tensor:
         """(B, None) ids -> (B,) strings."""
+
+    @functools.cached_property
+    def _decode_graphs(self) -> dict[bool, Callable]:
+        rows = tf.RaggedTensorSpec([None, None], tf.int32)
+        return {skip: on_cpu(functools.partial(self._texts, skip), rows) for skip in (True, False)}
 
     def _texts(self, skip_special_tokens: bool, ids: tf.RaggedTensor) -> tf.Tensor:
         """(B, None) ids -> (B,) strings."""

@@ -1,11 +1,12 @@
 """Texts on their way into a graph: checked, in batches, with a progress bar."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import tensorflow as tf
-
 from kbert.core.in_memory import each_text
+from kbert.core.late import tf
 from kbert.io.chunks import chunks
 from kbert.io.progress import Progress
 

@@ -4,12 +4,14 @@ Source: `BasicTokenizer` in google-research/bert, tokenization.py, rebuilt from 
 tensorflow-text's C++ kernels so that it runs in `tf.data`, in a `tf.function` and in a SavedModel.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 
 import numpy as np
-import tensorflow as tf
-import tensorflow_text as tf_text
+
+from kbert.core.late import tf, tf_text
 
 # Dropped as BERT's `_clean_text` does: U+0000, U+FFFD, format characters and controls, but not
 # tab, newline and carriage return, which separate words. U+0000 also has to go before the

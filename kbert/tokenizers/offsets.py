@@ -3,8 +3,9 @@
 Shapes: B texts, C characters of all texts together, P pieces of all texts together.
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
+from kbert.core.late import tf
 from kbert.tokenizers.normalization import INVALID, IS_MARK
 
 

@@ -1,13 +1,14 @@
 """What every tokenizer can do, with a vocabulary or without: be rebuilt from its settings."""
 
+from __future__ import annotations
+
 import abc
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.io import atomic, fingerprints
 from kbert.io.paths import Path

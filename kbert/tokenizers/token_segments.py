@@ -4,13 +4,15 @@ Shapes: B texts, S segments of all texts together, T tokens found in all texts t
 all segments together.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.tokenizers.base import Pieces
 
 # White space as Unicode has it (and so Python and Hugging Face); RE2's \s is ASCII's.

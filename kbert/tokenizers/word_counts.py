@@ -1,11 +1,12 @@
 """Counted words on their way to a trainer."""
 
+from __future__ import annotations
+
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.graphs import on_cpu
 from kbert.tokenizers.batching import batches, with_progress
 

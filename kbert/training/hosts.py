@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import keras
-import tensorflow as tf
 from absl import logging
+
+from kbert.core.late import tf
 
 # What a message is called: the runs of a process are numbered, as they are on every host.
 _RUNS = itertools.count()

@@ -1,7 +1,8 @@
 """Which precision a machine's devices compute quickly in."""
 
 import keras
-import tensorflow as tf
+
+from kbert.core.late import tf
 
 # NVIDIA's compute capability: Ampere has bfloat16 in its tensor cores, Volta float16.
 _BFLOAT16, _FLOAT16 = (8, 0), (7, 0)

@@ -1,14 +1,16 @@
 """The devices of a run: one, all of a host, several hosts, TPUs."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import os
 from typing import Any, TypeAlias
 
 import keras
-import tensorflow as tf
 
 from kbert.core.devices import STRATEGIES
+from kbert.core.late import tf
 from kbert.core.types import MaybeNone, Tensors
 from kbert.training.layout import model_parallel
 

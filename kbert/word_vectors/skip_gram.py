@@ -7,13 +7,15 @@ after pair, here a batch is one step, by Adagrad, whose rates fall where words h
 Shapes: W words, D width, N tokens, P pairs of a batch, K negatives of each.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from kbert.core.in_memory import column_or_rows
+from kbert.core.late import tf
 from kbert.graphs import graph
 from kbert.io.progress import Progress
 from kbert.word_vectors.vectors import WordVectors, split_words

@@ -17,7 +17,7 @@ from kbert.serving.onnx_int8 import (
     round_products,
     saturating,
 )
-from kbert.serving.stored import to_8_bits
+from kbert.serving.rounding import to_8_bits
 from tests.serving.test_onnx_graph import KINDS, SIZES, batch, encoder_rows, open_model
 
 pytestmark = pytest.mark.tensorflow

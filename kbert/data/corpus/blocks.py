@@ -5,12 +5,14 @@ permuted by `index_shuffle`, which needs no memory, and cut into windows of 64 t
 one window with all there are). Any window of any epoch can so be read alone.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.data.corpus.manifest import Manifest
 from kbert.data.pipeline import stage
 from kbert.data.position import WINDOW_BLOCKS
@@ -43,7 +45,7 @@ class BlockReader:
     @classmethod
     def from_manifest(
         cls, manifest: Manifest, split: str, seed: int, window_blocks: int = WINDOW_BLOCKS
-    ) -> "BlockReader":
+    ) -> BlockReader:
         """Takes files and offsets from a prepared corpus."""
         index = manifest.index(split)
         paths = manifest.shard_paths(split)

@@ -6,8 +6,8 @@ import typing
 from collections.abc import Iterable
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.data.corpus import records
 from kbert.io import fingerprints

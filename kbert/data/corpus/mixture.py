@@ -1,13 +1,15 @@
 """Several prepared corpora that are read as one, each with its share of the blocks."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Self
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.data.corpus.blocks import BlockReader
 from kbert.data.corpus.manifest import Manifest, Split, read_manifest

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.data.corpus import records
 from kbert.data.corpus.chunks import as_in_text
 from kbert.text import open_sources, split_sentences

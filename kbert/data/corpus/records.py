@@ -12,13 +12,15 @@ tokens, sentences and documents the block holds. A reader can so plan an epoch, 
 without touching the others. No pairs and no masks are stored: they are drawn while training.
 """
 
+from __future__ import annotations
+
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.io import atomic
 from kbert.io.npy import read_npy
 from kbert.io.paths import Path, exists

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.tokenizers.base import Tokenizer
 
 # Jobs handed out beyond those being worked on: a chunk waits in memory until a worker is free.

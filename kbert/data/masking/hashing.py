@@ -8,7 +8,9 @@ The mixer is the finaliser of SplitMix64 (Steele, Lea & Flood, "Fast splittable 
 generators", OOPSLA 2014; constants of Stafford's variant 13), applied to `key + (n + 1) * gamma`.
 """
 
-import tensorflow as tf
+from __future__ import annotations
+
+from kbert.core.late import tf
 
 _GAMMA = 0x9E3779B97F4A7C15
 

@@ -12,12 +12,13 @@ over a run.
 Shapes: N rows, T sequence length, P predictions a row at most.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.core.types import MaybeNone
 from kbert.data.masking.hashing import below, chance, fold
 from kbert.data.masking.ngrams import (
@@ -33,7 +34,7 @@ from kbert.data.masking.units import choose_words, find_units, first_pieces
 from kbert.tokenizers.base import Tokenizer
 
 # Of the tokens of rows, one for all or each row's.
-Share: TypeAlias = float | tf.Tensor
+Share: TypeAlias = "float | tf.Tensor"
 
 _ACTION, _TOKEN, _ORDER = 1, 2, 4  # streams of draws under a row's key
 
@@ -59,7 +60,8 @@ def span_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tensor:
     return tf.cast(tf.math.ceil(_share_of(lengths, masked_share)), tf.int32)
 
 
-def _share_of(lengths: tf.Tensor, share: Share, dtype: tf.DType = tf.float64) -> tf.Tensor:
+def _share_of(lengths: tf.Tensor, share: Share, dtype: tf.DType | None = None) -> tf.Tensor:
+    dtype = dtype or tf.float64
     # A Python number becomes float64 here; by `tf.cast` it would be rounded to float32 first.
     return tf.cast(lengths, dtype) * tf.cast(tf.convert_to_tensor(share, tf.float64), dtype)
 

@@ -3,9 +3,11 @@
 Shapes: N rows, T sequence length, U units of all rows, K offers a row, P predictions a row at most.
 """
 
-import numpy as np
-import tensorflow as tf
+from __future__ import annotations
 
+import numpy as np
+
+from kbert.core.late import tf
 from kbert.data.masking.hashing import below, fold
 from kbert.data.masking.units import CHOICE, Units, offered, positions_of
 

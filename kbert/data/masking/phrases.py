@@ -10,6 +10,8 @@ match is never a coincidence of hashes.
 Shapes: N rows, T sequence length, V phrases of one length L, M matches.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import os
@@ -17,8 +19,8 @@ import warnings
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.io.paths import Path, is_file
 from kbert.tokenizers.base import Tokenizer
@@ -46,7 +48,7 @@ class _Table:
     bits: int
 
     @classmethod
-    def of(cls, ids: np.ndarray) -> "_Table":
+    def of(cls, ids: np.ndarray) -> _Table:
         hashes = np.sum((ids.astype(np.uint64) + 1) * _powers(_BASE, ids.shape[1]), 1)
         order = np.argsort(hashes.view(np.int64))
         bits = len(ids).bit_length() + _FILTER_BITS

@@ -3,8 +3,9 @@
 Shapes: N rows, P predictions a row at most.
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
+from kbert.core.late import tf
 from kbert.data.masking.hashing import below, fold
 from kbert.data.masking.units import CHOICE, Units
 

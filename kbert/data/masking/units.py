@@ -7,11 +7,13 @@ again, so this equals going through all units in random order, and no row is sor
 Shapes: N rows, T sequence length, U units of all rows, K offers a row, P predictions a row at most.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.data.masking.hashing import below, fold
 
 CHOICE = 0  # the stream of draws under a row's key

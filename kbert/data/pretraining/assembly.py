@@ -8,8 +8,9 @@ time.
 Shapes: N rows, K examples of a row, T sequence length, B rows of a global batch, H hosts.
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
+from kbert.core.late import tf
 from kbert.data.pretraining.walk import PLAN_COLUMNS
 
 EXAMPLE_COLUMNS = (*PLAN_COLUMNS, "number")

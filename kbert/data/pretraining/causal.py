@@ -18,14 +18,16 @@ the ends of documents as separators are those of openai/gpt-2.
 Shapes: M tokens of a window, D documents, N rows, T steps of a row, B rows of a batch of H hosts.
 """
 
+from __future__ import annotations
+
 import functools
 import os
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
 from numpy.typing import ArrayLike
 
+from kbert.core.late import tf
 from kbert.core.options import option, takes
 from kbert.data.corpus.blocks import BlockReader
 from kbert.data.masking.hashing import fold

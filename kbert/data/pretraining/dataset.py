@@ -1,11 +1,13 @@
 """Pretraining batches from a prepared corpus, or straight from text."""
 
+from __future__ import annotations
+
 import os
 from typing import Any
 
-import tensorflow as tf
 from numpy.typing import ArrayLike
 
+from kbert.core.late import tf
 from kbert.core.options import takes
 from kbert.data.masking.phrases import read_phrases
 from kbert.data.pretraining import stream

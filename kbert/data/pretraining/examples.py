@@ -1,12 +1,14 @@
 """Examples as a reader sees them: the check of a data pipeline that needs no statistics."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterator
 from typing import TextIO
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.words.characters import BEGIN_OF_SENTENCE, END_OF_SENTENCE
 

@@ -17,14 +17,16 @@ Source: `LMDataset` and `BidirectionalLMDataset` of allenai/bilm-tf, bilm/data.p
 Shapes: M steps of a window, B rows of a batch of H hosts, T steps of a row, C characters of a word.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import ArrayLike
 
+from kbert.core.late import tf
 from kbert.core.options import option, takes
 from kbert.data.corpus import records
 from kbert.data.corpus.blocks import BlockReader

@@ -10,11 +10,12 @@ Examples are masked before they are packed: an example has the same masks either
 Shapes: M examples of a window, N rows, K examples of a row, T tokens, P predictions of a row.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.data.pretraining.assembly import EXAMPLE_COLUMNS
 from kbert.data.pretraining.walk import shuffled
 

@@ -3,8 +3,9 @@
 Shapes: S sentences, D documents, L walkers still at work, N rows.
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
+from kbert.core.late import tf
 from kbert.data.masking.hashing import below, chance, fold, heads
 from kbert.data.pretraining.walk import (
     draws,

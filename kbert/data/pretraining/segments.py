@@ -3,11 +3,12 @@
 Shapes: S sentences, D documents, N rows.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.data.masking.hashing import below, fold
 from kbert.data.pretraining.pairs import plan_consecutive, plan_pairs
 from kbert.data.pretraining.walk import (

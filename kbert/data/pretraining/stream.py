@@ -8,13 +8,15 @@ hosts and any batch size, an epoch never repeats another one's pairs and masks, 
 be taken up at any batch. Only windows are held in memory, never the corpus.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-import tensorflow as tf
 from numpy.typing import ArrayLike
 
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.data.corpus import records
 from kbert.data.corpus.blocks import BlockReader

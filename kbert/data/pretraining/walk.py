@@ -13,11 +13,12 @@ document does not hold up the others.
 Shapes: S sentences, D documents, W walkers (stretches), L walkers still at work, N rows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.data.masking.hashing import below, chance, fold
 
 PLAN_COLUMNS = ("start_a", "length_a", "start_b", "length_b", "label")

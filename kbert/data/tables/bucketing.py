@@ -7,12 +7,13 @@ of a window, the rows that are in memory at a time.
 Shapes: N rows, W rows of a window, S batches of one, B rows of a batch.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.data.masking.hashing import fold
 from kbert.data.pipeline import exact_options
 from kbert.data.tables.rows import Rows, gather

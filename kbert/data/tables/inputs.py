@@ -13,9 +13,13 @@ Serving binary: tensorflow-text's own round-robin trimmer is an operation that o
 Shapes: B rows, T columns (the batch's longest row, rounded up).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
-import tensorflow as tf
+from kbert.core.late import tf
+from kbert.core.ragged import Ragged
+from kbert.data.tables.array_inputs import build_arrays
 
 # One number, or several where that many stand for a token.
 TokenId = int | Sequence[int]
@@ -43,8 +47,8 @@ def pair_limits(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple[tf.Te
 
 
 def build_inputs(
-    first: tf.RaggedTensor,
-    second: tf.RaggedTensor | None = None,
+    first: tf.RaggedTensor | Ragged,
+    second: tf.RaggedTensor | Ragged | None = None,
     *,
     cls_id: TokenId | None,
     sep_id: TokenId | None,
@@ -63,7 +67,8 @@ def build_inputs(
 
     Args:
         first: ids of segment A, (B, ragged), without special tokens; or (B, ragged, C) where C
-            numbers stand for a token, such as the characters of a word.
+            numbers stand for a token, such as the characters of a word. Of a `Ragged` the batch is
+            of arrays.
         second: ids of segment B, likewise, or None for single texts.
         cls_id: the tokenizer's, before the texts; None for none.
         sep_id: the tokenizer's, after each text; None for none.
@@ -97,6 +102,18 @@ def build_inputs(
             f"multiple at least 1. Received: max_length={max_length}, multiple={multiple}"
         )
     budget = max_length - specials
+    last_id = sep_id if last_id is None else last_id
+    if isinstance(first, Ragged):
+        return build_arrays(
+            [first] if second is None else [first, second],
+            budget,
+            cls=[cls_id] * around,
+            separators=[sep_id] * separators,
+            last=[last_id] * around,
+            pad=pad_id,
+            cls_last=cls_last,
+            width=(multiple, max_length),
+        )
     if second is None:
         length_a = tf.minimum(tf.cast(first.row_lengths(), tf.int32), budget)
         total = length_a + specials
@@ -114,7 +131,6 @@ def build_inputs(
 
     # Which of all tokens, the special ones after those of the texts, is at each position.
     texts = [first] if second is None else [first, second]
-    last_id = sep_id if last_id is None else last_id
     special = (cls_id, sep_id, last_id, pad_id) if around else [pad_id] * 4
     special = [tf.cast(x, first.dtype) for x in special]
     tokens = tf.concat([*(ids.flat_values for ids in texts), tf.stack(special)], 0)

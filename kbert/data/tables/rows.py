@@ -3,13 +3,17 @@
 Shapes: N rows, B rows of a batch.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import has_tensorflow, tf
+from kbert.core.ragged import Ragged
 from kbert.io import fingerprints
 
 
@@ -61,6 +65,8 @@ class Rows:
     @functools.cached_property
     def columns(self) -> dict[str, tf.Tensor | tf.RaggedTensor]:
         """All columns that batches read, as tensors."""
+        if not has_tensorflow():
+            return {**self.ragged, **{name: np.asarray(x) for name, x in self.dense.items()}}
         with tf.init_scope():  # also where a graph asks first
             dense = {name: tf.convert_to_tensor(x) for name, x in self.dense.items()}
         return {**self.ragged, **dense}
@@ -78,7 +84,7 @@ class Rows:
         """The columns of some rows, (B,) integers, in a graph or eagerly."""
         return gather(self.columns, index)
 
-    def first(self, count: int) -> "Rows":
+    def first(self, count: int) -> Rows:
         """The first rows, at most so many."""
         return self
 
@@ -99,4 +105,23 @@ def gather(
     columns: dict[str, tf.Tensor | tf.RaggedTensor], index: Any
 ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
     """Some rows, (B,) integers, of all columns."""
-    return {name: tf.gather(column, index) for name, column in columns.items()}
+    return {name: _taken(column, index) for name, column in columns.items()}
+
+
+def _taken(column: Any, index: Any) -> Any:
+    if isinstance(column, Ragged):
+        return column.take(index)
+    return column[index] if isinstance(column, np.ndarray) else tf.gather(column, index)
+
+
+def join(parts: Sequence[tf.RaggedTensor | Ragged]) -> tf.RaggedTensor | Ragged:
+    """Parts of a ragged column as one.
+
+    >>> join([Ragged.of([[1]]), Ragged.of([[2, 3]])]).to_list()
+    [[1], [2, 3]]
+    """
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], Ragged):
+        return Ragged.of(row for part in parts for row in part)
+    return tf.concat(parts, 0)

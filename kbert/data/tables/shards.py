@@ -12,6 +12,8 @@ anywhere without reading what lies before; a window is a range of the rows in th
 Shapes: N rows, W rows of a window.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import itertools
@@ -20,8 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.data.corpus import records
 from kbert.data.corpus.blocks import block_order, read_records
@@ -66,7 +68,7 @@ class Column:
     lengths: str = "int64"
 
     @classmethod
-    def of(cls, name: str, column: Any) -> "Column":
+    def of(cls, name: str, column: Any) -> Column:
         """The layout of a column, (N, …).
 
         Raises:
@@ -86,7 +88,7 @@ class Column:
         return cls(name=name, dtype=dtype, shape=shape, levels=levels, lengths=lengths)
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "Column":
+    def from_dict(cls, fields: Mapping[str, Any]) -> Column:
         """The column that `dataclasses.asdict` gave, as JSON has it."""
         return cls(**{**fields, "shape": tuple(fields["shape"])})
 

@@ -9,11 +9,12 @@ Core TensorFlow operations alone, as in `kbert.data.tables.inputs`.
 Shapes: B texts, W windows of all texts together, P tokens of all windows together.
 """
 
+from __future__ import annotations
+
 import dataclasses
-from typing import Any
+from typing import Any, TypeAlias
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.data.tables.inputs import pair_lengths, pair_limits
 
 
@@ -149,7 +150,7 @@ def text_windows(
     return _slices(ids, windows.text, windows.starts, windows.sizes), windows.counts
 
 
-Span = tuple[tf.Tensor, tf.Tensor]
+Span: TypeAlias = "tuple[tf.Tensor, tf.Tensor]"
 
 
 def pair_spans(

@@ -5,10 +5,13 @@ Core TensorFlow operations alone, in a graph or eagerly.
 Shapes: B sentences, W words of all of them together, P pieces, N windows.
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
-import tensorflow as tf
+
+from kbert.core.late import tf
 
 # What Python calls white space: Unicode's property White_Space and four separators.
 _SPACES = [*range(0x09, 0x0E), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)]

@@ -15,14 +15,16 @@ Shapes: N pairs, M batches of an epoch, B rows of a batch of H hosts, S and T to
 and targets.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 from numpy.typing import ArrayLike
 
+from kbert.core.late import tf
 from kbert.data.pipeline import exact_options
 from kbert.data.position import checked_start
 from kbert.data.tables.bucketing import Keys
@@ -147,7 +149,8 @@ def translation_dataset(
     epoch, batch, _ = checked_start(start, steps)
     last = tf.int64.max if epochs is None else epochs
     orders = tf.data.Dataset.range(epoch, last).flat_map(batches.of_epoch(keys, (epoch, batch)))
-    dataset = orders.map(batches.make, num_parallel_calls=threads or tf.data.AUTOTUNE)
+    make = tf.autograph.experimental.do_not_convert(batches.make)
+    dataset = orders.map(make, num_parallel_calls=threads or tf.data.AUTOTUNE)
     dataset = dataset.prefetch(tf.data.AUTOTUNE)
     if epochs is not None:
         left = max(0, (epochs - epoch) * steps - batch)
@@ -192,7 +195,6 @@ class _Batches:
 
         return places
 
-    @tf.autograph.experimental.do_not_convert
     def make(self, order: tf.Tensor, batch: tf.Tensor, position: tf.Tensor) -> dict[str, Any]:
         """This host's rows of a batch."""
         begin, size = self.begins[batch], self.sizes[batch]

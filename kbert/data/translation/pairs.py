@@ -3,14 +3,16 @@
 Shapes: N pairs, B rows of a batch, S and T tokens of its sources and targets.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
+from kbert.core.late import tf
 from kbert.data.corpus.records import token_dtype
 from kbert.io.chunks import chunks
 from kbert.tokenizers.base import Tokenizer

@@ -3,6 +3,8 @@
 Shapes: `W` replaceable words, `N` copies, `M` candidates.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import itertools
@@ -10,8 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.data import Table
 from kbert.data.masking.hashing import below, chance, fold
 from kbert.distillation.augmentation.masked_words import MaskedWords

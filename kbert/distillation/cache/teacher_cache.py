@@ -3,14 +3,16 @@
 Shapes: N rows, B rows of a batch.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from kbert import inference
+from kbert.core.late import tf
 from kbert.core.types import PathLike, Tensor, Tensors
 from kbert.data.pipeline import stage
 from kbert.data.tables.rows import Rows
@@ -97,7 +99,7 @@ class TeacherCache:
         layouts = self._all_layouts(store, rows)
         return cache_size(store, keys[first], sizes[first], layouts, self._needed(layouts))
 
-    def fill(self, rows: Rows, batch_size: int, verbose: str | int = "auto") -> "CachedRows":
+    def fill(self, rows: Rows, batch_size: int, verbose: str | int = "auto") -> CachedRows:
         """Computes the teacher's outputs of missing rows, and finds all rows.
 
         Args:

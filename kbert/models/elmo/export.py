@@ -3,6 +3,8 @@
 Shapes: `B` rows, `T` words, `L` LSTM layers, `P` width of the projection.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from kbert.core.types import PathLike, Tensor

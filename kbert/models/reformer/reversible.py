@@ -9,6 +9,8 @@ the counters of its dropout and the buckets of its tokens, which rounding must n
 Shapes: `B` batch, `T` tokens, `H` width of a stream.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 

@@ -3,14 +3,16 @@
 Shapes: N examples, B rows of a batch, A wrong texts of the row that has most, D width of a vector.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from kbert import metrics
 from kbert.core.in_memory import has_columns, number_of
+from kbert.core.late import tf
 from kbert.data.tables.table import Table
 from kbert.search.exact import unit
 from kbert.search.index import Index

@@ -8,6 +8,8 @@ Contrastive Learning Batch Size under Memory Limited Setup", https://arxiv.org/a
 Shapes: B rows of a replica, M micro-batches.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -3,15 +3,17 @@
 Shapes: N texts, B rows of a batch, T tokens, H hidden width, V vocabulary.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 from keras import ops
 
+from kbert.core.late import tf
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import PathLike, Tensors, Terms
 from kbert.data.masking.hashing import chance, fold

@@ -4,17 +4,19 @@ Shapes: N examples, B rows of a batch, A wrong texts of the row that has most, T
 width, D width of a vector.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 from keras import ops
 
 from kbert import inference, metrics
 from kbert.core.in_memory import number_of
+from kbert.core.late import tf
 from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Tensor, Tensors, Terms
@@ -223,7 +225,7 @@ class TextEmbedder(FineTuningTask):
                 dense["labels"] = scores_of(table, objective)
             elif objective == "teacher":
                 dense["labels"] = teacher_vectors(table, self.width)
-        kept = {name: x for name, x in ragged.items() if isinstance(x, tf.RaggedTensor)}
+        kept = {name: x for name, x in ragged.items() if hasattr(x, "row_splits")}
         dense |= {name: x for name, x in ragged.items() if name not in kept}
         return Rows(
             ragged=kept, dense=dense, lengths=lengths, examples=np.arange(len(table)), cut=cut
@@ -283,11 +285,15 @@ class TextEmbedder(FineTuningTask):
         """Tokens of each example in a batch (N,), and of how many examples some are in none."""
         total, lost = 0, False
         for ids in ragged.values():
-            lengths = ids.row_lengths(axis=ids.ragged_rank) + self.form.specials(1)
-            longest = lengths if ids.ragged_rank == 1 else tf.reduce_max(lengths, axis=1)
-            kept = tf.minimum(lengths, self.row_length)
-            total += (kept if ids.ragged_rank == 1 else tf.reduce_sum(kept, axis=1)).numpy()
-            lost |= longest.numpy() > self.row_length
+            specials = self.form.specials(1)
+            if ids.ragged_rank == 1:
+                longest = np.asarray(ids.row_lengths()) + specials
+                total += np.minimum(longest, self.row_length)
+            else:
+                lengths = ids.row_lengths(axis=2) + specials
+                longest = tf.reduce_max(lengths, axis=1).numpy()
+                total += tf.reduce_sum(tf.minimum(lengths, self.row_length), axis=1).numpy()
+            lost |= longest > self.row_length
         return np.asarray(total), int(np.count_nonzero(lost))
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:

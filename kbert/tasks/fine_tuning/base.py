@@ -3,6 +3,8 @@
 Shapes: N examples, R rows that they are tokenised to, B rows of a batch.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import os
@@ -12,15 +14,15 @@ from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.core.late import tf
 from kbert.core.options import Options, takes
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import MaybeNone, Tensor, Tensors, Terms
 from kbert.data.tables.bucketing import BUCKET, bucketed_batches
-from kbert.data.tables.rows import Rows
+from kbert.data.tables.rows import Rows, join
 from kbert.data.tables.shards import StoredRows
 from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dropout
@@ -337,8 +339,7 @@ class FineTuningTask(EncoderTask):
     def encode_texts(self, texts: Sequence[str]) -> tf.RaggedTensor:
         """(N, ragged) int32 ids of texts, in chunks of bounded memory."""
         chunks = [chunk for _, chunk in inference.chunks(texts)] or [[]]
-        ids = [self.tokenizer.encode(tf.constant(chunk, tf.string)) for chunk in chunks]
-        return ids[0] if len(ids) == 1 else tf.concat(ids, 0)
+        return join([self.tokenizer.encode(chunk) for chunk in chunks])
 
     def make_objective(self, data: Any, labels: Any = None, **settings: Any) -> TableObjective:
         return TableObjective(self, data, labels, **settings)

@@ -3,6 +3,8 @@
 Shapes: B rows of a batch, S steps of a run, K terms (losses and metrics) of a task.
 """
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +12,10 @@ from typing import Any, NoReturn, Self
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from kbert import inference
+from kbert.core.late import tf
 from kbert.core.types import PathLike, Tensor, Tensors, Terms
 from kbert.data.pipeline import exact_options
 from kbert.data.tables.rows import Rows

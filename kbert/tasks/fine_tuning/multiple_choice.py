@@ -3,15 +3,17 @@
 Shapes: N examples, B rows, A alternatives of the row that has most, T tokens, H hidden width.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert.core.in_memory import number_of
+from kbert.core.late import tf
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows

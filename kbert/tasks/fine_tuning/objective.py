@@ -1,5 +1,7 @@
 """What a fine-tuning trains on: examples in tables, in epochs."""
 
+from __future__ import annotations
+
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,9 +9,9 @@ from typing import Any, cast
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.shards import StoredRows

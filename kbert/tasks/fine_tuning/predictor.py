@@ -3,16 +3,19 @@
 Shapes: N examples, R rows, B rows of a batch.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
+import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.core.late import tf
 from kbert.core.types import Tensors
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
@@ -179,8 +182,10 @@ class Predictor:
 
     def _assemble(self, columns: dict[str, Any]) -> dict[str, Any]:
         features = self._task.assemble(columns)
-        count = tf.shape(next(iter(features.values())))[:1]
-        return {"label_weights": tf.ones(count), **features}
+        first = next(iter(features.values()))
+        if isinstance(first, np.ndarray):
+            return {"label_weights": np.ones(len(first), np.float32), **features}
+        return {"label_weights": tf.ones(tf.shape(first)[:1]), **features}
 
     def _answer(
         self,
@@ -222,7 +227,7 @@ def _by_runtime(run: Callable, logits: Callable[[Tensors], Tensors]) -> Callable
 
     def forward(features: Tensors) -> Any:
         there = {name: ops.convert_to_tensor(x) for name, x in logits(features).items()}
-        return tf.nest.map_structure(ops.convert_to_numpy, run(features, there))
+        return keras.tree.map_structure(ops.convert_to_numpy, run(features, there))
 
     return forward
 

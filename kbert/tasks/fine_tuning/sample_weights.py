@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.tasks.columns import Columns

@@ -4,12 +4,14 @@ Shapes: B sentences, W words of all of them together, N windows, M words of all 
 T tokens, C classes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.data.tables.table import Table
 from kbert.data.tables.words import WordWindows, split_at_white_space, word_windows
 from kbert.metrics import entity_spans

@@ -3,16 +3,18 @@
 Shapes: N examples, B rows, C classes.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert import metrics
+from kbert.core.late import tf
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows

@@ -3,14 +3,16 @@
 Shapes: N examples, B rows, W windows, T tokens, H hidden width, C logits.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
+from kbert.core.late import tf
 from kbert.core.types import Tensor, Tensors
 from kbert.data.tables.inputs import pair_limits
 from kbert.data.tables.rows import Rows
@@ -71,7 +73,7 @@ class TextRows:
         """
         names = _text_columns(table)
         ids = [self._task.encode_texts(table[name]) for name in names]
-        lengths = [np.diff(x.row_splits.numpy()) for x in ids]
+        lengths = [np.diff(np.asarray(x.row_splits)) for x in ids]
         tokens, lost = self._extent(lengths)
         return Rows(
             ragged=dict(zip(("first", "second"), ids, strict=False)),

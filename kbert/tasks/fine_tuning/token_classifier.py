@@ -3,6 +3,8 @@
 Shapes: B rows, T tokens, C classes, W words of a row or of all rows together, M words of windows.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -10,10 +12,10 @@ from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from kbert import inference, metrics
+from kbert.core.late import tf
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Tensors, Terms
 from kbert.data.tables.rows import Rows

@@ -3,6 +3,8 @@
 Shapes: B rows, K results of a row, G new tokens at most, P tokens of a prompt.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,10 +12,10 @@ from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.core.late import tf
 from kbert.core.types import Tensor, Tensors
 from kbert.decoding import Beam, Decoded, DecodingOptions, Method, Sampling, decode
 from kbert.decoding.loop import check_method

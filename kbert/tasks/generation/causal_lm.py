@@ -3,15 +3,17 @@
 Shapes: B rows, T tokens, P tokens of a prompt, V vocabulary, K results of a row.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, cast
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.core.late import tf
 from kbert.core.options import Options
 from kbert.core.types import Tensors, Terms
 from kbert.data.tables.table import Table

@@ -3,10 +3,11 @@
 Shapes: B rows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.tokenizers.base import Tokenizer
 
 _REPLACEMENT = "\ufffd"

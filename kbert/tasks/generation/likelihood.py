@@ -8,10 +8,10 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.core.late import tf
 from kbert.core.types import Tensor, Tensors
 from kbert.data.tables.windows import text_windows
 from kbert.io.progress import Progress

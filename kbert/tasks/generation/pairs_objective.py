@@ -1,10 +1,11 @@
 """Training of a translator on pairs of sentences, evaluated by losses and BLEU."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.core.options import option
 from kbert.data.translation.dataset import NUM_SHAPES, translation_dataset
 from kbert.data.translation.pairs import EncodedPairs, encode_pairs

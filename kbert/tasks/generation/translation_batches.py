@@ -1,11 +1,12 @@
 """Batches for a translator, of whatever `fit` and `evaluate` are given."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from kbert.core.in_memory import each_text, has_columns, pair_rows
+from kbert.core.late import tf
 from kbert.core.types import Tensor
 from kbert.data.translation.dataset import translation_dataset
 from kbert.data.translation.pairs import EncodedPairs

@@ -3,17 +3,19 @@
 Shapes: B rows, S tokens of the source, T tokens of the target, V vocabulary, K results of a row.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert import inference
 from kbert.checkpoints import Checkpoint
 from kbert.configs.encoder import EncoderConfig
+from kbert.core.late import tf
 from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, Tensors, Terms

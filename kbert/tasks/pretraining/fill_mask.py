@@ -3,19 +3,21 @@
 Shapes: B texts, T tokens, P masks of the text that has most, V vocabulary, K answers.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert import inference
+from kbert.core.late import tf
 from kbert.core.options import Options
 from kbert.core.types import Tensors
 from kbert.data.tables.table import Table
-from kbert.graphs import TEXTS, on_cpu
+from kbert.graphs import on_cpu
 from kbert.serving import Signature, text_tokens
 from kbert.serving.requests import TOKENS_AT_ONCE
 from kbert.tasks.encoder_task import EncoderTask
@@ -112,7 +114,7 @@ class FillMask:
             *(task.encoder, head),
             assemble=lambda columns: self._pack(columns["ids"])[0],
         )
-        self._tokenize = on_cpu(self._encode, TEXTS)
+        self._tokenize = on_cpu(self._encode)
 
     def _encode(self, texts: Sequence[str | bytes]) -> Any:
         """Ids, how many a text has, how many of them are masks, and how many of those are read."""

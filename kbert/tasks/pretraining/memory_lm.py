@@ -3,17 +3,19 @@
 Shapes: B rows, T tokens, L layers, M tokens of a memory, H hidden width.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert import inference
 from kbert.configs.base import check_count
 from kbert.configs.transformer_xl import TransformerXlConfig
+from kbert.core.late import tf
 from kbert.core.types import Tensors, Terms
 from kbert.layers.adaptive import AdaptiveSoftmax
 from kbert.serving import Signature, text_tokens

@@ -3,16 +3,18 @@
 Shapes: B rows, T tokens, P masked positions, V vocabulary.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert import inference
 from kbert.core.in_memory import pair_rows
+from kbert.core.late import tf
 from kbert.core.types import MaybeNone, Tensors, Terms
 from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
 from kbert.heads.span_boundary import MAX_TARGETS, place_in_span

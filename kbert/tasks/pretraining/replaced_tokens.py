@@ -3,13 +3,14 @@
 Shapes: B rows, T tokens, P masked positions, V vocabulary.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from typing import Any, Self
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from kbert import inference
@@ -17,9 +18,10 @@ from kbert.checkpoints import ignoring, read_checkpoint
 from kbert.configs.base import check_choice
 from kbert.configs.encoder import EncoderConfig
 from kbert.core import registry
+from kbert.core.late import tf
 from kbert.core.types import DType, MaybeNone, PathLike, Tensor, Tensors, Terms
 from kbert.data.tables.table import Table
-from kbert.graphs import TEXTS, on_cpu
+from kbert.graphs import on_cpu
 from kbert.heads import DiscriminatorHead, MaskedLMHead
 from kbert.hub import locate
 from kbert.layers import SharedEmbeddings
@@ -219,7 +221,7 @@ class ReplacedTokenDetection(EncoderTask):
             *(discriminator, self.detection_head),
             assemble=lambda columns: self.build_inputs(columns["ids"]),
         )
-        self._tokenize = on_cpu(self._encode, TEXTS)
+        self._tokenize = on_cpu(self._encode)
         self.build()
 
     def _make_generator(self, config: EncoderConfig) -> keras.Variable:

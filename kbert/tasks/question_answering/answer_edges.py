@@ -6,12 +6,15 @@ character may be several pieces (Hangul in NFD, emoji in bytes), a piece may be 
 Shapes: C texts, P pieces of all texts together, N answers.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import sys
 
 import numpy as np
-import tensorflow as tf
+
+from kbert.core.late import tf
 
 
 @functools.cache

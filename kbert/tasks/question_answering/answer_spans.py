@@ -7,11 +7,14 @@ beginnings and its 20 best ends.
 Shapes: B windows of a batch, T tokens, W windows of all questions, Q questions, K best spans.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from keras import ops
+
+from kbert.core.late import tf
 
 # The score of what is no span. Real ones are sums of two logits, far above half of it.
 NO_SPAN = -1e9

@@ -3,15 +3,17 @@
 Shapes: Q questions, W windows, B rows of a batch, T tokens, K best spans.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 from keras import ops
 
+from kbert.core.late import tf
 from kbert.core.types import MaybeNone, Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table

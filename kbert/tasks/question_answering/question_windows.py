@@ -3,14 +3,16 @@
 Shapes: Q questions, C distinct contexts, W windows of all questions, B rows of a batch, T columns.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from kbert import inference
+from kbert.core.late import tf
 from kbert.data.tables.windows import Windows, cut_windows
 from kbert.tasks.input_form import InputForm
 from kbert.tasks.question_answering.answer_edges import Edges, covering_pieces, find_edges

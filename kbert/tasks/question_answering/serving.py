@@ -3,10 +3,11 @@
 Shapes: Q questions, W windows, K best spans.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.serving import Signature, text_tokens
 from kbert.serving.requests import collect
 from kbert.tasks.question_answering.answer_spans import choose, merge_windows

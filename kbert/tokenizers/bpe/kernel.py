@@ -4,10 +4,11 @@ Shapes: B texts, W words of all texts together, U different words, P pieces of a
 V pieces that can be made.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.tokenizers.bpe.byte_alphabet import piece_bytes
 from kbert.tokenizers.bpe.merges import Pair, sentencepiece_model
 from kbert.tokenizers.bpe.pre_split import split_words

@@ -3,9 +3,9 @@
 Shapes: B texts, S parts of all texts together.
 """
 
-import tensorflow as tf
-import tensorflow_text as tf_text
+from __future__ import annotations
 
+from kbert.core.late import tf, tf_text
 from kbert.tokenizers.token_segments import split_at
 
 # What may compose with, or be reordered among, the characters before it: marks, the vowels and

@@ -6,8 +6,9 @@ has no lookahead and older Unicode tables.
 Shapes: B texts, W words of all texts together.
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
+from kbert.core.late import tf
 from kbert.tokenizers.token_segments import CUT, WHITE_SPACE
 
 # RE2's tables, and what Unicode 15 and 16 (Hugging Face `tokenizers` 0.23) know beyond them.

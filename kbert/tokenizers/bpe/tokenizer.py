@@ -1,5 +1,7 @@
 """Byte-level byte-pair encoding, GPT-2's and RoBERTa's, in the graph and eager."""
 
+from __future__ import annotations
+
 import os
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -7,10 +9,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.io import fingerprints
 from kbert.io.paths import Path
+from kbert.tokenizers.arrays import ArrayEncoder, array_encoder, refuse
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, is_spelled, piece_bytes
 from kbert.tokenizers.bpe.files import (
@@ -160,6 +163,16 @@ class BytePairTokenizer(Tokenizer):
         written = whole - {*CHARACTERS, *(first + second for first, second in self.merges)}
         self._bytes = [p.encode() if p in written else piece_bytes(p) for p in vocabulary]
         self._num_bytes = np.array([len(data) for data in self._bytes], np.int32)
+
+    def _array_encoder(self) -> ArrayEncoder:
+        found = self._in_given or self._in_normal
+        if found or self.normalization or self.words != "gpt2":
+            raise refuse(self, "added tokens, special tokens in the text, NFC or Llama's words")
+        import tokenizers  # takes a moment
+
+        model = tokenizers.models.BPE(self._id_of, self.merges, ignore_merges=self.ignore_merges)
+        words = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
+        return array_encoder(model, words, None)
 
     def _normal_token(self, token: str) -> str:
         return token if self.normalization is None else unicodedata.normalize("NFC", token)

@@ -1,12 +1,13 @@
 """Training a byte-level BPE: counted by our own graph, merged by Hugging Face's trainer."""
 
+from __future__ import annotations
+
 import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, spell
 from kbert.tokenizers.bpe.pre_split import prefix_space, split_words
 from kbert.tokenizers.normalization import drop_invalid

@@ -3,14 +3,16 @@
 Shapes: B texts, W words of all texts together, U different words, P pieces of all texts together.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.io.paths import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.bpe.files import as_merges, as_vocabulary, save_model

@@ -10,12 +10,13 @@ Shapes: B texts, P pieces of all texts together, C characters of all normalised 
 S signs of these: a known character, or a byte of an unknown one; V pieces that the kernel knows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.tokenizers import text_ops
 from kbert.tokenizers.unigram.model import (
     SPACE,

@@ -4,15 +4,16 @@ Source: `preprocess_text` in zihangdai/xlnet (prepro_utils.py) and google-resear
 (tokenization.py), rebuilt from TensorFlow's and tensorflow-text's C++ kernels.
 """
 
+from __future__ import annotations
+
 import functools
 import re
 import unicodedata
 from collections.abc import Mapping
 
 import numpy as np
-import tensorflow as tf
-import tensorflow_text as tf_text
 
+from kbert.core.late import tf, tf_text
 from kbert.tokenizers.normalization import (
     INVALID,
     IS_MARK,

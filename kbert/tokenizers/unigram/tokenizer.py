@@ -1,5 +1,7 @@
 """SentencePiece's unigram tokenizer: ALBERT's, XLNet's, XLM-R's, CamemBERT's, DeBERTa-v3's."""
 
+from __future__ import annotations
+
 import json
 import os
 import string
@@ -8,8 +10,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.io import atomic, fingerprints
 from kbert.io.paths import Path
 from kbert.tokenizers.base import Pieces, Tokenizer

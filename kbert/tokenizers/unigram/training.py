@@ -1,13 +1,14 @@
 """Training a unigram vocabulary with `sentencepiece`, on text prepared as the tokenizer does it."""
 
+from __future__ import annotations
+
 import io
 import random
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import tensorflow as tf
-
 from kbert.core.in_memory import each_text
+from kbert.core.late import tf
 from kbert.graphs import on_cpu
 from kbert.tokenizers.batching import batches, with_progress
 from kbert.tokenizers.unigram.model import DEBERTA_BEGINNING, FAIRSEQ_BEGINNINGS, PREPARED

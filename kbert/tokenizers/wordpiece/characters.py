@@ -5,13 +5,14 @@ it. The table is what this package's own graph does to every character by itself
 not a second opinion; only the final sigma needs what is around it.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.graphs import on_cpu
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.wordpiece.kernel import WordPieceKernel
@@ -43,7 +44,7 @@ class CharacterRules:
     cased: str
     ignorable: str
 
-    def within(self, characters: Container[str]) -> "CharacterRules":
+    def within(self, characters: Container[str]) -> CharacterRules:
         """The rules of texts that have no other characters than these."""
         changed = {x: to for x, to in self.changed.items() if x in characters}
         parts = (self.alone, self.cased, self.ignorable)

@@ -1,6 +1,8 @@
 """From pieces back to text, in the graph."""
 
-import tensorflow as tf
+from __future__ import annotations
+
+from kbert.core.late import tf
 
 # Spaces that the splitting of punctuation brought in, as (pattern, rewrite): the rules of Hugging
 # Face's `clean_up_tokenization_spaces`.

@@ -3,8 +3,9 @@
 Shapes: B texts, P pieces of all texts together, W words of all texts together.
 """
 
-import tensorflow as tf
-import tensorflow_text as tf_text
+from __future__ import annotations
+
+from kbert.core.late import tf, tf_text
 
 # Longer words become [UNK] (WordpieceTokenizer in google-research/bert, tokenization.py).
 MAX_WORD_CHARACTERS = 200

@@ -1,14 +1,17 @@
 """BERT's WordPiece tokenizer, in the graph and eager, on tensorflow-text's C++ kernels."""
 
+from __future__ import annotations
+
 import functools
 import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.io.paths import Path
+from kbert.tokenizers.arrays import ArrayEncoder, array_encoder, refuse
 from kbert.tokenizers.base import ROLES, Pieces, Tokenizer
 from kbert.tokenizers.normalization import byte_table, drop_invalid, normalize
 from kbert.tokenizers.offsets import given_ranges, original_ranges
@@ -29,6 +32,7 @@ from kbert.tokenizers.wordpiece.vocab_txt import (
     save_vocabulary,
     special_tokens,
 )
+from kbert.tokenizers.wordpiece.without_tensorflow import WordSpacing
 
 # The names that Hugging Face's tokenizer_config.json gives to our arguments.
 CONFIG_KEYS = {
@@ -129,7 +133,28 @@ class WordPieceTokenizer(Tokenizer):
         pieces = list(vocabulary)
         for token in self.added_tokens:
             pieces[self._id_of[token]] = f"[added{self._id_of[token]}]"
-        self._kernel = WordPieceKernel(pieces, self.unk_id, split_chinese, max_word_characters)
+        self._pieces = pieces
+
+    @functools.cached_property
+    def _kernel(self) -> WordPieceKernel:
+        return WordPieceKernel(
+            self._pieces, self.unk_id, self.split_chinese, self.max_word_characters
+        )
+
+    def _array_encoder(self) -> ArrayEncoder:
+        if self.added_tokens or self.special_tokens_in_text:
+            raise refuse(self, "added_tokens or special_tokens_in_text")
+        stripped = self.lowercase if self.strip_accents is None else self.strip_accents
+        import tokenizers  # takes a moment
+
+        model = tokenizers.models.WordPiece(
+            self._id_of,
+            unk_token=self.unk_token,
+            max_input_chars_per_word=self.max_word_characters,
+        )
+        split = tokenizers.pre_tokenizers.WhitespaceSplit()
+        words = WordSpacing(bool(self.lowercase), bool(stripped), bool(self.split_chinese))
+        return array_encoder(model, split, words)
 
     def _segments(self, tokens: Collection[str]) -> TokenSegments | None:
         """Finds tokens, those of the normalised text as that has them."""

@@ -1,13 +1,15 @@
 """Training a WordPiece vocabulary: counted by our own graph, merged by Hugging Face's trainer."""
 
+from __future__ import annotations
+
 import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.graphs import on_cpu
 from kbert.tokenizers.batching import batches, with_progress
 from kbert.tokenizers.normalization import normalize

@@ -6,14 +6,16 @@ Source: `UnicodeCharsVocabulary` and `Batcher` in allenai/bilm-tf, bilm/data.py 
 Shapes: B sentences, T words of a sentence, W words, C = `max_characters`.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from kbert.core.in_memory import column_or_rows
+from kbert.core.late import tf
 from kbert.tokenizers.batching import call_with_batch
 from kbert.tokenizers.serializable import Serializable
 from kbert.tokenizers.words.spaces import split_at_spaces

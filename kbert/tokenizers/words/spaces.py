@@ -1,8 +1,8 @@
 """Splitting at white space in the graph, for models of words and of characters."""
 
-import tensorflow as tf
-import tensorflow_text as tf_text
+from __future__ import annotations
 
+from kbert.core.late import tf, tf_text
 from kbert.tokenizers.normalization import unless
 
 # Unicode's white space beyond ASCII, by its number of bytes.

@@ -3,14 +3,16 @@
 Shapes: B texts, W words of all texts together, V words of the vocabulary.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.io.paths import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.folder import WORDS_FILE

@@ -1,10 +1,11 @@
 """Vocabularies of whole words, counted in texts."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.tokenizers.normalization import drop_invalid
 from kbert.tokenizers.word_counts import count
 from kbert.tokenizers.words.spaces import split_at_spaces

@@ -5,15 +5,17 @@ biases here, and those of BERT, ALBERT and ELECTRA do not correct the bias of th
 Adagrad is that of ELMo's, and its Muon is ours but for what counts as a matrix.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
-import tensorflow as tf
 from keras import ops
 
 from kbert.catalog.recipe import OPTIMIZER_SETTINGS
+from kbert.core.late import tf
 from kbert.core.types import Tensor
 from kbert.graphs import graph
 
@@ -210,8 +212,9 @@ class AdamW(_Moments):
     """
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
-        if not self.built:
-            super().build(variables)
+        is_new = not self.built
+        super().build(variables)
+        if is_new and keras.backend.backend() == "tensorflow":
             self._fused_update = graph(self._update_all, autograph=False, jit_compile=True)
 
     def _backend_update_step(

@@ -2,8 +2,7 @@
 
 import os
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 
 

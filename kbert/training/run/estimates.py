@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 import keras
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.core.types import Logs
 from kbert.training.run.log import duration, human
 from kbert.training.run.objective import Objective

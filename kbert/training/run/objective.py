@@ -1,11 +1,12 @@
 """What a run trains on: its batches, their evaluation, and what both are."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import tensorflow as tf
-
+from kbert.core.late import tf
 from kbert.training.run.phases import Epochs, Phase, Start
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import Strategy

@@ -4,6 +4,8 @@ Killed at any moment, a run that has a folder resumes exactly: see `kbert.traini
 what it writes there.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -12,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.io import atomic
 from kbert.training.hosts import Hosts, make_hosts

@@ -1,15 +1,17 @@
 """The training step on JAX: the batch is one array over all devices, the compiler sums."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import keras
-import tensorflow as tf
 from jax import numpy as jnp
 from keras import ops
 
+from kbert.core.late import has_tensorflow, tf
 from kbert.core.types import Tensor, Tensors
 from kbert.training.step.state import Replicas, only_features
 
@@ -32,7 +34,10 @@ def spec_of(model: Any, iterator: Any, data_batch: Any) -> Any:
     """The `element_spec` of what `fit` was given: an iterator of its dataset, or a batch."""
     if iterator is None:
         return only_features(data_batch)
-    return only_features(iterator.data_adapter.get_tf_dataset().element_spec)
+    adapter = iterator.data_adapter
+    if not has_tensorflow():  # as Keras does, which begins again afterwards
+        return only_features(next(iter(adapter.get_jax_iterator())))
+    return only_features(adapter.get_tf_dataset().element_spec)
 
 
 def make_train_function(model: Any, force: bool, usual: Callable) -> Any:

@@ -15,16 +15,19 @@ The engine follows Keras' backend: `step.tensorflow` (`tf.distribute`) or `step.
 (`keras.distribution.DataParallel`).
 """
 
+from __future__ import annotations
+
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
-import tensorflow as tf
 from keras import ops
 
 from kbert.core.contexts import auxiliary_losses, recomputation
+from kbert.core.in_memory import is_dataset
+from kbert.core.late import tf
 from kbert.core.types import Pair, PathLike, Tensor, Tensors
 from kbert.training.step.keras_arguments import check_callbacks, check_compile
 from kbert.training.step.loss_scale import LossScale
@@ -243,7 +246,7 @@ class TrainStep(_Base):
     ) -> keras.callbacks.History:
         """Keras' `fit`; a dataset comes in its own order. `verbose`: see `keras_verbosity`."""
         check_callbacks(self, kwargs.get("callbacks"), in_run=False)
-        if isinstance(x, tf.data.Dataset):
+        if is_dataset(x):
             kwargs.setdefault("shuffle", False)  # else Keras warns that it cannot
         with _to_the_end(kwargs.get("steps_per_epoch")):
             return super().fit(x, *args, verbose=keras_verbosity(verbose), **kwargs)

@@ -11,9 +11,9 @@ Shapes: N replicas, B rows of the global batch, b = B / N of a replica, W entrie
 from collections.abc import Callable, Sequence
 
 import keras
-import tensorflow as tf
 from keras import ops
 
+from kbert.core.late import tf
 from kbert.core.types import Tensor
 
 

@@ -1,19 +1,21 @@
 """The training step on TensorFlow: one replica per device, sums over replicas by all-reduce."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
-import tensorflow as tf
 
+from kbert.core.late import tf
 from kbert.core.types import Tensors
 from kbert.graphs import graph
 from kbert.training.step.state import Replicas, only_features
 
 # What Keras' `fit` and `evaluate` call: an iterator over batches -> the logs of a step.
-_Function = Callable[[Iterator[Any]], dict[str, tf.Tensor]]
+_Function = Callable[[Iterator[Any]], dict[str, Any]]
 
 
 def after_compile(model: Any) -> None:

@@ -1,0 +1,76 @@
+"""WordPiece's ids without TensorFlow: BERT's rules by Python's Unicode tables, then `tokenizers`.
+
+`tokenizers` has BERT's rules too, but no final sigma, it drops private characters, and knows the
+punctuation of an old Unicode; so texts come to it as words with spaces between them.
+
+Source: `BasicTokenizer` in google-research/bert, tokenization.py.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# Tab, newline and carriage return are white space, and no controls.
+_SPACES = "\t\n\r\u2028\u2029"
+_CHINESE = re.compile(
+    "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\U00020000-\U0002a6df"
+    "\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\U0002f800-\U0002fa1f]"
+)
+_ASCII_MARKS = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+# Marks that stay and that NFD brings into an order: of musical notes.
+_ORDERED = re.compile("[\U0001d165\U0001d166\U0001d16d-\U0001d172]")
+_SIGMA = "Σ"
+
+
+class WordSpacing(dict):
+    """Texts as words with spaces between them, normalised.
+
+    What becomes of a character is worked out when it is first met: a table for `str.translate`.
+
+    Args:
+        lowercase: as of the tokenizer.
+        strip_accents: as of the tokenizer, but not None.
+        split_chinese: as of the tokenizer.
+
+    Example:
+        >>> WordSpacing(True, True, True)("Élan, vite!").split()
+        ['elan', ',', 'vite', '!']
+    """
+
+    def __init__(self, lowercase: bool, strip_accents: bool, split_chinese: bool) -> None:
+        super().__init__()
+        self._lowercase, self._strip_accents = lowercase, strip_accents
+        self._split_chinese = split_chinese
+
+    def __call__(self, text: str) -> str:
+        if self._lowercase and _SIGMA in text:  # the last of a word is another letter
+            text = "".join(x for x in text if self[ord(x)]).lower()
+        if self._strip_accents and _ORDERED.search(text):
+            text = unicodedata.normalize("NFD", text)
+        return text.translate(self)
+
+    def __missing__(self, code: int) -> str:
+        self[code] = found = "".join(map(self._spaced, self._normal(chr(code))))
+        return found
+
+    def _normal(self, character: str) -> str:
+        if character in _SPACES:
+            return " "
+        if character == "\ufffd" or unicodedata.category(character) in ("Cc", "Cf", "Cs"):
+            return ""
+        if self._lowercase:
+            character = character.lower()
+        if self._strip_accents:
+            whole = unicodedata.normalize("NFD", character)
+            character = "".join(x for x in whole if unicodedata.category(x) != "Mn")
+        return character
+
+    def _spaced(self, character: str) -> str:
+        category = unicodedata.category(character)
+        if category == "Zs":
+            return " "
+        alone = character in _ASCII_MARKS or category.startswith("P")
+        if alone or (self._split_chinese and _CHINESE.match(character)):
+            return f" {character} "
+        return character
