@@ -43,7 +43,7 @@ from benchmarks._fine_tuning_runs import RUNS, make_job, weights_folder
 from kbert import quantization
 from kbert.data import Table
 from kbert.serving.exported import read_description
-from kbert.tasks.exported import TEXTS
+from kbert.tasks.runtime_export import TEXTS
 
 SIZES = {"minilm": None, "bert-base": "bert-base-uncased"}  # None: the published MiniLM-L6
 BATCHES = (1, 8, 32)

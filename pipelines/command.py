@@ -44,6 +44,7 @@ class Program:
         shards: flags of folders of a corpus.
         is_finished: whether the work is done, and needs no model any more to be shown.
         listing: a title of more help, and what gives it.
+        needs_tensorflow: whether the work does, with Keras.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Program:
     shards: tuple[str, ...] = ()
     is_finished: Callable[[flags.FlagValues], bool] = lambda options: False
     listing: tuple[str, Callable[[], str]] | None = None
+    needs_tensorflow: Callable[[flags.FlagValues], bool] = lambda options: True
 
     def run(self) -> None:
         """Defines the flags, parses them and does the work; `--help` shows `doc` and these flags.
@@ -99,7 +101,8 @@ class Program:
                 check_model(options[name].value)
             for name in self.shards:
                 check_shards(options[name].value)
-            quiet.import_tensorflow()
+            if self.needs_tensorflow(options):
+                quiet.import_tensorflow()
             interrupts.raise_as_usual()
             self.work(options)
 

@@ -52,6 +52,10 @@ def define_flags() -> None:
     flags.mark_flag_as_required("model")
 
 
+def _needs_tensorflow(options: flags.FlagValues) -> bool:
+    return service.needs_tensorflow(option_flags.read(ServiceOptions, options))
+
+
 def _serve(options: flags.FlagValues) -> None:
     # A retired version is collected: in a twentieth of a second where the objects that are there by
     # now, of TensorFlow itself, are not looked at for it.
@@ -91,6 +95,7 @@ PROGRAM = command.Program(
     doc=__doc__,
     define_flags=define_flags,
     work=_serve,
+    needs_tensorflow=_needs_tensorflow,
 )
 main, run = PROGRAM.main, PROGRAM.run
 

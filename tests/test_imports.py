@@ -163,9 +163,9 @@ ORDER = {
     """,
     "serving": """
         requests rounding
-        tf_serving
+        rows tf_serving
         savedmodel
-        rows stored text_rows
+        stored text_rows
         onnx_graph
         onnx_int8
         litert onnx openvino
@@ -173,15 +173,16 @@ ORDER = {
         text_graphs
     """,
     "tasks": """
-        columns dataset_objective exported file_answers input_form loading losses row_export
-        settings tensorflow_copy
+        columns dataset_objective file_answers input_form loading losses row_export
+        runtime_export runtime_task settings tensorflow_copy
         steps_objective
         corpus_objective
         corpora
         task
         encoder_task
         fine_tuning pretraining
-        embedding generation question_answering
+        array_answers embedding generation question_answering
+        exported
     """,
     "text": """
         chinese sentences source

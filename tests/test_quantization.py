@@ -9,7 +9,7 @@ from kbert import experiments
 from kbert.models.weights import get_arrays
 from kbert.quantization import quantization_aware, rounded
 from kbert.tasks import TextClassifier
-from kbert.tasks.exported import row_function
+from kbert.tasks.runtime_export import row_function
 from tests.edit.adapters.conftest import WORDS, make_encoder, reviews
 from tests.harness import KINDS, assert_close, randomise, tiny_config, tiny_inputs, to_numpy
 

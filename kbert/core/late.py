@@ -52,9 +52,16 @@ TABLE = {
     },
     # What a task's `export` hands over to.
     "export": {
-        "runtimes": "kbert.tasks.exported",
+        "runtimes": "kbert.tasks.runtime_export",
+        "task": "kbert.tasks.runtime_task:RuntimeTask",
         "copy": "kbert.tasks.tensorflow_copy",
         "stored": "kbert.serving.stored:StoredWeights",
+    },
+    # What answers for an export of such a task without its layers.
+    "array answers": {
+        "classify": "kbert.tasks.array_answers:ClassAnswers",
+        "regress": "kbert.tasks.array_answers:NumberAnswers",
+        "embed": "kbert.tasks.array_answers:VectorAnswers",
     },
     # What a task is built on, by the kind of its config: `make(config, dtype=)`.
     "model": {

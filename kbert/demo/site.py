@@ -25,7 +25,7 @@ from kbert.models import Encoder
 from kbert.serving.exported import export_rows, refuse_full
 from kbert.serving.rows import RowFunction
 from kbert.tasks import Pretraining
-from kbert.tasks.exported import TEXTS
+from kbert.tasks.runtime_export import TEXTS
 from kbert.tokenizers import WordPieceTokenizer
 from kbert.tokenizers.wordpiece.characters import CharacterRules
 from kbert.visualization.attention_reading import MOST_TOKENS, TITLES

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from absl import logging
+
 from kbert.core.in_memory import each_text
 
 CHUNK = 8192  # texts tokenised at a time: bounds the memory of an endless list
@@ -28,3 +30,20 @@ def as_texts(texts: Any, what: str = "texts", start: int = 0) -> list[str | byte
 def chunks(items: Sequence) -> Iterator[tuple[int, Sequence]]:
     """Consecutive slices of at most `CHUNK` items, each with the number of its first."""
     return ((i, items[i : i + CHUNK]) for i in range(0, len(items), CHUNK))
+
+
+def warn_of_cut(cut: int, count: int, length: int, what: str = "", remedy: str = "") -> None:
+    """Warns that `cut` of `count` examples have more tokens than rows of that length, if any do.
+
+    Args:
+        cut: how many lost tokens.
+        count: of how many.
+        length: tokens of a row.
+        what: what is before "examples", with a space behind it.
+        remedy: what the message ends with.
+    """
+    if cut:
+        logging.warning(
+            "%d of %d %sexamples are too long for rows of %d tokens and are cut%s",
+            *(cut, count, what, length, remedy),
+        )

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
         Client as Client,
         ServiceError as ServiceError,
     )
-    from kbert.service.server import run as run, serve as serve
+    from kbert.service.server import (
+        needs_tensorflow as needs_tensorflow,
+        run as run,
+        serve as serve,
+    )
     from kbert.service.settings import ServiceOptions as ServiceOptions
 else:
     __getattr__, __dir__, __all__ = late.public_names(__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import threading
 from typing import Any, Self
 
@@ -48,7 +49,7 @@ class Background:
     def __init__(self, options: ServiceOptions) -> None:
         if options.intra_op_threads != ServiceOptions.intra_op_threads:
             logging.warning("`intra_op_threads` is for kbert-serve: here they are the process's")
-        self._options = options
+        self._options = dataclasses.replace(options, intra_op_threads=0)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None

@@ -20,7 +20,14 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from kbert.service.errors import Refused, Retired, drop_frames, most_said
+from kbert.service.errors import (
+    Refused,
+    Retired,
+    drop_frames,
+    is_bad_input,
+    is_out_of_memory,
+    most_said,
+)
 from kbert.service.loaded import Arrays, Entry, row_sizes
 from kbert.service.metrics import Metrics
 from kbert.service.settings import ServiceOptions
@@ -293,11 +300,9 @@ def _run(batch: list[_Part], stop: Stop) -> list[Arrays]:
 
 def _refusal(error: Exception) -> Exception:
     """The error as a client is told of it."""
-    import tensorflow as tf
-
-    if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.OutOfRangeError):
+    if is_bad_input(error):
         return Refused(400, f"The model does not take these inputs: {most_said(error)}")
-    if isinstance(error, tf.errors.ResourceExhaustedError):
+    if is_out_of_memory(error):
         return Refused(503, "There is not memory enough for this request.", retry_after=1)
     logging.error("A model failed", exc_info=error)
     return error

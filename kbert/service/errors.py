@@ -1,6 +1,7 @@
 """What the service refuses, with the status that tells a client why."""
 
 import re
+import sys
 
 # What TensorFlow says around the message of an operation: places of the graph.
 _PLACES = re.compile(r"\{\{function_node \S+\}\}\s*|assertion failed: (?=\[)")
@@ -28,6 +29,22 @@ class Refused(Exception):
 
 class Retired(Exception):
     """A version that another has taken the place of takes no more requests."""
+
+
+def is_bad_input(error: Exception) -> bool:
+    """Whether TensorFlow says with an error that a model does not take its inputs."""
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is None:
+        return False
+    kinds = tensorflow.errors
+    return isinstance(error, kinds.InvalidArgumentError | kinds.OutOfRangeError)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether there was not memory enough."""
+    tensorflow = sys.modules.get("tensorflow")
+    exhausted = tensorflow is not None and tensorflow.errors.ResourceExhaustedError
+    return isinstance(error, MemoryError) or (exhausted and isinstance(error, exhausted))
 
 
 def drop_frames(error: BaseException) -> None:

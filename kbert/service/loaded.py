@@ -6,7 +6,7 @@ Shapes: `B` texts or rows.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,14 @@ from absl import logging
 
 from kbert.core.types import PathLike
 from kbert.io.paths import Path
-from kbert.service.errors import Refused, most_said
+from kbert.service.errors import Refused, is_bad_input, most_said
 from kbert.service.stopping import Stop
 
 Arrays = dict[str, np.ndarray]
 # What is there when a version is whole: of a SavedModel, of an export to another runtime.
 SAVED_MODEL, EXPORT = "saved_model.pb", "export.json"
+# In TensorFlow's protocol buffers, where another than the type's own.
+_NAMES_OF_TYPES = {"float32": "float", "float64": "double", "float16": "half"}
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,13 @@ class Spec:
 
 
 class Entry:
-    """A signature of a loaded SavedModel.
+    """A signature of a loaded model.
 
     Args:
         name: of the signature.
-        function: what `tf.saved_model.load` gives for it.
-        owner: what must live as long, since the function alone does not hold it.
+        inputs: name -> `Spec`.
+        outputs: likewise.
+        compute: arrays of the inputs, and what stops it -> arrays of the outputs.
 
     Attributes:
         inputs, outputs: name -> `Spec`.
@@ -74,11 +77,15 @@ class Entry:
         vectors: the output that is a vector for each text, (B, D), where one is.
     """
 
-    def __init__(self, name: str, function: Any, owner: Any = None) -> None:
-        self.name = name
-        self._function, self._owner = function, owner
-        self.inputs = {k: _spec(x) for k, x in function.structured_input_signature[1].items()}
-        self.outputs = {k: _spec(x) for k, x in function.structured_outputs.items()}
+    def __init__(
+        self,
+        name: str,
+        inputs: Mapping[str, Spec],
+        outputs: Mapping[str, Spec],
+        compute: Callable[[Mapping[str, np.ndarray], Stop], Arrays],
+    ) -> None:
+        self.name, self._compute = name, compute
+        self.inputs, self.outputs = dict(inputs), dict(outputs)
         self.is_rows = bool(self.inputs) and all(map(_has_rows, self.inputs.values()))
         self.has_row_outputs = all(map(_has_rows, self.outputs.values()))
         fixed = all(x.shape and None not in x.shape[1:] for x in self.outputs.values())
@@ -92,20 +99,34 @@ class Entry:
         ]
         self.vectors = found[0] if self.takes_text and len(found) == 1 else None
 
+    @classmethod
+    def of_graph(cls, name: str, function: Any, owner: Any = None) -> Entry:
+        """That of a function of TensorFlow.
+
+        Args:
+            name: of the signature.
+            function: what `tf.saved_model.load` gives for it.
+            owner: what must live as long, since the function alone does not hold it.
+        """
+        import tensorflow as tf
+
+        inputs = {k: _spec(x) for k, x in function.structured_input_signature[1].items()}
+        outputs = {k: _spec(x) for k, x in function.structured_outputs.items()}
+
+        def compute(given: Mapping[str, np.ndarray], stop: Stop, owner: Any = owner) -> Arrays:
+            tensors = {k: tf.constant(x, dtype=inputs[k].tensorflow) for k, x in given.items()}
+            return {k: x.numpy() for k, x in stop.run(function, tensors).items()}
+
+        return cls(name, inputs, outputs, compute)
+
     def run(self, inputs: Mapping[str, np.ndarray], stop: Stop | None = None) -> Arrays:
-        """Outputs of inputs that `check` has taken; TensorFlow's errors as they are.
+        """Outputs of inputs that `check` has taken; errors of the runtime as they are.
 
         Args:
             inputs: name -> array.
             stop: ends the run while it computes.
         """
-        import tensorflow as tf
-
-        given = {
-            name: tf.constant(x, dtype=self.inputs[name].tensorflow) for name, x in inputs.items()
-        }
-        outputs = (stop or Stop()).run(self._function, given)
-        return {name: x.numpy() for name, x in outputs.items()}
+        return self._compute(inputs, stop or Stop())
 
     def check_names(self, names: Iterable[str]) -> None:
         """`Refused` where the inputs have other names."""
@@ -150,6 +171,8 @@ class LoadedModel:
 
     Args:
         folder: the version's folder.
+        threads: that one of its products is shared by, where this is the first to need TensorFlow,
+            and of an export; 0 = as the runtime chooses.
 
     Attributes:
         entries: name -> `Entry`.
@@ -158,7 +181,7 @@ class LoadedModel:
         ValueError: it is no SavedModel or export that loads, is both, or has no signature.
     """
 
-    def __init__(self, folder: PathLike) -> None:
+    def __init__(self, folder: PathLike, threads: int = 0) -> None:
         self.folder = os.fspath(folder)
         there = [name for name in (SAVED_MODEL, EXPORT) if (Path(folder) / name).is_file()]
         if len(there) > 1:
@@ -168,25 +191,24 @@ class LoadedModel:
             )
         load = _load_exported if there == [EXPORT] else _load_saved_model
         try:
-            self._loaded, signatures = load(self.folder)
+            self._loaded, self.entries = load(self.folder, threads)
         except Exception as error:  # a damaged file raises what its bytes happen to say
             raise ValueError(
                 f"The folder holds no SavedModel or export that loads ({most_said(error)}). "
                 f"Received: {self.folder}"
             ) from error
-        self.entries = {name: Entry(name, x, self._loaded) for name, x in signatures.items()}
         if not self.entries:
             raise ValueError(f"The SavedModel has no signatures. Received: {self.folder}")
 
     def warm_up(self) -> None:
         """Runs the signatures of texts once: the first run takes a second, and nobody waits yet."""
-        import tensorflow as tf
-
         for entry in self.entries.values():
             if all(x.is_string and x.shape == (None,) for x in entry.inputs.values()):
                 try:
                     entry.run({name: np.array([b"a"], object) for name in entry.inputs})
-                except tf.errors.InvalidArgumentError as error:  # another text it may take
+                except Exception as error:
+                    if not is_bad_input(error):  # another text it may take
+                        raise
                     logging.info("%s, %s: %s", self.folder, entry.name, most_said(error))
 
     def entry(self, name: str) -> Entry:
@@ -216,23 +238,55 @@ class LoadedModel:
         return {name: _signature_def(entry) for name, entry in self.entries.items()}
 
 
-def _load_saved_model(folder: str) -> tuple[Any, Mapping[str, Any]]:
+def share_threads(threads: int) -> None:
+    """Has TensorFlow share a product among so many threads, unless it runs already."""
+    import tensorflow as tf
+
+    if threads and tf.config.threading.get_intra_op_parallelism_threads() != threads:
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+        except RuntimeError:
+            logging.warning("TensorFlow runs already: `intra_op_threads` stays as it was")
+
+
+def _load_saved_model(folder: str, threads: int) -> tuple[Any, dict[str, Entry]]:
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  # registers the tokenizer's operations
 
+    share_threads(threads)
     loaded = tf.saved_model.load(folder)
-    return loaded, getattr(loaded, "signatures", {})
+    signatures = getattr(loaded, "signatures", {})
+    return loaded, {name: Entry.of_graph(name, x, loaded) for name, x in signatures.items()}
 
 
-def _load_exported(folder: str) -> tuple[Any, Mapping[str, Any]]:
-    import tensorflow as tf
-
+def _load_exported(folder: str, threads: int) -> tuple[Any, dict[str, Entry]]:
     from kbert.tasks import load_exported
 
-    # As many threads as TensorFlow has for a product; 0 = one a core there too.
-    threads = tf.config.threading.get_intra_op_parallelism_threads()
     exported = load_exported(folder, threads=threads or None)
-    return exported, exported.functions()
+    if exported.arrays is None:
+        share_threads(threads)
+        functions = exported.functions()
+        return exported, {k: Entry.of_graph(k, x, exported) for k, x in functions.items()}
+    answers = exported.arrays
+    outputs = {
+        name: Spec(np.dtype(object if kind == "string" else kind), shape, kind)
+        for name, (kind, shape) in sorted(answers.specs().items())
+    }
+    text = Spec(np.dtype(object), (None,), "string")
+    entries = {
+        name: Entry(name, dict.fromkeys(columns, text), outputs, _by_arrays(function, columns))
+        for name, (columns, function) in answers.entries().items()
+    }
+    return exported, {**entries, "serving_default": next(iter(entries.values()))}
+
+
+def _by_arrays(
+    function: Callable[..., Arrays], columns: Sequence[str]
+) -> Callable[[Mapping[str, np.ndarray], Stop], Arrays]:
+    def compute(given: Mapping[str, np.ndarray], stop: Stop) -> Arrays:
+        return function(*(given[name] for name in columns), stop.check)
+
+    return compute
 
 
 def check_rows(rows: int, most: int) -> None:
@@ -281,15 +335,12 @@ def _type_name(array: np.ndarray) -> str:
 
 
 def _signature_def(entry: Entry) -> dict[str, Any]:
-    import tensorflow as tf
-    from tensorflow.core.framework import types_pb2
-
     def tensor(name: str, spec: Spec) -> dict[str, Any]:
         shape: dict[str, Any] = {"unknown_rank": spec.shape is None, "dim": []}
         for size in spec.shape or ():
             shape["dim"].append({"size": "-1" if size is None else str(size), "name": ""})
-        dtype = types_pb2.DataType.Name(tf.as_dtype(spec.tensorflow).as_datatype_enum)
-        return {"dtype": dtype, "tensor_shape": shape, "name": name}
+        dtype = _NAMES_OF_TYPES.get(spec.tensorflow, spec.tensorflow).upper()
+        return {"dtype": f"DT_{dtype}", "tensor_shape": shape, "name": name}
 
     return {
         "inputs": {name: tensor(name, spec) for name, spec in entry.inputs.items()},

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from absl import logging
 
+from kbert.core.types import PathLike
 from kbert.io.paths import Path
 from kbert.service.batching import Batcher
 from kbert.service.errors import Refused, Retired, drop_frames
@@ -39,8 +40,18 @@ def _is_whole(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (SAVED_MODEL, EXPORT))
 
 
-def _load(folder: Path) -> LoadedModel:
-    loaded = LoadedModel(folder)
+def version_folders(folder: PathLike) -> dict[int, Path]:
+    """The versions in the folder of a model, the newest first."""
+    folder = Path(folder)
+    if _is_whole(folder):
+        return {int(folder.name) if _VERSION.fullmatch(folder.name) else 1: folder}
+    found = {int(p.name): p for p in folder.iterdir() if _VERSION.fullmatch(p.name)}
+    whole = [number for number in found if _is_whole(found[number])]
+    return {number: found[number] for number in sorted(whole, reverse=True)}
+
+
+def _load(folder: Path, threads: int) -> LoadedModel:
+    loaded = LoadedModel(folder, threads)
     loaded.warm_up()
     return loaded
 
@@ -87,22 +98,13 @@ class Model:
             )
         return self.versions[number]
 
-    def folders(self) -> dict[int, Path]:
-        """The versions in the folder, the newest first."""
-        folder = Path(self.folder)
-        if _is_whole(folder):
-            return {int(folder.name) if _VERSION.fullmatch(folder.name) else 1: folder}
-        found = {int(p.name): p for p in folder.iterdir() if _VERSION.fullmatch(p.name)}
-        whole = [number for number in found if _is_whole(found[number])]
-        return {number: found[number] for number in sorted(whole, reverse=True)}
-
     async def refresh(self, pool: ThreadPoolExecutor) -> None:
         """Loads what is new and retires what it takes the place of.
 
         A version that does not load is tried again, ever more rarely: it may still be copied.
         """
         loop = asyncio.get_running_loop()
-        there = await loop.run_in_executor(pool, self.folders)
+        there = await loop.run_in_executor(pool, version_folders, self.folder)
         served: list[int] = []
         for number, folder in there.items():
             if len(served) == self._options.num_versions:
@@ -134,7 +136,9 @@ class Model:
             return False
         start = time.monotonic()
         try:
-            loaded = await asyncio.get_running_loop().run_in_executor(pool, _load, folder)
+            threads = self._options.intra_op_threads
+            loop = asyncio.get_running_loop()
+            loaded = await loop.run_in_executor(pool, _load, folder, threads)
         except Exception as error:
             is_known = isinstance(error, ValueError)
             why = str(error) if is_known else repr(error)

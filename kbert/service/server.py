@@ -7,6 +7,7 @@ import logging as python_logging
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +18,9 @@ from kbert.doctor import usable_cores
 from kbert.io.paths import Path, local_only
 from kbert.service.connections import Listener, Seats, start_server
 from kbert.service.http_service import HttpService
+from kbert.service.loaded import SAVED_MODEL
 from kbert.service.metrics import Metrics
-from kbert.service.models import Models
+from kbert.service.models import Models, version_folders
 from kbert.service.settings import ServiceOptions
 
 PACKAGES = ("h11", "orjson", "prometheus_client", "starlette", "uvicorn")
@@ -68,11 +70,14 @@ def _share_cores(options: ServiceOptions) -> ServiceOptions:
     thread for each batch of each model: where they were as few as the cores, long requests to one
     model would keep those to the others waiting.
     """
-    import tensorflow as tf
-
     threads = options.intra_op_threads
     batches = options.batch_threads
     cores = max(int(usable_cores()), 1)
+    if "tensorflow" not in sys.modules and not needs_tensorflow(options):
+        one_each = batches is None and threads == 1
+        return dataclasses.replace(options, batch_threads=cores if one_each else batches)
+    import tensorflow as tf
+
     try:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         if batches is None and threads == 1 and not tf.config.list_physical_devices("GPU"):
@@ -83,6 +88,22 @@ def _share_cores(options: ServiceOptions) -> ServiceOptions:
         logging.warning("TensorFlow runs already: `intra_op_threads` stays as it was")
         return options
     return dataclasses.replace(options, batch_threads=batches)
+
+
+def needs_tensorflow(options: ServiceOptions) -> bool:
+    """Whether what is served is known to need TensorFlow: SavedModels, and gRPC.
+
+    Args:
+        options: of the service.
+    """
+    if options.grpc_port is not None:
+        return True
+    try:
+        versions = [version_folders(folder) for folder in options.folders().values()]
+        folders = [folder for each in versions for folder in each.values()]
+        return any((folder / SAVED_MODEL).is_file() for folder in folders)
+    except OSError:  # told where it is loaded
+        return True
 
 
 async def run(

@@ -35,6 +35,11 @@ class Stop:
             for manager in self._managers:
                 manager.start_cancel()
 
+    def check(self) -> None:
+        """Raises RuntimeError where the runs were stopped: for what computes without TensorFlow."""
+        if self.is_set:
+            raise RuntimeError("The run was stopped")
+
     def run(self, function: Any, inputs: Mapping[str, Any]) -> Any:
         """The outputs of a concrete function of named tensors.
 

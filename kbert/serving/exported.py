@@ -20,8 +20,7 @@ from kbert.core import late
 from kbert.core.types import PathLike
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path, copy_tree, is_remote, local_only, remove_tree
-from kbert.serving.rows import RowFunction, Run, differences
-from kbert.serving.savedmodel import largest
+from kbert.serving.rows import RowFunction, Run, differences, largest
 
 DESCRIPTION_FILE = "export.json"
 FORMAT_VERSION = 1

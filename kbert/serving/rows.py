@@ -135,3 +135,12 @@ def differences(rows: RowFunction, samples: Sequence[Mapping[str, np.ndarray]], 
         else float(np.concatenate(each).max(initial=0.0) / sizes[name])
         for name, each in found.items()
     }
+
+
+def largest(differences: Mapping[str, float]) -> str:
+    """The name of the largest difference; NaN is larger than any.
+
+    >>> largest({"a": 0.5, "b": float("nan"), "c": 2.0})
+    'b'
+    """
+    return max(differences, key=lambda x: np.nan_to_num(differences[x], nan=np.inf))

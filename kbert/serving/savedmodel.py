@@ -22,6 +22,7 @@ from kbert.finite import refuse_not_finite
 from kbert.graphs import graph
 from kbert.io.paths import Path, copy, copy_tree, is_remote, remove_tree
 from kbert.serving.requests import MAX_BYTES, Signature, bounded
+from kbert.serving.rows import largest
 from kbert.serving.tf_serving import warm_up_requests, write_settings, write_warm_up
 
 _LEAST = 1e-6  # where all numbers are 0, a unit
@@ -154,7 +155,8 @@ def run_once(folder: str, signatures: Mapping[str, Signature]) -> None:
         ValueError: an entry point fails, or its numbers are not finite.
 
     Example:
-        >>> from kbert.serving.requests import text_tokens
+        >>> from kbert.serving.rows import largest
+    from kbert.serving.requests import text_tokens
         >>> def entry(text):
         ...     return {"score": tf.math.log(-tf.cast(tf.strings.length(text), tf.float32))}
         >>> signature = Signature(entry, [tf.TensorSpec([None], tf.string, "text")], text_tokens())
@@ -231,15 +233,6 @@ def compare(
             unit = max(float(np.abs(ours).max()), _LEAST)
             found[f"{entry}/{name}"] = float(np.abs(ours - theirs).max()) / unit
     return found
-
-
-def largest(differences: Mapping[str, float]) -> str:
-    """The name of the largest difference; NaN is larger than any.
-
-    >>> largest({"a": 0.5, "b": float("nan"), "c": 2.0})
-    'b'
-    """
-    return max(differences, key=lambda x: np.nan_to_num(differences[x], nan=np.inf))
 
 
 def refuse_differences(

@@ -21,6 +21,7 @@ from kbert.core.late import tf
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike
 from kbert.hub import locate
+from kbert.inference.texts import warn_of_cut
 from kbert.io.arrays import check_finite
 from kbert.models.edits import restore_edits, variants_of
 from kbert.models.initial_values import without_drawing
@@ -245,11 +246,7 @@ class Task(TrainStep, keras.Model):
 
     def report_cut(self, cut: int, count: int, what: str = "") -> None:
         """Warns that `cut` of `count` examples lost tokens, if any did."""
-        if cut:
-            logging.warning(
-                "%d of %d %sexamples are too long for rows of %d tokens and are cut%s",
-                *(cut, count, what, self.row_length, self.remedy),
-            )
+        warn_of_cut(cut, count, self.row_length, what, self.remedy)
 
     def signatures(self) -> dict[str, Signature]:
         """The entry points of the exported model; the first is `serving_default`."""

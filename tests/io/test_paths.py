@@ -260,7 +260,7 @@ LOCAL = {
     "kbert/serving/onnx_text.py",  # likewise
     "kbert/serving/savedmodel.py",  # a folder that is renamed at once
     "kbert/serving/text_graphs.py",  # a folder that was made here
-    "kbert/tasks/exported.py",  # a folder that was made here
+    "kbert/tasks/runtime_export.py",  # a folder that was made here
     "kbert/tasks/tensorflow_copy.py",  # modules
     "kbert/text/documentation.py",  # what Python has installed
     "kbert/tokenizers/unigram/model.py",  # in a folder that was made here

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kbert.service import ServiceOptions, models
-from kbert.service.metrics import Metrics
-from kbert.service.models import Model
+from kbert.service import models
+from kbert.service.models import version_folders
 from tests.service_harness import running
 from tests.waiting import until
 
@@ -80,20 +79,23 @@ def test_several_versions_at_once_and_one_that_is_damaged(folder, operations):
 def test_an_unforeseen_error_is_logged_and_later_versions_load(
     folder, operations, monkeypatch, caplog
 ):
-    load, look, failing = models._load, Model.folders, [RuntimeError("looking")]
+    load, look, failing = models._load, version_folders, [RuntimeError("looking")]
 
-    def load_or_fail(path):
+    def load_or_fail(path, threads):
         if path.name == "2":
             raise TypeError("loading")
-        return load(path)
+        return load(path, threads)
 
-    def look_or_fail(model):
-        if model.versions and failing:
+    looks = []
+
+    def look_or_fail(folder):
+        looks.append(folder)
+        if len(looks) > 1 and failing:
             raise failing.pop()
-        return look(model)
+        return look(folder)
 
     monkeypatch.setattr(models, "_load", load_or_fail)
-    monkeypatch.setattr(Model, "folders", look_or_fail)
+    monkeypatch.setattr(models, "version_folders", look_or_fail)
     with running(model=[f"m={folder}"], poll_seconds=0.05) as service:
         until(lambda: not failing)
         shutil.copytree(operations, folder / "2")
@@ -164,8 +166,5 @@ def test_names_of_version_folders(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "saved_model.pb").touch()
     (tmp_path / "7").mkdir()  # not there yet
-    options = ServiceOptions(model=[f"m={tmp_path}"])
-    model = Model("m", str(tmp_path), options, Metrics())
-    assert list(model.folders()) == [10, 2, 1]
-    alone = Model("m", str(tmp_path / "2"), options, Metrics())
-    assert list(alone.folders()) == [2]
+    assert list(version_folders(tmp_path)) == [10, 2, 1]
+    assert list(version_folders(tmp_path / "2")) == [2]

@@ -303,6 +303,28 @@ def thresholds_of(names: Sequence[str], threshold: float | Mapping[str, float]) 
     return found
 
 
+def class_answer(
+    names: Sequence[str], probabilities: np.ndarray, thresholds: np.ndarray | None
+) -> dict[str, Any]:
+    """What a classifier answers for a text.
+
+    Args:
+        names: of the classes.
+        probabilities: (C,).
+        thresholds: (C,) where a text has any number of labels; None = it has one.
+
+    Example:
+        >>> class_answer(["ham", "spam"], np.array([0.25, 0.75]), None)["label"]
+        'spam'
+    """
+    named = dict(zip(names, probabilities.tolist(), strict=True))
+    if thresholds is not None:
+        chosen = np.flatnonzero(probabilities >= thresholds)
+        return {"labels": [names[i] for i in chosen], "probabilities": named}
+    label = names[int(probabilities.argmax())]
+    return {"label": label, "probability": named[label], "probabilities": named}
+
+
 def _check_names(names: Sequence[str], given: Any, what: str) -> None:
     known = set(names)
     unknown = [name for name in given if name not in known]

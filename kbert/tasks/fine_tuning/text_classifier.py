@@ -24,6 +24,7 @@ from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.labels import (
     Labels,
     check_several,
+    class_answer,
     class_weights_of,
     indicator_columns,
     names_of_classes,
@@ -180,17 +181,8 @@ class TextClassifier(FineTuningTask):
         return {"probabilities": activate(logits["classifier"])}
 
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
-        thresholds = thresholds_of(self.labels, self.threshold)
-        return [self._answer(output["probabilities"], thresholds) for output in outputs]
-
-    def _answer(self, probabilities: np.ndarray, thresholds: np.ndarray | float) -> dict[str, Any]:
-        named = dict(zip(self.labels, probabilities.tolist(), strict=True))
-        if self.multi_label:
-            chosen = np.flatnonzero(probabilities >= thresholds)
-            return {"labels": [self.labels[i] for i in chosen], "probabilities": named}
-        best = int(probabilities.argmax())
-        label = self.labels[best]
-        return {"label": label, "probability": named[label], "probabilities": named}
+        thresholds = thresholds_of(self.labels, self.threshold) if self.multi_label else None
+        return [class_answer(self.labels, x["probabilities"], thresholds) for x in outputs]
 
     def score(self, table: Table, answers: Sequence[Any]) -> dict[str, float]:
         if self.multi_label:

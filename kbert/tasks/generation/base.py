@@ -21,8 +21,8 @@ from kbert.decoding import Beam, Decoded, DecodingOptions, Method, Sampling, dec
 from kbert.decoding.loop import check_method
 from kbert.io.progress import Progress
 from kbert.serving.rows import Run
-from kbert.tasks.exported import RuntimeModel
 from kbert.tasks.row_export import RowExport
+from kbert.tasks.runtime_task import RuntimeModel
 from kbert.tasks.task import Task
 from kbert.tasks.tensorflow_copy import from_json, to_json
 from kbert.tokenizers.base import Tokenizer

@@ -133,12 +133,12 @@ class WordPieceTokenizer(Tokenizer):
         pieces = list(vocabulary)
         for token in self.added_tokens:
             pieces[self._id_of[token]] = f"[added{self._id_of[token]}]"
-        self._pieces = pieces
+        self._model_pieces = pieces
 
     @functools.cached_property
     def _kernel(self) -> WordPieceKernel:
         return WordPieceKernel(
-            self._pieces, self.unk_id, self.split_chinese, self.max_word_characters
+            self._model_pieces, self.unk_id, self.split_chinese, self.max_word_characters
         )
 
     def _array_encoder(self) -> ArrayEncoder:
