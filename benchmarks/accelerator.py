@@ -16,7 +16,6 @@ the input of real runs, and nothing of a step on JAX. Without a GPU the numbers 
 """
 
 import argparse
-import importlib.util
 import itertools
 import os
 import statistics
@@ -26,9 +25,6 @@ from typing import Any
 
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch needs memory too
-
-if importlib.util.find_spec("tensorflow") is None:
-    from benchmarks import _without_tensorflow  # noqa: F401
 
 import jax
 import keras

@@ -177,20 +177,17 @@ TABLE = {
 
 
 class LazyModule(ModuleType):
-    """A module that is imported when a name in it is first read.
+    """A module of TensorFlow's, which is imported when a name in it is first read.
+
+    On JAX and PyTorch what needs neither streams of data nor graphs works without TensorFlow.
 
     Args:
         name: of the module.
-        hint: what a message says where it is not installed.
 
     Example:
-        >>> LazyModule("colorsys", "").rgb_to_hls(0.0, 0.5, 0.0)[1]
-        0.25
+        >>> LazyModule("tensorflow.math").add(1, 2).numpy().item()
+        3
     """
-
-    def __init__(self, name: str, hint: str) -> None:
-        super().__init__(name)
-        self.__dict__["_hint"] = hint
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__version__":
@@ -198,7 +195,10 @@ class LazyModule(ModuleType):
         try:
             module = importlib.import_module(self.__name__)
         except ImportError as error:
-            raise ImportError(f"{self._hint} Received: {error}") from error
+            raise ImportError(
+                "Here TensorFlow is needed: it makes streams of data, tokenizers inside graphs and "
+                f"SavedModels (pip install tensorflow tensorflow-text). Received: {error}"
+            ) from error
         self.__dict__.update({k: x for k, x in vars(module).items() if not k.startswith("__")})
         return getattr(module, name)
 
@@ -207,13 +207,8 @@ if TYPE_CHECKING:
     import tensorflow as tf
     import tensorflow_text as tf_text
 else:
-    # On JAX and PyTorch what needs neither streams of data nor graphs works without it.
-    _HINT = (
-        "Here TensorFlow is needed: it makes streams of data, tokenizers inside graphs and "
-        "SavedModels (pip install tensorflow tensorflow-text)."
-    )
-    tf = LazyModule("tensorflow", _HINT)
-    tf_text = LazyModule("tensorflow_text", _HINT)
+    tf = LazyModule("tensorflow")
+    tf_text = LazyModule("tensorflow_text")
 
 
 @functools.cache

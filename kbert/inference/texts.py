@@ -7,6 +7,7 @@ from absl import logging
 
 from kbert.core.in_memory import each_text
 
+READ_WHOLE = "; with doc_stride=… they are read whole, in windows"  # a remedy of `warn_of_cut`
 CHUNK = 8192  # texts tokenised at a time: bounds the memory of an endless list
 
 

@@ -1,7 +1,7 @@
 """Answers of exported tasks in NumPy, without the tasks' layers: no TensorFlow, no Keras.
 
 Of a classifier, a regressor or an embedder a runtime gives all that an answer is made of, and the
-rows that it reads are those of `kbert.data.tables.array_inputs`. What such a task answers is what
+rows that it reads are those of `kbert.data.tables.inputs`. What such a task answers is what
 the task itself would, with the same runtime in the place of its layers.
 
 Shapes: N examples, B rows, C classes, D width of a vector.
@@ -22,7 +22,7 @@ from kbert.data.tables.inputs import build_inputs
 from kbert.data.tables.table import Table, as_table
 from kbert.finite import refuse_not_finite
 from kbert.inference.batches import BATCH_SIZE, by_length, check_batch_size
-from kbert.inference.texts import chunks, warn_of_cut
+from kbert.inference.texts import READ_WHOLE, chunks, warn_of_cut
 from kbert.io.progress import Progress
 from kbert.serving.rows import Run
 from kbert.tasks.fine_tuning.labels import class_answer, thresholds_of
@@ -110,7 +110,8 @@ class ArrayAnswers:
                 found.append(self._joined([self.answers(outputs) for outputs in each]))
                 done += len(part)
                 bar.show(done)
-        warn_of_cut(cut, len(table), self._max_length)
+        remedy = READ_WHOLE if self.pairs_in_rows else ""
+        warn_of_cut(cut, len(table), self._max_length, remedy=remedy)
         if isinstance(found[0], np.ndarray):
             return np.concatenate(found)
         return [answer for part in found for answer in part]

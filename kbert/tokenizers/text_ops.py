@@ -16,12 +16,13 @@ Shapes: B texts, P pieces of all texts together.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from kbert.core.late import tf, tf_text
+from kbert.core.late import LazyModule, tf
 
+_SENTENCEPIECE = LazyModule("tensorflow_text.python.ops.sentencepiece_tokenizer")
+_FAST = LazyModule("tensorflow_text.python.ops.fast_sentencepiece_tokenizer")
+_CONVERTER = LazyModule("tensorflow_text.core.pybinds.pywrap_model_converter")
 _PLAIN = {"add_bos": False, "add_eos": False, "reverse": False}
 _BEST = {"nbest_size": 0, "alpha": 1.0, **_PLAIN}
 
@@ -36,21 +37,20 @@ def sentencepiece(model: bytes, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]
     Returns:
         (P,) int32 ids; (B + 1,) int64, where each text's begin.
     """
-    ops = _ops("sentencepiece_tokenizer")
+    ops = _SENTENCEPIECE.gen_sentencepiece_tokenizer
     return ops.sentencepiece_tokenize_op(ops.sentencepiece_op(model=model), texts, **_BEST)
 
 
 def sentencepiece_with_offsets(model: bytes, texts: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """As `sentencepiece`; and (P,) the first byte of each piece, (P,) the byte after its last."""
-    ops = _ops("sentencepiece_tokenizer")
+    ops = _SENTENCEPIECE.gen_sentencepiece_tokenizer
     handle = ops.sentencepiece_op(model=model)
     return ops.sentencepiece_tokenize_with_offsets_op(handle, texts, **_BEST)
 
 
 def fast_model(model: bytes) -> np.ndarray:
     """A serialised unigram model as `fast_sentencepiece` reads it, uint8."""
-    converter = tf_text.core.pybinds.pywrap_model_converter
-    return np.frombuffer(converter.convert_sentencepiece_model(model), np.uint8)
+    return np.frombuffer(_CONVERTER.convert_sentencepiece_model(model), np.uint8)
 
 
 def fast_sentencepiece(model: tf.Tensor, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -60,11 +60,6 @@ def fast_sentencepiece(model: tf.Tensor, texts: tf.Tensor) -> tf.RaggedTensor:
         model: what `fast_model` returns, as a constant.
         texts: (B,) UTF-8.
     """
-    ops = _ops("fast_sentencepiece_tokenizer")
+    ops = _FAST.gen_fast_sentencepiece_tokenizer
     ids, row_splits = ops.tf_text_fast_sentencepiece_tokenize(model, texts, 0, 0, **_PLAIN)
     return tf.RaggedTensor.from_row_splits(ids, tf.cast(row_splits, tf.int64), validate=False)
-
-
-def _ops(module: str) -> Any:
-    """The operators of a module of public classes."""
-    return getattr(getattr(tf_text.python.ops, module), f"gen_{module}")

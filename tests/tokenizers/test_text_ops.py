@@ -76,6 +76,8 @@ def private_imports(source: str) -> list[str]:
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             found.append(node.module or "")
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "LazyModule":
+            found.append(ast.literal_eval(node.args[0]))
     return [name for name in found if name.startswith("tensorflow_text.")]
 
 

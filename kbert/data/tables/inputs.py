@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from kbert.core.late import tf
 from kbert.core.ragged import Ragged
-from kbert.data.tables.array_inputs import build_arrays
 
 # One number, or several where that many stand for a token.
 TokenId = int | Sequence[int]
@@ -104,7 +105,7 @@ def build_inputs(
     budget = max_length - specials
     last_id = sep_id if last_id is None else last_id
     if isinstance(first, Ragged):
-        return build_arrays(
+        return _build_arrays(
             [first] if second is None else [first, second],
             budget,
             cls=[cls_id] * around,
@@ -159,3 +160,65 @@ def build_inputs(
 def _starts(ids: tf.RaggedTensor) -> tf.Tensor:
     """(B, 1): which of all tokens is the first of each row."""
     return tf.cast(ids.row_starts(), tf.int32)[:, None]
+
+
+def _build_arrays(
+    texts: Sequence[Ragged],
+    budget: int,
+    *,
+    cls: Sequence[int],
+    separators: Sequence[int],
+    last: Sequence[int],
+    pad: TokenId,
+    cls_last: bool,
+    width: tuple[int, int],
+) -> dict[str, np.ndarray]:
+    """`build_inputs` in NumPy.
+
+    Args:
+        texts: ids of the first texts, and of the second ones, B each.
+        budget: how many tokens of the texts a row takes.
+        cls: [CLS], or nothing.
+        separators: what is between two texts.
+        last: what is behind the texts.
+        pad: what fills a row up.
+        cls_last: whether [CLS] is behind `last`.
+        width: it is a multiple of the first, and at most the second.
+    """
+    if len({len(ids) for ids in texts}) > 1:
+        raise ValueError(
+            "Every pair needs both texts: first and second differ in number. "
+            f"Received: {' and '.join(str(len(ids)) for ids in texts)}"
+        )
+    begin, end = ((), (*last, *cls)) if cls_last else (cls, last)
+    rows: list[np.ndarray] = []
+    starts = []  # of the second text's segment
+    for each in zip(*texts, strict=True):
+        first = each[0][: _kept(*map(len, each), budget=budget)]
+        row = [*begin, *first]
+        starts.append(len(row) + len(separators))
+        if len(each) > 1:
+            second = each[1][: _kept(len(each[1]), len(each[0]), budget=budget, is_second=True)]
+            row += [*separators, *second]
+        rows.append(np.array([*row, *end], np.int32))
+    least = len(begin) + len(end) + (len(separators) if len(texts) > 1 else 0)
+    longest = max([*map(len, rows), least, 1])  # an empty batch has a width too
+    columns = min(-(-longest // width[0]) * width[0], width[1])
+    found = {
+        "token_ids": np.full((len(rows), columns), pad, np.int32),
+        "segment_ids": np.zeros((len(rows), columns), np.int32),
+        "padding_mask": np.zeros((len(rows), columns), np.int32),
+    }
+    for number, (row, start) in enumerate(zip(rows, starts, strict=True)):
+        found["token_ids"][number, : len(row)] = row
+        found["segment_ids"][number, start : len(row)] = 1
+        if cls_last and cls:
+            found["segment_ids"][number, len(row) - 1] = 2
+        found["padding_mask"][number, : len(row)] = 1
+    return found
+
+
+def _kept(own: int, other: int = 0, *, budget: int, is_second: bool = False) -> int:
+    """How many tokens of a text stay: the longer one loses tokens first, the second on a tie."""
+    half = budget // 2 if is_second else budget - budget // 2
+    return min(own, max(budget - other, half)) if other else min(own, budget)

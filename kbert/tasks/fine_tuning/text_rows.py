@@ -19,6 +19,7 @@ from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.data.tables.windows import pair_windows, text_windows, window_counts
 from kbert.heads import SentenceHead
+from kbert.inference.texts import READ_WHOLE
 from kbert.models.captured_outputs import captured_of
 from kbert.serving import Signature, text_tokens
 from kbert.tasks.encoder_task import EncoderTask, input_names
@@ -63,7 +64,7 @@ class TextRows:
     @property
     def remedy(self) -> str:
         """What the message that counts texts that are cut ends with."""
-        return "" if self.doc_stride else "; with doc_stride=… they are read whole, in windows"
+        return "" if self.doc_stride else READ_WHOLE
 
     def rows(self, table: Table) -> Rows:
         """The rows of a table of texts, or of pairs.

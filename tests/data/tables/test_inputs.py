@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings, strategies as st
 
+from kbert.core.ragged import Ragged
 from kbert.data.tables.inputs import build_inputs
 
 CLS, SEP, PAD = 2, 3, 0
@@ -161,3 +162,32 @@ def test_texts_alone_without_special_tokens():
     assert build_inputs(ragged([[5, 6, 7]]), max_length=2, **bare)[
         "token_ids"
     ].numpy().tolist() == [[5, 6]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=st.lists(st.tuples(ids, ids), max_size=4),
+    is_pair=st.booleans(),
+    max_length=st.integers(5, 24),
+    multiple=st.sampled_from([1, 4, 16]),
+    separators=st.sampled_from([1, 2]),
+    last=st.sampled_from(["sep", "own", "cls last", "alone"]),
+)
+def test_arrays_are_what_tensors_are(rows, is_pair, max_length, multiple, separators, last):
+    """Of a `Ragged` the same batch, in NumPy."""
+    options = {**SPECIALS, "separators": separators, "max_length": max_length, "multiple": multiple}
+    options |= {"own": {"last_id": 4}, "cls last": {"cls_last": True}}.get(last, {})
+    if last == "alone":
+        options |= {"cls_id": None, "sep_id": None}
+    columns = [[row[i] for row in rows] for i in range(1 + is_pair)]
+    wanted = build_inputs(*map(ragged, columns), **options)
+    found = build_inputs(*map(Ragged.of, columns), **options)
+    assert list(found) == list(wanted)
+    for name, values in wanted.items():
+        assert found[name].dtype == np.int32
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+def test_arrays_of_pairs_without_a_second_text_are_refused():
+    with pytest.raises(ValueError, match=r"both texts.* Received: 2 and 1"):
+        build_inputs(Ragged.of([[5], [6]]), Ragged.of([[7]]), **SPECIALS, max_length=9)

@@ -1,0 +1,108 @@
+"""Ids without TensorFlow are those of the graph."""
+
+import unicodedata
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from kbert.serving.text_graphs import HARD_TEXTS
+from kbert.tokenizers import SPECIAL_TOKENS, BytePairTokenizer, WordPieceTokenizer, WordTokenizer
+from kbert.tokenizers.arrays import NeedsTensorFlow
+from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
+from kbert.tokenizers.wordpiece.characters import _CODES, character_rules
+from kbert.tokenizers.wordpiece.without_tensorflow import WordSpacing
+
+pytestmark = pytest.mark.tensorflow
+LETTERS = "abcdefghijklmnopqrstuvwxyzéßσςαβ語東日"
+VOCABULARY = [
+    *SPECIAL_TOKENS,
+    *LETTERS,
+    *("##" + x for x in LETTERS),
+    *"ab ##ing the ! , ' [ ]".split(),
+]
+TEXT = st.one_of(
+    st.text(max_size=40),
+    st.text("thing ab'!,Σσ\u0301\u00ad\u200b\t\r\n\u2028[]\ufffd東日\U0001d165\u0345", max_size=40),
+)
+# What Unicode 14 and 15 added, which Python 3.11 and the two tables of TensorFlow know in part.
+YOUNG = (range(0x10570, 0x105C0), (0x2C2F, 0xA7C0, 0xA7D0, 0xA7D6, 0xA7D8))
+
+
+def assert_alike(tokenizer, texts):
+    wanted, found = tokenizer.encode(texts), tokenizer.array_encoder(texts)
+    assert found.to_list() == wanted.to_list()
+    assert found.dtype == np.int32
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("strip_accents", [None, True, False])
+def test_word_pieces(lowercase, strip_accents):
+    options = {"strip_accents": strip_accents, "max_word_characters": 20}
+    tokenizer = WordPieceTokenizer(VOCABULARY, lowercase, **options)
+    assert_alike(
+        tokenizer, [*HARD_TEXTS, "a" * 20, "a" * 21, "Σ ΑΣ ΑΣ\u0301 Α\u200bΣ", b"caf\xff\xc3\xa9"]
+    )
+
+    @settings(max_examples=150, deadline=None)
+    @given(st.lists(TEXT, max_size=4))
+    def check(texts):
+        known = [
+            "".join(x for x in text if unicodedata.category(x) not in ("Cn", "Cs") and not young(x))
+            for text in texts
+        ]
+        assert_alike(tokenizer, known)
+
+    check()
+
+
+def young(character):
+    return any(ord(character) in codes for codes in YOUNG)
+
+
+@pytest.mark.parametrize(
+    "options", [(True, True, True), (False, False, True), (True, False, False)]
+)
+def test_every_character(options):
+    """The rules of the graph, but for what one side's Unicode does not know yet."""
+    rules, words = character_rules(*options), WordSpacing(*options)
+    alone = set(rules.alone)
+    for code in _CODES:
+        character = chr(code)
+        if unicodedata.category(character) == "Cn" or young(character):
+            continue
+        become = rules.changed.get(character, character)
+        wanted = "".join(f" {x} " if x in alone else x for x in become)
+        found = words[code]
+        assert (found.split(), not found) == (wanted.split(), not wanted), hex(code)
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_byte_pairs(prefix):
+    vocabulary = [*CHARACTERS, "lo", "low", "Ġlow", "Ġt", "Ġth"]
+    merges = ["l o", "lo w", "Ġ low", "Ġ t", "Ġt h"]
+    tokenizer = BytePairTokenizer(vocabulary, merges, add_prefix_space=prefix)
+    assert_alike(tokenizer, [*HARD_TEXTS, "low  lower, low's the 12 lowlow\n", b"lo\xffw"])
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.lists(st.text("low th'sé語 \n\t1²😀", max_size=30), max_size=4))
+    def check(texts):
+        assert_alike(tokenizer, texts)
+
+    check()
+
+
+def test_what_only_the_graph_knows_is_refused():
+    added = [*VOCABULARY, "<url>"]
+    masks = {"special_tokens": {"mask": "<mask>"}, "special_tokens_in_text": True}
+    for tokenizer in (
+        WordPieceTokenizer(added, added_tokens=["<url>"]),
+        WordPieceTokenizer(VOCABULARY, special_tokens_in_text=True),
+        BytePairTokenizer(CHARACTERS, [], normalization="nfc"),
+        BytePairTokenizer(CHARACTERS, [], words="llama3"),
+        BytePairTokenizer([*CHARACTERS, "<mask>"], [], **masks),
+        WordTokenizer(["</S>", "<S>", "<UNK>", "a"]),
+    ):
+        with pytest.raises(NeedsTensorFlow, match=r"Without TensorFlow .* Received: a \w+ with"):
+            tokenizer.array_encoder(["a"])
