@@ -112,8 +112,8 @@ def test_what_waits_for_an_old_version_is_answered(folder, operations, gate, mon
     """And then nothing of it is left."""
     load, loaded = models._load, []
 
-    def load_and_watch(path):
-        found = load(path)
+    def load_and_watch(path, threads):
+        found = load(path, threads)
         loaded.append(weakref.ref(found._loaded))
         return found
 
