@@ -39,7 +39,7 @@ def on_cpu(function: Callable, *specs: Any) -> Callable:
 
     Args:
         function: of tensors.
-        *specs: of each argument; without any it is of texts (B,).
+        *specs: one `tf.TypeSpec` per argument. Default: one argument, texts (B,).
 
     Example:
         >>> lower = on_cpu(tf.strings.lower)

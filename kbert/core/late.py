@@ -182,7 +182,7 @@ class LazyModule(ModuleType):
     On JAX and PyTorch what needs neither streams of data nor graphs works without TensorFlow.
 
     Args:
-        name: of the module.
+        name: the module's name, as in an import.
 
     Example:
         >>> LazyModule("tensorflow.math").add(1, 2).numpy().item()

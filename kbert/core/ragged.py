@@ -32,7 +32,7 @@ class Ragged:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the numbers."""
+        """The type of the numbers."""
         return self.flat_values.dtype
 
     @property

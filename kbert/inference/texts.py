@@ -37,9 +37,9 @@ def warn_of_cut(cut: int, count: int, length: int, what: str = "", remedy: str =
     """Warns that `cut` of `count` examples have more tokens than rows of that length, if any do.
 
     Args:
-        cut: how many lost tokens.
-        count: of how many.
-        length: tokens of a row.
+        cut: how many examples lost tokens.
+        count: how many examples there are.
+        length: the most tokens that a row holds.
         what: what is before "examples", with a space behind it.
         remedy: what the message ends with.
     """

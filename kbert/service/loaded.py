@@ -62,9 +62,9 @@ class Entry:
     """A signature of a loaded model.
 
     Args:
-        name: of the signature.
+        name: the signature's name.
         inputs: name -> `Spec`.
-        outputs: likewise.
+        outputs: name -> `Spec`.
         compute: arrays of the inputs, and what stops it -> arrays of the outputs.
 
     Attributes:
@@ -101,10 +101,10 @@ class Entry:
 
     @classmethod
     def of_graph(cls, name: str, function: Any, owner: Any = None) -> Entry:
-        """That of a function of TensorFlow.
+        """The entry of a TensorFlow function.
 
         Args:
-            name: of the signature.
+            name: the signature's name.
             function: what `tf.saved_model.load` gives for it.
             owner: what must live as long, since the function alone does not hold it.
         """

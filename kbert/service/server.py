@@ -94,7 +94,7 @@ def needs_tensorflow(options: ServiceOptions) -> bool:
     """Whether what is served is known to need TensorFlow: SavedModels, and gRPC.
 
     Args:
-        options: of the service.
+        options: the service's settings.
     """
     if options.grpc_port is not None:
         return True

@@ -172,7 +172,7 @@ class ArrayAnswers:
 
 
 class ClassAnswers(ArrayAnswers):
-    """Of a `TextClassifier`."""
+    """The answers of a `TextClassifier`."""
 
     entry = "classify"
 
@@ -204,7 +204,7 @@ class ClassAnswers(ArrayAnswers):
 
 
 class NumberAnswers(ArrayAnswers):
-    """Of a `TextRegressor`."""
+    """The answers of a `TextRegressor`."""
 
     entry = "score"
 
@@ -219,7 +219,7 @@ class NumberAnswers(ArrayAnswers):
 
 
 class VectorAnswers(ArrayAnswers):
-    """Of a `TextEmbedder`: each text is a row."""
+    """The vectors of a `TextEmbedder`; each text is a row."""
 
     entry = "embed"
     pairs_in_rows = False
@@ -259,9 +259,9 @@ def array_answers(
     """What answers for an export without its task; None where only the task can.
 
     Args:
-        folder: of the export.
-        description: its `export.json`.
-        run: its runtime.
+        folder: the export's folder.
+        description: the content of its `export.json`.
+        run: the loaded runtime.
     """
     settings, config = description["task"], description.get("encoder")
     kind = settings["kind"]

@@ -55,9 +55,9 @@ class RuntimeTask:
     """A task with a runtime in the place of its layers.
 
     Args:
-        folder: of the export.
-        description: its `export.json`.
-        run: its runtime.
+        folder: the export's folder.
+        description: the content of its `export.json`.
+        run: the loaded runtime.
 
     Attributes:
         task: the task.

@@ -35,9 +35,9 @@ def array_encoder(model: Any, before: Any, prepare: Callable[[str], str] | None)
     """What gives ids as arrays.
 
     Args:
-        model: of `tokenizers.models`.
-        before: of `tokenizers.pre_tokenizers`: splits a text to words.
-        prepare: what is done to each text first.
+        model: a model of `tokenizers.models`, which splits words into pieces.
+        before: a pre-tokenizer of `tokenizers.pre_tokenizers`, which splits texts into words.
+        prepare: applied to each text first; None = nothing.
     """
     import tokenizers  # takes a moment
 

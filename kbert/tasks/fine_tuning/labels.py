@@ -309,7 +309,7 @@ def class_answer(
     """What a classifier answers for a text.
 
     Args:
-        names: of the classes.
+        names: the classes, in the order of the logits.
         probabilities: (C,).
         thresholds: (C,) where a text has any number of labels; None = it has one.
 

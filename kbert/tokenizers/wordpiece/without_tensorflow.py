@@ -29,9 +29,9 @@ class WordSpacing(dict):
     What becomes of a character is worked out when it is first met: a table for `str.translate`.
 
     Args:
-        lowercase: as of the tokenizer.
-        strip_accents: as of the tokenizer, but not None.
-        split_chinese: as of the tokenizer.
+        lowercase: whether letters become lower case.
+        strip_accents: whether combining marks are dropped.
+        split_chinese: whether each Chinese character is a word.
 
     Example:
         >>> WordSpacing(True, True, True)("Élan, vite!").split()
