@@ -190,7 +190,7 @@ class LazyModule(ModuleType):
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__version__":
+        if name.startswith("__") and name not in ("__internal__", "__version__"):
             raise AttributeError(name)  # what tools look for in any module
         try:
             module = importlib.import_module(self.__name__)
