@@ -202,6 +202,9 @@ class LazyModule(ModuleType):
         self.__dict__.update({k: x for k, x in vars(module).items() if not k.startswith("__")})
         return getattr(module, name)
 
+    def __reduce__(self) -> tuple[Callable, tuple[str]]:
+        return importlib.import_module, (self.__name__,)  # pickled as the module itself is
+
 
 if TYPE_CHECKING:
     import tensorflow as tf
