@@ -226,7 +226,7 @@ def _choose(layers: list[Any], share: float) -> None:
     scores = [tf.reshape(layer.movement.scores.value, [-1]) for layer in layers]
     sizes = [tf.abs(tf.reshape(layer.kernel.value, [-1])) for layer in layers]
     number = sum(x.shape[0] for x in scores)
-    left = _highest()(tf.concat(scores, 0), tf.concat(sizes, 0), number - round(share * number))
+    left = _highest(tf.concat(scores, 0), tf.concat(sizes, 0), number - round(share * number))
     parts = tf.split(left, [x.shape[0] for x in scores])
     for layer, part in zip(layers, parts, strict=True):
         mask = layer.movement.mask
@@ -253,8 +253,12 @@ def _chosen(scores: tf.Tensor, sizes: tf.Tensor, number: tf.Tensor) -> tf.Tensor
     return tf.cast((scores > lowest) | kept, tf.float32)
 
 
+def _highest(scores: Any, sizes: Any, number: Any) -> tf.Tensor:
+    return _graph()(scores, sizes, number)
+
+
 @functools.cache
-def _highest() -> Callable:
+def _graph() -> Callable:
     """One graph for all kernels, on the device where they are."""
     values = tf.TensorSpec([None], tf.float32)
     specs = [values, values, tf.TensorSpec([], tf.int32)]

@@ -98,9 +98,9 @@ class ArrayAnswers:
         names = ("text",) if "text" in table else ("first", "second")
         found, cut, done = [], 0, 0
         with Progress("", len(table), " examples", verbose=verbose) as bar:
-            for _, part in list(chunks(range(len(table)))) or [(0, range(0))]:
+            for start, part in list(chunks(range(len(table)))) or [(0, range(0))]:
                 texts = [
-                    self._encoded(self._prompted(table[name][part.start : part.stop], name))
+                    self._encoded(self._prompted(table[name][start : start + len(part)], name))
                     for name in names
                 ]
                 groups = [texts] if self.pairs_in_rows else [[ids] for ids in texts]
@@ -131,7 +131,8 @@ class ArrayAnswers:
 
     def _lengths(self, texts: Sequence[Ragged]) -> np.ndarray:
         """(N,) tokens of rows that are not cut."""
-        return sum(ids.row_lengths() for ids in texts) + self._specials(len(texts))
+        tokens = np.sum([ids.row_lengths() for ids in texts], axis=0)
+        return tokens + self._specials(len(texts))
 
     def _outputs_of(
         self,

@@ -15,7 +15,7 @@ from typing import Any
 from kbert.core.ragged import Ragged
 
 # (texts) -> rows of ids.
-ArrayEncoder = Callable[[Sequence[str]], Ragged]
+ArrayEncoder = Callable[[Sequence[str | bytes]], Ragged]
 
 
 class NeedsTensorFlow(ValueError):
@@ -46,7 +46,7 @@ def array_encoder(model: Any, before: Any, prepare: Callable[[str], str] | None)
     # Offsets take as long as the ids.
     run = getattr(made, "encode_batch_fast", made.encode_batch)
 
-    def encode(texts: Sequence[str]) -> Ragged:
+    def encode(texts: Sequence[str | bytes]) -> Ragged:
         given = [as_text(x) if prepare is None else prepare(as_text(x)) for x in texts]
         return Ragged.of(found.ids for found in run(given, add_special_tokens=False))
 

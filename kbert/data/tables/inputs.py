@@ -16,6 +16,7 @@ Shapes: B rows, T columns (the batch's longest row, rounded up).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -166,10 +167,10 @@ def _build_arrays(
     texts: Sequence[Ragged],
     budget: int,
     *,
-    cls: Sequence[int],
-    separators: Sequence[int],
-    last: Sequence[int],
-    pad: TokenId,
+    cls: Sequence[Any],
+    separators: Sequence[Any],
+    last: Sequence[Any],
+    pad: Any,
     cls_last: bool,
     width: tuple[int, int],
 ) -> dict[str, np.ndarray]:

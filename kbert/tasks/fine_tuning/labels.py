@@ -320,7 +320,7 @@ def class_answer(
     named = dict(zip(names, probabilities.tolist(), strict=True))
     if thresholds is not None:
         chosen = np.flatnonzero(probabilities >= thresholds)
-        return {"labels": [names[i] for i in chosen], "probabilities": named}
+        return {"labels": [names[int(i)] for i in chosen], "probabilities": named}
     label = names[int(probabilities.argmax())]
     return {"label": label, "probability": named[label], "probabilities": named}
 
