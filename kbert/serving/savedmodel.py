@@ -155,8 +155,7 @@ def run_once(folder: str, signatures: Mapping[str, Signature]) -> None:
         ValueError: an entry point fails, or its numbers are not finite.
 
     Example:
-        >>> from kbert.serving.rows import largest
-    from kbert.serving.requests import text_tokens
+        >>> from kbert.serving.requests import text_tokens
         >>> def entry(text):
         ...     return {"score": tf.math.log(-tf.cast(tf.strings.length(text), tf.float32))}
         >>> signature = Signature(entry, [tf.TensorSpec([None], tf.string, "text")], text_tokens())
