@@ -171,9 +171,9 @@ def test_files_for_all_connections(monkeypatch):
 def test_it_says_that_it_loads(operations, monkeypatch):
     load, go = models._load, threading.Event()
 
-    def load_later(folder):
+    def load_later(folder, threads):
         assert go.wait(PATIENCE)
-        return load(folder)
+        return load(folder, threads)
 
     monkeypatch.setattr(models, "_load", load_later)
     with socket.socket() as free:
@@ -203,10 +203,10 @@ def test_it_says_that_it_loads(operations, monkeypatch):
 def test_a_stop_while_it_loads(operations, monkeypatch):
     load, begun, go = models._load, threading.Event(), threading.Event()
 
-    def load_later(folder):
+    def load_later(folder, threads):
         begun.set()
         assert go.wait(PATIENCE)
-        return load(folder)
+        return load(folder, threads)
 
     monkeypatch.setattr(models, "_load", load_later)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
