@@ -91,18 +91,7 @@ class RuntimeTask:
         self.options = self._rows.fixed(**fixed)
 
     def functions(self) -> dict[str, Any]:
-        """The entry points of the task's SavedModel, with the runtime in the place of its layers.
-
-        Texts are split to tokens in a graph, so that any tokenizer does, and requests are as
-        bounded as a SavedModel's. They can be called by several threads at a time, as long as this
-        object is there.
-
-        Returns:
-            Name -> concrete function of named tensors; the first is also "serving_default".
-
-        Raises:
-            ValueError: a task whose answers are no rows of its logits.
-        """
+        """See `ExportedTask.functions`."""
         task = self.task
         if self._rows.logits is None:
             raise self._unserved()

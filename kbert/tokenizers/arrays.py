@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from kbert.core.in_memory import each_text
 from kbert.core.ragged import Ragged
 
 # (texts) -> rows of ids.
@@ -63,4 +64,4 @@ def encode_each(encode: ArrayEncoder, texts: str | bytes | Iterable[str]) -> Any
     """Rows of ids of texts; of one text its ids, an array."""
     if isinstance(texts, str | bytes):
         return encode([texts])[0]
-    return encode(list(texts))
+    return encode(list(each_text(texts)))

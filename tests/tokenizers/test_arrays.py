@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from kbert.serving.text_graphs import HARD_TEXTS
 from kbert.tokenizers import SPECIAL_TOKENS, BytePairTokenizer, WordPieceTokenizer, WordTokenizer
-from kbert.tokenizers.arrays import NeedsTensorFlow
+from kbert.tokenizers.arrays import NeedsTensorFlow, encode_each
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 from kbert.tokenizers.wordpiece.characters import _CODES, character_rules
 from kbert.tokenizers.wordpiece.without_tensorflow import WordSpacing
@@ -106,3 +106,11 @@ def test_what_only_the_graph_knows_is_refused():
     ):
         with pytest.raises(NeedsTensorFlow, match=r"Without TensorFlow .* Received: a \w+ with"):
             tokenizer.array_encoder(["a"])
+
+
+def test_what_is_no_text_is_refused():
+    tokenizer = WordPieceTokenizer(VOCABULARY)
+    wanted = tokenizer.encode("ab").numpy().tolist()
+    assert encode_each(tokenizer.array_encoder, "ab").tolist() == wanted
+    with pytest.raises(TypeError, match=r"a str or bytes\. Received: None as number 1"):
+        encode_each(tokenizer.array_encoder, ["a", None])
