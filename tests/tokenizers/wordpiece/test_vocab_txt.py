@@ -56,8 +56,11 @@ def test_a_bad_list_names_the_entry():
         WordPieceTokenizer([*GOOD[:4], *GOOD[5:]])
     with pytest.raises(TypeError, match=r"sequence of str. Received: 7 at entry 7"):
         WordPieceTokenizer([*GOOD, 7])
+
+
+def test_a_vocabulary_without_pieces_is_refused_with_the_first_text():
     with pytest.raises(ValueError, match="tensorflow-text cannot work with this vocabulary"):
-        WordPieceTokenizer(SPECIAL_TOKENS)
+        WordPieceTokenizer(SPECIAL_TOKENS)(["pen"])
 
 
 def test_missing_file(tmp_path):
