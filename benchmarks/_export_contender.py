@@ -39,7 +39,7 @@ def open_savedmodel_on_one_core(folder: str) -> Answer:
 
 
 def open_exported(folder: str) -> Answer:
-    from kbert.tasks import load_exported
+    from kbert.export import load_exported
 
     exported = load_exported(folder)
     return lambda texts: exported.predict(texts, batch_size=len(texts), verbose=0)

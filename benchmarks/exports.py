@@ -42,8 +42,8 @@ from benchmarks._export_contender import LENGTH
 from benchmarks._fine_tuning_runs import RUNS, make_job, weights_folder
 from kbert import quantization
 from kbert.data import Table
-from kbert.serving.exported import read_description
-from kbert.tasks.runtime_export import TEXTS
+from kbert.export.folder import read_description
+from kbert.export.task import TEXTS
 
 SIZES = {"minilm": None, "bert-base": "bert-base-uncased"}  # None: the published MiniLM-L6
 BATCHES = (1, 8, 32)
@@ -219,7 +219,7 @@ def measure(name: str, flags: Any, seed: int) -> dict[str, float]:
             for precision in ("int8",) if title else precisions[1:]:
                 with tempfile.TemporaryDirectory() as folder:
                     path = task.export(f"{folder}/model", format=format, precision=precision)
-                    value = kbert.tasks.load_exported(path).evaluate(dev)[metric]
+                    value = kbert.export.load_exported(path).evaluate(dev)[metric]
                 found[f"{format} {precision}{title}"] = value
     percent = 1 if name == "squad" else 100  # its scores are in percent
     return {title: percent * value for title, value in found.items()}

@@ -50,7 +50,7 @@ _HEADER_END = b"\r\n\r\n"
 def sentences(data: str | None) -> list[str]:
     """SST-2's dev set, or ours, in an order that mixes lengths."""
     from benchmarks._fine_tuning_runs import RUNS
-    from kbert.tasks.runtime_export import TEXTS
+    from kbert.export.task import TEXTS
 
     texts = list(TEXTS) if data is None else list(RUNS["sst2"].read(Path(data))[1]["text"])
     random.Random(0).shuffle(texts)

@@ -12,9 +12,8 @@ import numpy as np
 
 from kbert.core.types import Arrays
 from kbert.edit.rounding import Rounding
-from kbert.io.arrays import check_finite
+from kbert.io.arrays import check_finite, to_8_bits
 from kbert.pruning.rebuilding import with_edit, without_edit
-from kbert.serving.rounding import to_8_bits
 
 _RANGE = "/fake_quantization/range"
 _TABLE = "encoder/embeddings/token"  # a decoder's makes logits too, and stays as it is

@@ -17,7 +17,7 @@ Onnx, openvino and litert are for tasks on an encoder: classes, numbers, tags, a
 is also for a language model and a translator, whose whole loop is in the model: greedy, or with a
 beam of --beam_width, for --max_new_tokens. They go into a new or empty folder, with the tokenizer's
 files beside the model and export.json, which says what is in it.
-kbert.tasks.load_exported(folder).predict(texts) answers with one. For onnx and openvino there is
+kbert.export.load_exported(folder).predict(texts) answers with one. For onnx and openvino there is
 also the tokenizer as a graph, texts in, rows out, where it is exact; what is printed says so, or
 why not.
 
@@ -28,7 +28,7 @@ loaded.
 Whatever computes in another way than TensorFlow in float32 is run beside it on texts, ten of ours
 or --texts, before it is kept: the largest difference is printed, and above --tolerance the folder
 is not written. What 8 bits cost in your metric, evaluate says:
-kbert.tasks.load_exported(folder).evaluate(data).
+kbert.export.load_exported(folder).evaluate(data).
 """
 
 from absl import flags
@@ -113,7 +113,7 @@ def _export(options: flags.FlagValues) -> None:
     print(path)
     if options.format not in RUNTIMES:
         return
-    made = kbert.serving.exported.read_description(path)
+    made = kbert.export.folder.read_description(path)
     print(f"{made['format']}, {made['precision']}: {made['bytes'] / 1e6:.1f} MB")
     for name, difference in made["differences"].items():
         print(f"{name}: largest difference to TensorFlow {difference:.2g}")

@@ -9,8 +9,9 @@ import urllib.parse
 import tensorflow as tf
 
 import kbert
+from kbert.export import export_saved_model
 from kbert.service import Background, ServiceOptions
-from kbert.serving import Signature, export_saved_model
+from kbert.signatures import Signature
 from tests.harness import randomise, tiny_config
 from tests.waiting import PATIENCE
 

@@ -16,7 +16,7 @@ RANKS = {
     "catalog": -1.5,
     **dict.fromkeys(("doctor", "hub"), -1),
     **dict.fromkeys(("tokenizers", "text", "metrics"), 0),
-    **dict.fromkeys(("layers", "data", "checkpoints", "serving", "decoding"), 1),
+    **dict.fromkeys(("layers", "data", "checkpoints", "signatures", "decoding"), 1),
     "inference": 1.5,
     **dict.fromkeys(("models", "heads", "search", "training"), 2),
     **dict.fromkeys(("tasks", "word_vectors"), 3),
@@ -24,7 +24,9 @@ RANKS = {
     "edit": 3.2,
     "pruning": 3.5,
     "quantization": 3.8,
-    **dict.fromkeys(("extraction", "experiments", "service"), 4),
+    "extraction": 3.9,
+    "export": 4,
+    **dict.fromkeys(("experiments", "service"), 4.2),
     **dict.fromkeys(("demo", "distillation"), 5),
 }
 # Inside a subpackage: what stands in a line imports from the lines above it alone (and, a
@@ -95,11 +97,16 @@ ORDER = {
         base
         adapters movement pruned rounding
     """,
+    "export": """
+        array_answers folder savedmodel tensorflow_copy text_rows
+        adapters elmo exported features litert onnx openvino runtime_task text_graphs
+        task
+    """,
     "extraction": """
         files hidden_states inputs plan pooling
         described
         extractor
-        export extract
+        extract
         cosines text_features write
     """,
     "heads": """
@@ -161,28 +168,20 @@ ORDER = {
         server
         background
     """,
-    "serving": """
-        requests rounding
-        rows tf_serving
-        savedmodel
-        stored text_rows
-        onnx_graph
-        onnx_int8
-        litert onnx openvino
-        exported onnx_text openvino_text
-        text_graphs
+    "signatures": """
+        requests runtime_model
+        rows
+        row_export
     """,
     "tasks": """
-        columns dataset_objective file_answers input_form loading losses row_export
-        runtime_export runtime_task settings tensorflow_copy
+        columns dataset_objective file_answers input_form loading losses settings
         steps_objective
         corpus_objective
         corpora
         task
         encoder_task
         fine_tuning pretraining
-        array_answers embedding generation question_answering
-        exported
+        embedding generation question_answering
     """,
     "text": """
         chinese sentences source

@@ -6,10 +6,10 @@ import pytest
 
 import kbert
 from kbert import experiments
+from kbert.export.task import row_function
 from kbert.models.weights import get_arrays
 from kbert.quantization import quantization_aware, rounded
 from kbert.tasks import TextClassifier
-from kbert.tasks.runtime_export import row_function
 from tests.edit.adapters.conftest import WORDS, make_encoder, reviews
 from tests.harness import KINDS, assert_close, randomise, tiny_config, tiny_inputs, to_numpy
 
@@ -87,7 +87,7 @@ def test_it_learns_is_saved_and_exported(task, tmp_path):
     for name, x in ours.items():
         assert np.array_equal(theirs[name], x), name
     aware.export(tmp_path / "int8", format="onnx", precision="int8")
-    small = kbert.tasks.load_exported(tmp_path / "int8")
+    small = kbert.export.load_exported(tmp_path / "int8")
     assert abs(small.evaluate(*dev)["accuracy"] - accuracy) <= 2 / 60
     # The runtime rounds, and not the graph that it is given.
     rows = row_function(aware, by_runtime=True)

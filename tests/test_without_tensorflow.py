@@ -14,7 +14,7 @@ from tests.processes import ROOT, run_code
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.graphs]
 # The writer of SavedModels derives a class from one of TensorFlow's.
-ALONE = {"kbert/serving/stored.py"}
+ALONE = {"kbert/export/savedmodel/stored.py"}
 BLOCKED = """
 import sys
 class Missing:
@@ -106,7 +106,7 @@ def test_an_export_answers_without_keras(classifier, tmp_path):
     path = classifier.export(tmp_path / "out", format="onnx")
     code = f"""
 import json
-from kbert.tasks import load_exported
+from kbert.export import load_exported
 from kbert.service.loaded import LoadedModel
 import numpy as np
 task = load_exported({path!r}, threads=1)

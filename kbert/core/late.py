@@ -44,24 +44,29 @@ TABLE = {
         "keras_hub": "kbert.tokenizers.loading_keras_hub:load_keras_hub",
     },
     # Each has `write`, `load`, `PRECISIONS`, `FILE`, and `CALIBRATES`: whether `write` takes
-    # batches to round by.
+    # batches to round by. One whose rows are of a few widths has `settle_widths`.
     "runtime": {
-        "onnx": "kbert.serving.onnx",
-        "openvino": "kbert.serving.openvino",
-        "litert": "kbert.serving.litert",
+        "onnx": "kbert.export.onnx.runtime",
+        "openvino": "kbert.export.openvino.runtime",
+        "litert": "kbert.export.litert",
     },
-    # What a task's `export` hands over to.
+    # A tokenizer inside such a runtime: `write(folder, rows, count)`, `run`, and `PACKAGE`.
+    "tokenizer graph": {
+        "onnx": "kbert.export.onnx.text",
+        "openvino": "kbert.export.openvino.text",
+    },
+    # What `export` of tasks and models hands over to; and what only some exports need.
     "export": {
-        "runtimes": "kbert.tasks.runtime_export",
-        "task": "kbert.tasks.runtime_task:RuntimeTask",
-        "copy": "kbert.tasks.tensorflow_copy",
-        "stored": "kbert.serving.stored:StoredWeights",
+        "task": "kbert.export.task:export_task",
+        "elmo": "kbert.export.elmo:export_embeddings",
+        "runtime task": "kbert.export.runtime_task:RuntimeTask",
+        "stored weights": "kbert.export.savedmodel.stored:StoredWeights",
     },
     # What answers for an export of such a task without its layers.
     "array answers": {
-        "classify": "kbert.tasks.array_answers:ClassAnswers",
-        "regress": "kbert.tasks.array_answers:NumberAnswers",
-        "embed": "kbert.tasks.array_answers:VectorAnswers",
+        "classify": "kbert.export.array_answers:ClassAnswers",
+        "regress": "kbert.export.array_answers:NumberAnswers",
+        "embed": "kbert.export.array_answers:VectorAnswers",
     },
     # What a task is built on, by the kind of its config: `make(config, dtype=)`.
     "model": {

@@ -1,6 +1,7 @@
 """How the next token is chosen: settings, validated where they are made."""
 
 import dataclasses
+from typing import Any
 
 from kbert.configs.base import check_count, check_positive, check_real
 
@@ -82,3 +83,21 @@ class Beam:
 
 
 Method = Greedy | Sampling | Beam
+_METHODS = {kind.__name__: kind for kind in (Greedy, Sampling, Beam)}
+
+
+def to_json(method: Method) -> dict[str, Any]:
+    """How the next token is chosen, as JSON can hold it.
+
+    Example:
+        >>> from_json(to_json(Sampling(top_k=5)))
+        Sampling(temperature=1.0, top_k=5, top_p=None)
+    """
+    return {"method": type(method).__name__, "settings": dataclasses.asdict(method)}
+
+
+def from_json(content: dict[str, Any]) -> Any:
+    """The reverse of `to_json`; another object as it is."""
+    if set(content) != {"method", "settings"}:
+        return content
+    return _METHODS[content["method"]](**content["settings"])

@@ -20,12 +20,12 @@ from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.demo.assets import page_files
 from kbert.demo.models import described, short_name
+from kbert.export.folder import export_rows, refuse_full
+from kbert.export.task import TEXTS
 from kbert.io.paths import Path, local_only
 from kbert.models import Encoder
-from kbert.serving.exported import export_rows, refuse_full
-from kbert.serving.rows import RowFunction
+from kbert.signatures.rows import RowFunction
 from kbert.tasks import Pretraining
-from kbert.tasks.runtime_export import TEXTS
 from kbert.tokenizers import WordPieceTokenizer
 from kbert.tokenizers.wordpiece.characters import CharacterRules
 from kbert.visualization.attention_reading import MOST_TOKENS, TITLES

@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 from kbert.core.types import PathLike
 from kbert.experiments.answer_file import model_checksum
+from kbert.export import load_exported
+from kbert.export.folder import DESCRIPTION_FILE
 from kbert.io.paths import exists
-from kbert.serving.exported import DESCRIPTION_FILE
-from kbert.tasks import FineTuningTask, Task, load_exported
+from kbert.tasks import FineTuningTask, Task
 from kbert.tasks.loading import WrongTaskError
 
 

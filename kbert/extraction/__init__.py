@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         word_in_context as word_in_context,
     )
     from kbert.extraction.described import TextVectors as TextVectors
-    from kbert.extraction.export import export_features as export_features
     from kbert.extraction.extract import features as features
     from kbert.extraction.files import TokenVectors as TokenVectors, read_features as read_features
     from kbert.extraction.text_features import TextFeatures as TextFeatures

@@ -23,6 +23,7 @@ _TYPES = {
     **{"F64": "f8", "F32": "f4", "F16": "f2", "BF16": "bfloat16", "BOOL": "bool"},
 }
 _SHOWN = 5  # names in an error
+_LEVELS = 127  # of 8 bits, of either sign
 
 
 def read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
@@ -261,3 +262,23 @@ def check_finite(arrays: Arrays, what: str) -> None:
             "Weights must be finite to be written: nothing is. "
             f"Received: {what}, with NaN or infinity in {', '.join(bad[:_SHOWN])}{more}"
         )
+
+
+def to_8_bits(values: np.ndarray, axis: int | tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers as multiples of a scale, of which the largest in absolute value is 127 of them.
+
+    Args:
+        values: finite floats of any shape.
+        axis: along which numbers share a scale.
+
+    Returns:
+        int8 of that shape, and the scales, whose product with them gives the numbers, rounded.
+
+    Example:
+        >>> codes, scale = to_8_bits(np.array([[1.0, -0.5], [0.0, 0.0]]), axis=-1)
+        >>> codes.tolist()
+        [[127, -64], [0, 0]]
+    """
+    largest = np.abs(values).max(axis=axis, keepdims=True)
+    scale = (np.where(largest > 0, largest, 1) / _LEVELS).astype(values.dtype)
+    return np.round(values / scale).astype("int8"), scale

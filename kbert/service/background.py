@@ -36,7 +36,8 @@ class Background:
         >>> import tempfile
         >>> import kbert
         >>> import tensorflow as tf
-        >>> from kbert.serving import Signature, export_saved_model
+        >>> from kbert.export import export_saved_model
+        >>> from kbert.signatures import Signature
         >>> count = Signature(lambda text: {"bytes": tf.strings.length(text)},
         ...                   [tf.TensorSpec([None], tf.string, "text")])
         >>> folder = tempfile.mkdtemp()

@@ -260,7 +260,7 @@ def _load_saved_model(folder: str, threads: int) -> tuple[Any, dict[str, Entry]]
 
 
 def _load_exported(folder: str, threads: int) -> tuple[Any, dict[str, Entry]]:
-    from kbert.tasks import load_exported
+    from kbert.export import load_exported
 
     exported = load_exported(folder, threads=threads or None)
     if exported.arrays is None:

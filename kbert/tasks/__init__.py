@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from kbert.tasks.embedding.text_denoiser import TextDenoiser as TextDenoiser
     from kbert.tasks.embedding.text_embedder import TextEmbedder as TextEmbedder
     from kbert.tasks.encoder_task import EncoderTask as EncoderTask
-    from kbert.tasks.exported import ExportedTask as ExportedTask, load_exported as load_exported
     from kbert.tasks.file_answers import FileAnswers as FileAnswers
     from kbert.tasks.fine_tuning.base import FineTuningTask as FineTuningTask
     from kbert.tasks.fine_tuning.labels import Labels as Labels
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from kbert.tasks.question_answering.question_answerer import (
         QuestionAnswerer as QuestionAnswerer,
     )
-    from kbert.tasks.row_export import RowExport as RowExport
     from kbert.tasks.task import Task as Task
 else:
     __getattr__, __dir__, __all__ = late.public_names(__name__)

@@ -22,10 +22,10 @@ from kbert.models.captured_outputs import call_encoder
 from kbert.models.edits import variants_of
 from kbert.models.generators.decoder_encoder import has_input_tokens
 from kbert.models.keras_model import KerasModel
-from kbert.serving import Signature, text_tokens
+from kbert.signatures import Signature, text_tokens
+from kbert.signatures.row_export import EncoderRows, RowExport
 from kbert.tasks.input_form import InputForm, check_encoder, input_form
 from kbert.tasks.loading import load_encoder
-from kbert.tasks.row_export import EncoderRows, RowExport
 from kbert.tasks.task import Task
 
 # Feature of a batch -> the setting of a dataset that has it, and the task that is trained on it.

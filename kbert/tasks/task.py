@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -16,8 +14,6 @@ from absl import logging
 from kbert import inference
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from kbert.core import late, registry
-from kbert.core.contexts import without_rounding
-from kbert.core.late import tf
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike
 from kbert.hub import locate
@@ -27,14 +23,8 @@ from kbert.models.edits import restore_edits, variants_of
 from kbert.models.initial_values import without_drawing
 from kbert.models.keras_model import KerasEdits
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.serving import (
-    MAX_BYTES,
-    TOLERANCES,
-    Signature,
-    export_saved_model,
-    refuse_differences,
-    refuse_full,
-)
+from kbert.signatures import Signature
+from kbert.signatures.row_export import RowExport
 from kbert.tasks.columns import Columns
 from kbert.tasks.dataset_objective import DatasetObjective
 from kbert.tasks.file_answers import FileAnswers
@@ -45,7 +35,6 @@ from kbert.tasks.loading import (
     read_tokenizer,
     saved_settings,
 )
-from kbert.tasks.row_export import RowExport
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay
@@ -58,7 +47,6 @@ if TYPE_CHECKING:
     from kbert.tasks.corpus_objective import CorpusObjective
 
 HELD_BY_HUGGING_FACE = ("dropout",)  # or named in a warning when it is written
-PRECISIONS = ("float32", "bfloat16", "int8")  # of SavedModels
 _SAVED_AS = (
     "A task is saved with save_to_preset(folder) and loaded with from_preset(folder): its "
     "tokenizer goes with it, which a .keras file cannot hold. For checkpoints of the "
@@ -268,7 +256,7 @@ class Task(TrainStep, keras.Model):
         writing of a text in it: "onnx" for ONNX Runtime, "openvino", and "litert" (TensorFlow
         Lite), whose rows are of a few widths. They take token ids, and have the tokenizer's files
         beside; the first two also the tokenizer as a model, where that is exact.
-        `kbert.tasks.load_exported(directory).predict(texts)` answers with them. Each is run
+        `kbert.export.load_exported(directory).predict(texts)` answers with them. Each is run
         beside TensorFlow before it is kept; see docs/serving.md for what it holds.
 
         Weights and answers that hold NaN or infinity are refused, and nothing is written. On
@@ -306,65 +294,10 @@ class Task(TrainStep, keras.Model):
                 difference above the tolerance.
         """
         refuse_arguments(options, EXPORT, "export")
-        if max_bytes is not None and format != "savedmodel":
-            raise ValueError(
-                "Texts go into a SavedModel, and `max_bytes` is for that. Received: "
-                f"max_bytes={max_bytes} with format={format!r}"
-            )
         check_finite(_arrays(self.parts), os.fspath(directory))
         self.check_answers(os.fspath(directory))
-        if keras.backend.backend() != "tensorflow":
-            given = {"format": format, "precision": precision, "max_bytes": max_bytes, **options}
-            return late.load("export", "copy").export_copy(self, directory, given)
-        if format == "safetensors":
-            return self._export_weights(directory, precision, **options)
-        if format != "savedmodel":
-            runtimes = late.load("export", "runtimes")
-            return runtimes.export_task(self, directory, format, precision, **options)
-        if precision not in PRECISIONS:
-            raise ValueError(
-                f"`precision` of a SavedModel must be one of {', '.join(PRECISIONS)}. "
-                f"Received: {precision!r}"
-            )
-        how: dict[str, Any] = {"max_bytes": MAX_BYTES if max_bytes is None else max_bytes}
-        if precision == "float32" or self.compute_dtype == precision:
-            return self._export_saved_model(directory, self.signatures(**options), **how)
-        texts, tolerance = options.pop("texts", None), options.pop("tolerance", None)
-        reference = self.signatures(**options)
-        how["check"] = functools.partial(
-            refuse_differences,
-            signatures=reference,
-            texts=late.load("export", "runtimes").check_texts(texts),
-            precision=precision,
-            tolerance=TOLERANCES[precision] if tolerance is None else tolerance,
-        )
-        if precision == "bfloat16":
-            with tempfile.TemporaryDirectory() as folder:
-                self.save_to_preset(folder)
-                half = type(self).from_preset(folder, dtype="mixed_bfloat16")
-            return half._export_saved_model(directory, half.signatures(**options), **how)
-        stored = late.load("export", "stored")(
-            [v for part in self.parts.values() for v in part.variables]
-        )
-        signatures = {name: stored.signature(x) for name, x in reference.items()}
-        with without_rounding():
-            return self._export_saved_model(directory, signatures, stored.resources, **how)
-
-    def _export_weights(self, directory: PathLike, precision: str, **options: Any) -> str:
-        """A folder of Hugging Face's: config, weights, tokenizer."""
-        refuse_full(directory)
-        self.save_to_preset(directory, "huggingface", weight_dtype=precision, **options)
-        return os.fspath(directory)
-
-    def _export_saved_model(
-        self,
-        directory: PathLike,
-        signatures: Mapping[str, Signature],
-        resources: Sequence[tf.Module] = (),
-        **how: Any,
-    ) -> str:
-        resources = [*self.tokenizer.resources, *resources]
-        return export_saved_model(directory, signatures, resources=resources, **how)
+        how = {"format": format, "precision": precision, "max_bytes": max_bytes, **options}
+        return late.load("export", "task")(self, directory, **how)
 
     def sample_outputs(self) -> dict[str, Any]:
         """What the model and the heads give for a short text; of a task without an example: {}."""

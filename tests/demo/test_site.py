@@ -13,7 +13,7 @@ import pytest
 
 import kbert
 from kbert.demo import site, write_site
-from kbert.serving.exported import open_runtime
+from kbert.export.folder import open_runtime
 from kbert.visualization import read_attention
 from pipelines import demo
 from tests.browser import chromium, needs_chromium

@@ -11,7 +11,8 @@ import tensorflow as tf
 import kbert
 from kbert.distillation import distill_static
 from kbert.distillation.static import principal_components
-from kbert.tasks import TextEmbedder, load_exported
+from kbert.export import load_exported
+from kbert.tasks import TextEmbedder
 from tests.harness import randomise, tiny_config
 
 TEXTS = ["the fox jumps", "a lazy dog", "over the quick brown fox", "", "☃☃ the dog"]

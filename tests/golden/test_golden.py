@@ -488,7 +488,7 @@ def test_an_export_answers_as_before(root, expected, tmp_path):
         served = tf.saved_model.load(tmp_path / "1").signatures["serving_default"]
         answers = served(text=tf.constant(expected["texts"]))
     else:
-        answers = kbert.tasks.load_exported(tmp_path).predict(expected["texts"])
+        answers = kbert.export.load_exported(tmp_path).predict(expected["texts"])
     if expected["precision"] == "int8":
         # Processors may round an input of each of the products to the next of 127 steps.
         products = 5

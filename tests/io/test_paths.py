@@ -255,13 +255,13 @@ LOCAL = {
     "kbert/core/registry.py",
     "kbert/io/arrays.py",  # maps a local copy
     "kbert/io/outputs.py",  # files that grow, refused elsewhere
-    "kbert/serving/exported.py",  # likewise
-    "kbert/serving/litert.py",  # in a folder that was made here
-    "kbert/serving/onnx_text.py",  # likewise
-    "kbert/serving/savedmodel.py",  # a folder that is renamed at once
-    "kbert/serving/text_graphs.py",  # a folder that was made here
-    "kbert/tasks/runtime_export.py",  # a folder that was made here
-    "kbert/tasks/tensorflow_copy.py",  # modules
+    "kbert/export/folder.py",  # likewise
+    "kbert/export/litert.py",  # in a folder that was made here
+    "kbert/export/onnx/text.py",  # likewise
+    "kbert/export/savedmodel/write.py",  # a folder that is renamed at once
+    "kbert/export/text_graphs.py",  # a folder that was made here
+    "kbert/export/task.py",  # a folder that was made here
+    "kbert/export/tensorflow_copy.py",  # modules
     "kbert/text/documentation.py",  # what Python has installed
     "kbert/tokenizers/unigram/model.py",  # in a folder that was made here
     "kbert/training/run/log.py",  # cuts a local file where another is written again

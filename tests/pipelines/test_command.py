@@ -70,7 +70,8 @@ from absl import logging
 
 def work(options):
     import tensorflow as tf
-    from kbert.serving import Signature, export_saved_model
+    from kbert.export import export_saved_model
+    from kbert.signatures import Signature
 
     logging.info("what kbert tells")
     tf.distribute.MirroredStrategy(["CPU:0"])

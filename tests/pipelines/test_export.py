@@ -42,7 +42,7 @@ def test_it_exports_and_says_how_far_it_is(preset, tmp_path, capsys):
     )
     assert "tokenizer beside the model: tokenizer_config.json, vocab.txt" in said
     assert "tokenizer not inside: litert has no operations on strings" in said
-    answer, *_ = kbert.tasks.load_exported(out).predict(["the red fox"])
+    answer, *_ = kbert.export.load_exported(out).predict(["the red fox"])
     assert set(answer["probabilities"]) == {"LABEL_0", "LABEL_1"}
 
 

@@ -11,8 +11,9 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings, strategies as st
 
+from kbert.export import export_saved_model
 from kbert.search import Index, exact
-from kbert.serving import Signature, export_saved_model
+from kbert.signatures import Signature
 
 RNG = np.random.default_rng(0)
 

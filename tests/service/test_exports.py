@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 import kbert
+from kbert.export.folder import DESCRIPTION_FILE, read_description
 from kbert.extraction import export_features
 from kbert.service import Client
 from kbert.service.loaded import EXPORT, LoadedModel
-from kbert.serving.exported import DESCRIPTION_FILE, read_description
 from tests.harness import randomise, tiny_config
 from tests.service_harness import running, signature
 

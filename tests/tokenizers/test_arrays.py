@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from kbert.serving.text_graphs import HARD_TEXTS
+from kbert.export.text_graphs import HARD_TEXTS
 from kbert.tokenizers import SPECIAL_TOKENS, BytePairTokenizer, WordPieceTokenizer, WordTokenizer
 from kbert.tokenizers.arrays import NeedsTensorFlow, encode_each
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS

@@ -15,18 +15,18 @@ from kbert import inference
 from kbert.catalog.families import BILMS
 from kbert.checkpoints import read_checkpoint, write_checkpoint
 from kbert.configs.elmo import ElmoConfig
+from kbert.core import late
 from kbert.core.types import DType, PathLike, Shape, Tensor
 from kbert.hub import locate
 from kbert.io.arrays import check_finite
 from kbert.io.paths import exists
 from kbert.layers import BidirectionalLSTM, CharacterCNN, ScalarMix, WordSoftmax
 from kbert.models.elmo.embedding import Embedder
-from kbert.models.elmo.export import export_embeddings
 from kbert.models.elmo.prediction import NextWords
 from kbert.models.initial_values import without_drawing
 from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.serving import MAX_BYTES
+from kbert.signatures import MAX_BYTES
 from kbert.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer
 
 INPUTS = ("character_ids", "padding_mask")
@@ -266,7 +266,7 @@ class Elmo(KerasModel, keras.Model):
                 "and `max_bytes`, and of a task on ELMo `export` takes `format`. "
                 f"Received: {', '.join(f'{name}={value!r}' for name, value in others.items())}"
             )
-        return export_embeddings(self, directory, max_bytes)
+        return late.load("export", "elmo")(self, directory, max_bytes)
 
     @classmethod
     def from_preset(

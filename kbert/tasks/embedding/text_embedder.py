@@ -25,8 +25,8 @@ from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dense
 from kbert.models.pooling import pool_tokens
 from kbert.search.exact import unit as unit_length
-from kbert.serving import Signature, text_tokens
-from kbert.serving.rows import Run
+from kbert.signatures import Signature, text_tokens
+from kbert.signatures.rows import Run
 from kbert.tasks.columns import Columns
 from kbert.tasks.embedding import global_batch
 from kbert.tasks.embedding.data import (

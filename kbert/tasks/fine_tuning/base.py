@@ -26,6 +26,7 @@ from kbert.data.tables.rows import Rows, join
 from kbert.data.tables.shards import StoredRows
 from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dropout
+from kbert.signatures.row_export import RowExport
 from kbert.tasks.columns import Columns
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.file_answers import FileAnswers
@@ -38,7 +39,6 @@ from kbert.tasks.fine_tuning.settings import FitSettings
 from kbert.tasks.fine_tuning.task_options import expose_options, options_of
 from kbert.tasks.fine_tuning.text_rows import TextRows
 from kbert.tasks.losses import Prediction
-from kbert.tasks.row_export import RowExport
 from kbert.training.run.history import History
 from kbert.training.run.record import SAME, Resume
 from kbert.training.step.keras_arguments import (

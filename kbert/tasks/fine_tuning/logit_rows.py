@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from kbert.serving.rows import Run
+from kbert.signatures.row_export import EncoderRows
+from kbert.signatures.rows import Run
 from kbert.tasks.fine_tuning.predictor import Predictor
 from kbert.tasks.fine_tuning.text_rows import WINDOWS_AT_ONCE
-from kbert.tasks.row_export import EncoderRows
 
 
 class LogitRows(EncoderRows):

@@ -20,15 +20,14 @@ from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.heads import ChoiceHead
 from kbert.metrics import accuracy as share_right
-from kbert.serving import Signature, text_tokens
-from kbert.serving.requests import in_chunks
-from kbert.serving.tf_serving import TEXTS
+from kbert.signatures import Signature, text_tokens
+from kbert.signatures.requests import WARM_UP_TEXTS, in_chunks
+from kbert.signatures.row_export import EncoderRows
 from kbert.tasks.columns import Columns
 from kbert.tasks.encoder_task import GLOBAL_POSITIONS, input_names
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.options import MultipleChoiceOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
-from kbert.tasks.row_export import EncoderRows
 
 # The logit of an alternative that a row does not have: exp(-1e9) is 0 in float32.
 ABSENT = -1e9
@@ -272,7 +271,7 @@ class MultipleChoice(FineTuningTask):
 
         context = tf.TensorSpec([None], tf.string, "context")
         choices = tf.TensorSpec([None, None], tf.string, "choices")
-        entry = Signature(choose, [context, choices], too_long="cut", warm_up=TEXTS)
+        entry = Signature(choose, [context, choices], too_long="cut", warm_up=WARM_UP_TEXTS)
         return {"choose": entry}
 
 

@@ -19,7 +19,7 @@ from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
-from kbert.serving import Signature
+from kbert.signatures import Signature
 from kbert.tasks.columns import Columns
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.options import TextOptions

@@ -21,7 +21,7 @@ from kbert.data.tables.windows import pair_windows, text_windows, window_counts
 from kbert.heads import SentenceHead
 from kbert.inference.texts import READ_WHOLE
 from kbert.models.captured_outputs import captured_of
-from kbert.serving import Signature, text_tokens
+from kbert.signatures import Signature, text_tokens
 from kbert.tasks.encoder_task import EncoderTask, input_names
 
 WINDOWS_AT_ONCE = 32  # that inference holds in memory

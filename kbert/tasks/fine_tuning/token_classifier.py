@@ -22,7 +22,7 @@ from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.data.tables.words import split_at_white_space
 from kbert.heads import TokenHead
-from kbert.serving import Signature, text_tokens
+from kbert.signatures import Signature, text_tokens
 from kbert.tasks.columns import Columns
 from kbert.tasks.fine_tuning import tagging
 from kbert.tasks.fine_tuning.base import FineTuningTask

@@ -19,12 +19,12 @@ from kbert.core.late import tf
 from kbert.core.types import Tensor, Tensors
 from kbert.decoding import Beam, Decoded, DecodingOptions, Method, Sampling, decode
 from kbert.decoding.loop import check_method
+from kbert.decoding.methods import from_json, to_json
 from kbert.io.progress import Progress
-from kbert.serving.rows import Run
-from kbert.tasks.row_export import RowExport
-from kbert.tasks.runtime_task import RuntimeModel
+from kbert.signatures.row_export import RowExport
+from kbert.signatures.rows import Run
+from kbert.signatures.runtime_model import RuntimeModel
 from kbert.tasks.task import Task
-from kbert.tasks.tensorflow_copy import from_json, to_json
 from kbert.tokenizers.base import Tokenizer
 
 SEED_LIMIT = 2**32

@@ -20,7 +20,7 @@ from kbert.data.tables.table import Table
 from kbert.decoding import Decoded, Greedy, Method, Sampling
 from kbert.decoding.loop import check_method
 from kbert.models.generators.decoder import Decoder
-from kbert.serving import Signature, text_tokens
+from kbert.signatures import Signature, text_tokens
 from kbert.tasks.corpora import GPT, GPT_WARMUP, CausalCorpus
 from kbert.tasks.file_answers import FileAnswers
 from kbert.tasks.generation.base import (

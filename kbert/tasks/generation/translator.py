@@ -24,7 +24,7 @@ from kbert.decoding import Beam, Decoded, DecodingOptions, Method
 from kbert.decoding.loop import check_method
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
 from kbert.models.generators.seq2seq import INPUTS
-from kbert.serving import Signature, text_tokens
+from kbert.signatures import Signature, text_tokens
 from kbert.tasks.file_answers import FileAnswers
 from kbert.tasks.generation.base import (
     GenerationTask,

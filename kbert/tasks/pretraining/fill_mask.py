@@ -18,8 +18,8 @@ from kbert.core.options import Options
 from kbert.core.types import Tensors
 from kbert.data.tables.table import Table
 from kbert.graphs import on_cpu
-from kbert.serving import Signature, text_tokens
-from kbert.serving.requests import TOKENS_AT_ONCE
+from kbert.signatures import Signature, text_tokens
+from kbert.signatures.requests import TOKENS_AT_ONCE
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.file_answers import FileAnswers
 from kbert.tasks.pretraining.options import FillMaskOptions

@@ -18,7 +18,7 @@ from kbert.configs.transformer_xl import TransformerXlConfig
 from kbert.core.late import tf
 from kbert.core.types import Tensors, Terms
 from kbert.layers.adaptive import AdaptiveSoftmax
-from kbert.serving import Signature, text_tokens
+from kbert.signatures import Signature, text_tokens
 from kbert.tasks.corpora import RunsCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.input_form import TEXTS_ALONE

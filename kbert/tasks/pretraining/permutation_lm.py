@@ -14,7 +14,7 @@ from kbert.configs.base import check_count
 from kbert.configs.xlnet import XlnetConfig
 from kbert.core.types import Tensors, Terms
 from kbert.heads import TokenLogits
-from kbert.serving import Signature
+from kbert.signatures import Signature
 from kbert.tasks.corpora import PermutedCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy

@@ -18,13 +18,13 @@ from kbert.core.late import tf
 from kbert.core.types import MaybeNone, Tensors, Terms
 from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
 from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
-from kbert.serving import Signature, text_tokens
-from kbert.serving.rows import Run
+from kbert.signatures import Signature, text_tokens
+from kbert.signatures.row_export import EncoderRows
+from kbert.signatures.rows import Run
 from kbert.tasks.corpora import MaskedCorpus, SentencesCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.pretraining.fill_mask import FillMask, MaskAnswers, shifted
-from kbert.tasks.row_export import EncoderRows
 from kbert.tokenizers.base import Tokenizer
 
 NSP_LABELS, SOP_LABELS = "next_sentence_labels", "sentence_order_labels"

@@ -28,7 +28,7 @@ from kbert.layers import SharedEmbeddings
 from kbert.models import Encoder
 from kbert.models.initial_values import without_drawing
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.serving import Signature, text_tokens
+from kbert.signatures import Signature, text_tokens
 from kbert.tasks.corpora import MaskedCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import accuracy, binary_cross_entropy, cross_entropy, detection

@@ -19,7 +19,7 @@ from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.heads import SpanHead
 from kbert.metrics.squad import best_no_answer_threshold, squad_scores, token_f1
-from kbert.serving import Signature
+from kbert.signatures import Signature
 from kbert.tasks.columns import Columns
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy

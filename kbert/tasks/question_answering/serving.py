@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from kbert.core.late import tf
-from kbert.serving import Signature, text_tokens
-from kbert.serving.requests import collect
+from kbert.signatures import Signature, text_tokens
+from kbert.signatures.requests import collect
 from kbert.tasks.question_answering.answer_spans import choose, merge_windows
 
 # Windows that are encoded at a time: the memory does not grow with the longest context.

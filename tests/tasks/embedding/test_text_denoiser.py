@@ -162,7 +162,7 @@ def test_it_is_exported_to_another_runtime(encoder, tokenizer, tmp_path):
     pytest.importorskip("tf2onnx")
     task = TextDenoiser(encoder, tokenizer, decoder_layers=1)
     texts = ["the red fox", "a dog"]
-    exported = kbert.tasks.load_exported(task.export(tmp_path, format="onnx"))
+    exported = kbert.export.load_exported(task.export(tmp_path, format="onnx"))
     assert_close(exported.predict(texts), task.predict(texts), 1e-4)
 
 

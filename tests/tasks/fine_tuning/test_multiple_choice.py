@@ -14,9 +14,9 @@ from kbert.data.tables.bucketing import BUCKET, bucketed_batches
 from kbert.data.tables.table import Table
 from kbert.models.weights import named_weights
 from kbert.tasks import MultipleChoice
+from tests.export import session
 from tests.harness import assert_close, assert_gradients_close
 from tests.models.references import gradients, make_reference
-from tests.serving import session
 from tests.tasks import toy
 from tests.tasks.pretraining.test_export import TEXT_OPERATIONS, operations
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 import kbert
 from kbert.tasks import TextClassifier, TextRegressor
+from tests.export import session
 from tests.harness import assert_close
-from tests.serving import session
 from tests.tasks.pretraining.test_export import TEXT_OPERATIONS, operations
 
 pytestmark = pytest.mark.tensorflow

@@ -17,8 +17,8 @@ from kbert.tokenizers import (
     train_byte_pair,
     train_unigram,
 )
+from tests.export import session
 from tests.harness import assert_close
-from tests.serving import session
 from tests.tasks.pretraining.test_export import SERVING, TEXT_OPERATIONS, operations, python
 from tests.tokenizers.unigram.sentencepiece_reference import corpus
 

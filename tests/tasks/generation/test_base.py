@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from kbert.decoding import Beam, Greedy, Sampling
+from kbert.export.tensorflow_copy import from_json, to_json
 from kbert.tasks.generation.base import batches_of_like_width, padded
-from kbert.tasks.tensorflow_copy import from_json, to_json
-from tests.serving import session
+from tests.export import session
 from tests.tasks.generation import writing
 from tests.tasks.pretraining.test_export import operations
 

@@ -8,9 +8,9 @@ import pytest
 
 import kbert
 from kbert.decoding import Beam, Greedy, Sampling
+from kbert.export import load_exported
+from kbert.export.onnx import runtime as onnx
 from kbert.models import PrefixSeq2Seq
-from kbert.serving import onnx
-from kbert.tasks import load_exported
 from tests.tasks.generation import writing
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.graphs]

@@ -13,7 +13,7 @@ import tensorflow_text
 from tensorflow.core.protobuf import saved_model_pb2
 
 import kbert
-from tests.serving import session
+from tests.export import session
 
 pytestmark = pytest.mark.tensorflow
 

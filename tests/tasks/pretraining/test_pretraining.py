@@ -6,8 +6,8 @@ import tensorflow as tf
 import kbert
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay
+from tests.export import session
 from tests.harness import KINDS
-from tests.serving import session
 from tests.tasks import toy
 
 

@@ -13,8 +13,8 @@ from kbert.tasks import ReplacedTokenDetection, generator_config
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay
 from kbert.training.run.checkpoints import Checkpoints
+from tests.export import session
 from tests.harness import randomise, to_numpy
-from tests.serving import session
 from tests.tasks import toy
 
 

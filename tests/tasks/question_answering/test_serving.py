@@ -9,8 +9,8 @@ from tensorflow.python.framework import op_def_registry
 import kbert
 from kbert.tasks import QuestionAnswerer
 from kbert.tokenizers import BytePairTokenizer, UnigramTokenizer, train_byte_pair, train_unigram
+from tests.export import session
 from tests.harness import assert_close
-from tests.serving import session
 from tests.tasks.pretraining.test_export import TEXT_OPERATIONS, operations
 from tests.tasks.question_answering.questions import toy_questions
 

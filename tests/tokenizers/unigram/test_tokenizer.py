@@ -12,7 +12,8 @@ import sentencepiece
 import tensorflow as tf
 import transformers
 
-from kbert.serving import Signature, export_saved_model
+from kbert.export import export_saved_model
+from kbert.signatures import Signature
 from kbert.tokenizers import UnigramTokenizer, load_tokenizer, train_unigram
 from tests.tokenizers.unigram.sentencepiece_reference import corpus, original_ids, pieces_of
 

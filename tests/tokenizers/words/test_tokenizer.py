@@ -85,7 +85,8 @@ def test_eager_graph_and_tf_data_agree():
 @pytest.mark.slow
 def test_saved_model_by_the_session_loader(tmp_path):
     """TensorFlow Serving loads by session, which must find the table filled."""
-    from kbert.serving import Signature, export_saved_model
+    from kbert.export import export_saved_model
+    from kbert.signatures import Signature
 
     signature = Signature(
         lambda texts: {"ids": TOKENIZER.encode(texts).to_tensor(-1)},

@@ -1,0 +1,53 @@
+"""One SavedModel for many tasks on one encoder: a signature for each, the base stored once."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kbert.core.types import PathLike
+from kbert.export.savedmodel.write import export_saved_model
+from kbert.signatures import MAX_BYTES, Signature
+
+
+def export_adapters(
+    tasks: Mapping[str, Any], directory: PathLike, max_bytes: int = MAX_BYTES, **options: Any
+) -> str:
+    """Writes tasks with adapters on one encoder as one SavedModel.
+
+    Args:
+        tasks: name -> task; the first answers `serving_default` too.
+        directory: as of `Task.export`.
+        max_bytes: likewise.
+        **options: arguments of the tasks' `signatures`.
+
+    Returns:
+        The path written. Its signatures are "NAME_SIGNATURE", such as "reviews_classify".
+
+    Raises:
+        ValueError: the tasks have no names, are not on one encoder, or one of them has no adapter
+            of its own.
+    """
+    if not isinstance(tasks, Mapping) or not tasks:
+        raise ValueError(
+            "Tasks have names, by which clients call them: {'reviews': task, …}, one or more. "
+            f"Received: {tasks!r:.80}"
+        )
+    encoders = {id(task.encoder) for task in tasks.values()}
+    if len(encoders) != 1:
+        raise ValueError(
+            "Tasks of one SavedModel share an encoder, as "
+            "kbert.edit.adapters.load_task(encoder, …) makes them. "
+            f"Received: {len(tasks)} tasks on {len(encoders)} encoders"
+        )
+    if loose := [name for name, task in tasks.items() if task.variant is None]:
+        raise ValueError(
+            "Each task must keep to an adapter: kbert.edit.adapters.add(task, …). "
+            f"Received: without one: {', '.join(loose)}"
+        )
+    signatures: dict[str, Signature] = {}
+    resources: dict[int, Any] = {}
+    for name, task in tasks.items():
+        for entry, signature in task.signatures(**options).items():
+            signatures[f"{name}_{entry}"] = signature
+        resources |= {id(module): module for module in task.tokenizer.resources}
+    modules = list(resources.values())
+    return export_saved_model(directory, signatures, resources=modules, max_bytes=max_bytes)

@@ -1,0 +1,139 @@
+"""Models for LiteRT (TensorFlow Lite): `model.tflite`, a row at a time, of one of a few widths."""
+
+import os
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from kbert.core.late import optional, tf
+from kbert.export.savedmodel.write import export_saved_model
+from kbert.signatures.rows import RowFunction, Run
+
+EXTRA = "litert"
+PRECISIONS = ("float32", "int8")
+CALIBRATES = False
+FILE = "model.tflite"
+MASKS = 4  # places of masks in a row
+WIDTHS = (32, 128)  # as far as the rows of a task are as long
+_NAME = "rows_"  # and the width: an entry point
+
+
+def write(folder: str, rows: RowFunction, precision: str, *, widths: Sequence[int]) -> None:
+    """Writes a model with an entry point for each width, which share the weights.
+
+    With "int8" the kernels are stored in 8 bits, and the runtime rounds what they are multiplied
+    with by the largest value that it meets (LiteRT's dynamic range quantization).
+
+    Args:
+        folder: where.
+        rows: the model.
+        precision: of `PRECISIONS`.
+        widths: tokens of a row, from small to large.
+    """
+    signatures = {
+        f"{_NAME}{width}": rows.signature({"batch": 1, "length": width, "masks": MASKS})
+        for width in widths
+    }
+    with tempfile.TemporaryDirectory() as place:
+        path = export_saved_model(place, signatures)
+        converter = tf.lite.TFLiteConverter.from_saved_model(path, signature_keys=list(signatures))
+        if precision == "int8":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        content = converter.convert()
+    with open(os.path.join(folder, FILE), "wb") as file:
+        file.write(content)
+
+
+def settle_widths(widths: Sequence[int] | None, longest: int) -> list[int]:
+    """The widths of an export's rows, from small to large.
+
+    Args:
+        widths: in tokens; None = 32, 128 and the longest row.
+        longest: tokens of the task's longest row.
+
+    Raises:
+        ValueError: a width is below 4 or above the longest row.
+
+    Example:
+        >>> settle_widths(None, 64)
+        [32, 64]
+    """
+    settled = sorted(widths or [*(width for width in WIDTHS if width < longest), longest])
+    if settled[0] < 4 or settled[-1] > longest:
+        raise ValueError(
+            f"Widths are numbers of tokens from 4 to {longest}, the longest row. "
+            f"Received: widths={widths}"
+        )
+    return settled
+
+
+def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Run:
+    """What runs the model of a folder; see `kbert.export.onnx.runtime.load`.
+
+    Rows go through it one by one, filled up to the next width.
+    """
+    interpreter = optional("ai_edge_litert.interpreter", EXTRA).Interpreter(
+        os.path.join(folder, FILE), num_threads=threads or os.cpu_count()
+    )
+    names = interpreter.get_signature_list()
+    runners = {
+        int(name.removeprefix(_NAME)): interpreter.get_signature_runner(name)
+        for name in names
+        if name.startswith(_NAME)
+    }
+    inputs, outputs = description["inputs"], description["outputs"]
+    turn = threading.Lock()  # an interpreter has one place for each number
+
+    def run(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with turn:
+            return run_alone(features)
+
+    def run_alone(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        given = {name: np.asarray(features[name], np.int32) for name in inputs}
+        sizes = {
+            a: n for k, axes in inputs.items() for a, n in zip(axes, given[k].shape, strict=True)
+        }
+        width = _next_width(runners, sizes["length"])
+        steps = {"batch": 1, "length": width, "masks": MASKS}
+        found = {
+            name: np.zeros([sizes.get(axis, axis) for axis in axes], np.float32)
+            for name, axes in outputs.items()
+        }
+        starts = [range(0, sizes.get(axis, 1), steps[axis]) for axis in ("batch", "masks")]
+        for row, mask in product(*starts):
+            place = {"batch": row, "length": 0, "masks": mask}
+
+            def part(axes: Any, place: Mapping[str, int] = place) -> tuple[slice, ...]:
+                """Where this call's rows and masks stand in a whole array."""
+                return tuple(
+                    slice(place[a], place[a] + steps[a]) if a in steps else slice(None)
+                    for a in axes
+                )
+
+            parts = {name: x[part(inputs[name])] for name, x in given.items()}
+            padded = {
+                name: np.pad(
+                    x, [(0, steps[a] - n) for a, n in zip(inputs[name], x.shape, strict=True)]
+                )
+                for name, x in parts.items()
+            }
+            for name, x in runners[width](**padded).items():
+                target = found[name][part(outputs[name])]
+                target[...] = x[tuple(slice(n) for n in target.shape)]
+        return found
+
+    return run
+
+
+def _next_width(widths: Any, length: int) -> int:
+    fitting = [width for width in widths if width >= length]
+    if not fitting:
+        raise ValueError(
+            f"The export has rows of {', '.join(map(str, sorted(widths)))} tokens. "
+            f"Received: a row of {length}"
+        )
+    return min(fitting)

@@ -1,0 +1,1 @@
+"""Models for ONNX Runtime, and the tokenizer inside one."""

@@ -1,0 +1,355 @@
+"""ONNX graphs with products in 8 bits, which give the same numbers on every processor.
+
+x86-64 without VNNI multiplies unsigned with signed 8-bit numbers in pairs of neighbouring rows and
+holds the sum of two such products in 16 bits, where a larger one is cut (`pmaddubsw`). So the codes
+of a kernel are made such that no sum is larger, whatever the inputs: see `_to_codes`.
+
+Shapes: N vectors of K numbers, a kernel (K, M).
+"""
+
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from kbert.export.onnx.graph import graphs, links, remove_unused
+from kbert.io.arrays import to_8_bits
+
+_DOMAIN = "com.microsoft"
+# Of narrower kernels and tables, such as a head of two classes, 8 bits save nothing.
+_NARROWEST = 8
+# The largest sum of two neighbouring codes of one sign: 255 times it are 32,640, and 16 bits hold
+# 32,767.
+_LARGEST_PAIR = 128
+# Inputs are smoothed where the largest channel is so many times the median one.
+_UNEVEN = 3.0
+_MIGRATION = 0.65  # how much of a channel's size goes to the kernel, of 1
+# Which input of an integer product is the kernel.
+_KERNEL_INPUT = {
+    "MatMulInteger": 1,
+    "MatMulIntegerToFloat": 1,
+    "DynamicQuantizeMatMul": 1,
+    "ConvInteger": 1,
+    "QAttention": 1,
+    "DynamicQuantizeLSTM": 1,
+    "QLinearMatMul": 3,
+    "QLinearConv": 3,
+    "QGemm": 3,
+}
+# What computes each number by itself, so that functions such as GELU consist of it.
+_ELEMENTWISE = frozenset({
+    *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Neg", "Abs", "Exp", "Sqrt"),
+    *("Erf", "Tanh", "Sigmoid", "Relu", "Softplus"),
+})  # fmt: skip
+_SHAPES = ("Reshape", "Identity", "Squeeze", "Unsqueeze")
+_GRID = np.linspace(-20, 20, 4001, dtype=np.float32)
+_LOWEST = -0.5  # of GELU it is -0.17, of SiLU -0.28
+
+
+def round_products(model: Any, onnx: ModuleType, largest: Mapping[str, np.ndarray]) -> None:
+    """Stores kernels and tables in 8 bits, in place, and has products round what they multiply.
+
+    Each column of a kernel and each row of a table has a scale of its own, and so has each vector
+    that is multiplied: by one scale for all rows a text's answers would change with the texts
+    beside it. Vectors are divided by their largest value, rounded and multiplied again after the
+    product, which is ONNX Runtime's operation for inputs with a scale: there are only such with one
+    for all.
+
+    Args:
+        model: a `ModelProto`, after `kbert.export.onnx.graph.simplify`.
+        onnx: the package.
+        largest: values of `product_inputs` -> (K,) the largest absolute value in each channel.
+            Where channels are uneven, they are made more even by factors that go into the kernels
+            (SmoothQuant, Xiao et al. 2022): so the small channels keep more bits.
+    """
+    rounding = _Rounding(model, onnx)
+    factors = rounding.factors(largest)
+    for part in reversed(rounding.parts):  # loops first: what is around them takes copies
+        rounding.rewrite(part, factors)
+    rounding.finish()
+
+
+def product_inputs(model: Any, onnx: ModuleType) -> list[str]:
+    """Values that are multiplied with kernels outside of loops, by name."""
+    rounding = _Rounding(model, onnx)
+    return sorted({node.input[0] for node, _ in rounding.products(rounding.parts[0])})
+
+
+def saturating(model: Any, onnx: ModuleType) -> list[str]:
+    """Names of the integer products that can give other numbers on another processor.
+
+    That is proven from the kernels alone, for all inputs: one is safe if 255 times the sum of two
+    neighbouring rows, of the positive and of the negative codes each, fits into 16 bits, or if it
+    is unsigned, which processors multiply in 16 bits. What is no constant cannot be proven.
+    """
+    parts = graphs(model.graph)
+    weights = {x.name: x for part in parts for x in part.initializer}
+    found = []
+    for node in (node for part in parts for node in part.node):
+        if node.op_type in _KERNEL_INPUT:
+            kernel = weights.get(node.input[_KERNEL_INPUT[node.op_type]])
+            codes = None if kernel is None else onnx.numpy_helper.to_array(kernel)
+            if codes is None or (codes.dtype == np.int8 and not _is_safe(node.op_type, codes)):
+                found.append(node.name or node.output[0])
+    return found
+
+
+def _is_safe(kind: str, codes: np.ndarray) -> bool:
+    if "Conv" in kind:  # (M, C, …): pairs are of one filter
+        codes = codes.reshape(len(codes), -1).T
+    return int(_pair_sums(codes.reshape(-1, codes.shape[-1]).astype(np.int32)).max(initial=0)) <= (
+        _LARGEST_PAIR
+    )
+
+
+def _pair_sums(kernel: np.ndarray) -> np.ndarray:
+    """(M,) the largest sum of one sign in a pair of neighbouring rows of a kernel (K, M)."""
+    rows = np.pad(kernel, ((0, len(kernel) % 2), (0, 0)))
+    pairs = np.stack([rows, -rows]).clip(0).reshape(2, -1, 2, kernel.shape[1])
+    return pairs.sum(axis=2).max(axis=(0, 1), initial=0)
+
+
+def _to_codes(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A kernel (K, M) as int8 and a scale for each column, which no pair of rows overflows.
+
+    A scale by which the largest pair adds up to 127, to which rounding adds one at most, is nearly
+    as fine as that of 8 bits: only large numbers that have a neighbour of their sign make it larger
+    (by a tenth in MiniLM), where half the range for each would double it.
+    """
+    largest = np.maximum(_pair_sums(kernel), np.abs(kernel).max(axis=0))
+    scale = (np.where(largest > 0, largest, 1) / 127).astype(np.float32)
+    return np.round(kernel / scale).astype(np.int8), scale
+
+
+class _Rounding:
+    """A model whose products are being rounded.
+
+    Attributes:
+        parts: its graph and the bodies of its loops.
+    """
+
+    def __init__(self, model: Any, onnx: ModuleType) -> None:
+        self._model, self._onnx = model, onnx
+        self.parts = graphs(model.graph)
+        self._stored = {x.name: x for part in self.parts for x in part.initializer}
+        self._made_by, _ = links(node for part in self.parts for node in part.node)
+        self._new: dict[str, Any] = {}
+        self._limits: dict[str, float | None] = {}
+
+    def products(self, part: Any) -> list[tuple[Any, tuple[str, bool]]]:
+        """Products with a kernel, each with it."""
+        found = [(x, self._kernel(x)) for x in part.node if x.op_type == "MatMul"]
+        return [(node, kernel) for node, kernel in found if kernel is not None]
+
+    def _kernel(self, product: Any) -> tuple[str, bool] | None:
+        """The name of its kernel, and whether it is transposed there, as a tied table is."""
+        name, turned = product.input[1], False
+        node = self._made_by.get(name)
+        if node is not None and node.op_type == "Transpose" and node.input[0] in self._stored:
+            name, turned = node.input[0], True
+        return (name, turned) if self._is_wide(name) else None
+
+    def _is_wide(self, name: str) -> bool:
+        stored = self._stored.get(name)
+        return (
+            stored is not None
+            and stored.data_type == self._onnx.TensorProto.FLOAT
+            and len(stored.dims) == 2
+            and min(stored.dims) >= _NARROWEST
+        )
+
+    def _array(self, kernel: tuple[str, bool]) -> np.ndarray:
+        array = self._onnx.numpy_helper.to_array(self._stored[kernel[0]])
+        return array.T if kernel[1] else array
+
+    def factors(self, largest: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """By what each input is multiplied; those that meet one kernel have the same."""
+        together: list[tuple[set[str], set[tuple[str, bool]]]] = []
+        for product, kernel in (x for part in self.parts for x in self.products(part)):
+            inputs, kernels = {product.input[0]}, {kernel}
+            for each in [x for x in together if x[0] & inputs or x[1] & kernels]:
+                together.remove(each)
+                inputs, kernels = inputs | each[0], kernels | each[1]
+            together.append((inputs, kernels))
+        found: dict[str, np.ndarray] = {}
+        for inputs, kernels in together:
+            if inputs <= largest.keys() and all(self._least(x) is None for x in inputs):
+                sizes = np.max([largest[name] for name in inputs], axis=0)
+                if sizes.max() > _UNEVEN * np.median(sizes) > 0:
+                    sizes = sizes.clip(1e-3 * np.median(sizes))
+                    rows = np.max([np.abs(self._array(x)).max(axis=1) for x in kernels], axis=0)
+                    rows = rows.clip(1e-3 * np.median(rows) or 1.0)
+                    factor = rows ** (1 - _MIGRATION) / sizes**_MIGRATION
+                    factor = factor / np.exp(np.log(factor).mean())
+                    found.update(dict.fromkeys(inputs, factor.astype(np.float32)))
+        return found
+
+    def rewrite(self, part: Any, factors: Mapping[str, np.ndarray]) -> None:
+        """The products and the tables of one part."""
+        placed: dict[str, list[Any]] = {}  # output -> what stands in the place of what makes it
+        rounded: set[str] = set()
+        for node, kernel in self.products(part):
+            name, output = node.input[0], node.output[0]
+            zero, step, _ = self._range(name)
+            codes, scale = self._coded(kernel, factors.get(name))
+            before = [] if name in rounded else self._round(name, factors.get(name))
+            rounded.add(name)
+            inputs = [f"{name}_codes", codes, step, scale, zero]
+            placed[output] = [
+                *before,
+                self._make("MatMulIntegerToFloat", inputs, f"{output}_sum", domain=_DOMAIN),
+                self._make("Mul", [f"{output}_sum", f"{name}_size"], output),
+            ]
+        for node in part.node:
+            if node.op_type == "Gather" and self._is_wide(node.input[0]) and not _axis(node):
+                placed[node.output[0]] = self._read_table(node)
+        nodes = [x for node in part.node for x in placed.get(node.output[0], [node])]
+        del part.node[:]
+        part.node.extend(nodes)
+
+    def _round(self, name: str, factor: np.ndarray | None) -> list[Any]:
+        """Operations that make a vector's codes and its size, in units of which they are."""
+        zero, step, least = self._range(name)
+        axis = self._store("round_axis", np.array([-1], np.int64))
+        values, nodes = name, []
+        if factor is not None:
+            values = f"{name}_even"
+            factors = self._store(f"{name}_factors", factor)
+            nodes.append(self._make("Mul", [name, factors], values))
+        absolute = values
+        if self._least(name) is None:
+            absolute = f"{name}_abs"
+            nodes.append(self._make("Abs", [values], absolute))
+        return [
+            *nodes,
+            self._make("ReduceMax", [absolute, axis], f"{name}_largest", keepdims=1),
+            self._make("Max", [f"{name}_largest", least], f"{name}_size"),
+            self._make("Div", [values, f"{name}_size"], f"{name}_units"),
+            self._make("QuantizeLinear", [f"{name}_units", step, zero], f"{name}_codes"),
+        ]
+
+    def _range(self, name: str) -> tuple[str, str, str]:
+        """Names of the code of 0, of the step between codes, and of the least size of a vector.
+
+        What cannot be far below 0, as after GELU, has most codes above it: with code 32 for 0, 32
+        steps below reach as far as it can fall, if vectors are not taken for smaller than `size`.
+        """
+        lowest = self._least(name)
+        zero, size = 128, 1e-12
+        if lowest is not None:
+            zero = 32 if lowest < 0 else 0
+            size = max(size, -lowest * (255 - zero) / max(zero, 1))
+        steps = 127 if zero == 128 else 255 - zero
+        return (
+            self._store(f"round_zero_{zero}", np.array(zero, np.uint8)),
+            self._store(f"round_step_{steps}", np.array(1 / steps, np.float32)),
+            self._store(f"round_least_{size:.4g}", np.array(size, np.float32)),
+        )
+
+    def _least(self, name: str) -> float | None:
+        """Below what a value cannot fall, of one that a function such as GELU makes; else None."""
+        if name not in self._limits:
+            self._limits[name] = self._find_least(name)
+        return self._limits[name]
+
+    def _find_least(self, name: str) -> float | None:
+        name = self._unshaped(name)
+        nodes: dict[str, Any] = {}
+        sources: set[str] = set()
+        waiting = [name]
+        while waiting and len(sources) < 2 and len(nodes) < 20:
+            value = self._unshaped(waiting.pop())
+            node = self._made_by.get(value)
+            if self._is_number(value) or value in nodes:
+                continue
+            stored = [x for x in node.input if x in self._stored] if node is not None else []
+            if (
+                node is None
+                or node.op_type not in _ELEMENTWISE
+                or not all(map(self._is_number, stored))
+            ):
+                sources.add(value)
+            else:
+                nodes[value] = node
+                waiting.extend(node.input)
+        if waiting or len(sources) != 1 or not nodes:
+            return None
+        least = float(self._evaluate(nodes, sources.pop(), name).min())
+        # A little below what the grid has found.
+        return min(1.01 * least, 0.0) if least >= _LOWEST else None
+
+    def _unshaped(self, name: str) -> str:
+        """The value of which another is a reshape."""
+        while (node := self._made_by.get(name)) is not None and node.op_type in _SHAPES:
+            name = node.input[0]
+        return name
+
+    def _is_number(self, name: str) -> bool:
+        return name in self._stored and np.prod(self._stored[name].dims) == 1
+
+    def _evaluate(self, made: Mapping[str, Any], source: str, output: str) -> np.ndarray:
+        """What operations, by what they make, do to numbers from -20 to 20."""
+        from onnx.reference import ReferenceEvaluator
+
+        opsets = {x.domain: x.version for x in self._model.opset_import}
+        values: dict[str, Any] = {source: _GRID}
+
+        def value(name: str) -> np.ndarray:
+            name = self._unshaped(name)
+            if name not in values and name in self._stored:
+                values[name] = self._onnx.numpy_helper.to_array(self._stored[name]).reshape(())
+            elif name not in values:
+                given = {x: value(x) for x in made[name].input}
+                (values[name],) = ReferenceEvaluator(made[name], opsets=opsets).run(None, given)
+            return values[name]
+
+        with np.errstate(all="ignore"):
+            return np.nan_to_num(value(output), nan=-np.inf)
+
+    def _coded(self, kernel: tuple[str, bool], factor: np.ndarray | None) -> tuple[str, str]:
+        """Names of a kernel's codes and scales."""
+        name = f"{kernel[0]}_turned" if kernel[1] else kernel[0]
+        codes, scale = f"{name}_codes", f"{name}_scale"
+        if codes not in self._new:
+            array = self._array(kernel)
+            made = _to_codes(array if factor is None else array / factor[:, None])
+            self._store(codes, made[0])
+            self._store(scale, made[1])
+        return codes, scale
+
+    def _read_table(self, node: Any) -> list[Any]:
+        """Operations that read rows of a table of codes in the place of its rows."""
+        (table, ids), output = node.input, node.output[0]
+        codes, scale = f"{table}_rows", f"{table}_row_scale"
+        if codes not in self._new:
+            made = to_8_bits(self._array((table, False)), axis=-1)
+            self._store(codes, made[0])
+            self._store(scale, made[1])
+        number = self._onnx.TensorProto.FLOAT
+        return [
+            self._make("Gather", [codes, ids], f"{output}_codes", axis=0),
+            self._make("Cast", [f"{output}_codes"], f"{output}_numbers", to=number),
+            self._make("Gather", [scale, ids], f"{output}_scale", axis=0),
+            self._make("Mul", [f"{output}_numbers", f"{output}_scale"], output),
+        ]
+
+    def _make(self, kind: str, inputs: Iterable[str], output: str, **options: Any) -> Any:
+        return self._onnx.helper.make_node(kind, list(inputs), [output], name=output, **options)
+
+    def _store(self, name: str, array: np.ndarray) -> str:
+        if name not in self._new:
+            stored = self._onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
+            self._new[name] = stored
+        return name
+
+    def finish(self) -> None:
+        """Stores what the new operations read, and nothing that none reads."""
+        self._model.graph.initializer.extend(self._new.values())
+        remove_unused(self._model.graph)
+        if all(x.domain != _DOMAIN for x in self._model.opset_import):
+            self._model.opset_import.append(self._onnx.helper.make_opsetid(_DOMAIN, 1))
+
+
+def _axis(node: Any) -> int:
+    return next((x.i for x in node.attribute if x.name == "axis"), 0)

@@ -1,0 +1,303 @@
+"""Models for ONNX Runtime: `model.onnx`, rows of any number and length."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from kbert.core.late import optional, tf
+from kbert.export.onnx.graph import graphs, simplify
+from kbert.export.onnx.int8 import product_inputs, round_products, saturating
+from kbert.signatures.rows import RowFunction, Run
+
+EXTRA = "onnx"
+PRECISIONS = ("float32", "int8")
+CALIBRATES = True
+FILE = "model.onnx"
+OPSET = 18  # the newest that tf2onnx writes
+LARGEST = 2**31 - 2**20  # bytes that a protocol buffer holds
+_SATURATING = (
+    "On x86-64 without VNNI sums of two products of 8 bits are held in 16, and some may not fit: "
+    "the model answers otherwise there."
+)
+_LARGE = 1 << 14  # bytes; what is smaller may be sizes, axes, and so on
+_ALIKE = "alike_on_all_processors"  # what `saturating` has proven of a file
+
+
+def write(
+    folder: str,
+    rows: RowFunction,
+    precision: str,
+    *,
+    samples: Sequence[Mapping[str, np.ndarray]] = (),
+) -> dict[str, Any]:
+    """Writes a model.
+
+    With "int8" the kernels and tables are stored in 8 bits, each column of a kernel with a scale of
+    its own, and the runtime rounds what they are multiplied with, each vector by the largest value
+    in it; see `kbert.export.onnx.int8`.
+
+    Args:
+        folder: where.
+        rows: the model.
+        precision: of `PRECISIONS`.
+        samples: batches; with "int8" they tell which channels of the vectors are large. The rest
+            of the model does not depend on them.
+
+    Returns:
+        What `export.json` says of it besides.
+
+    Raises:
+        ImportError: the extra is not installed.
+        ValueError: the model does not fit into one file, or has an operation that ONNX has not.
+    """
+    onnx = optional("onnx", EXTRA)
+    size = sum(x.shape.num_elements() * x.dtype.size for x in rows.concrete.captured_inputs)
+    if size > LARGEST:
+        raise ValueError(
+            'An ONNX file holds at most 2 GB: format="openvino" has no such limit. '
+            f"Received: {size:,} bytes of weights"
+        )
+    model = _convert(rows, onnx)
+    name_axes(model.graph.input, rows.inputs)
+    simplify(model, onnx)
+    parts = graphs(model.graph)
+    kinds = {node.op_type for part in parts for node in part.node}
+    if used := sorted(kind for kind in kinds if not onnx.defs.has(kind)):
+        raise ValueError(f"The model has operations that ONNX has not. Received: {', '.join(used)}")
+    name_axes(model.graph.output, rows.outputs)
+    path = os.path.join(folder, FILE)
+    if precision == "int8":
+        round_products(model, onnx, _largest_values(model, onnx, samples, path))
+        if found := saturating(model, onnx):
+            raise ValueError(f"{_SATURATING} Received: {', '.join(found)}")
+    onnx.save_model(model, path)
+    return {_ALIKE: True} if precision == "int8" else {}
+
+
+def _convert(rows: RowFunction, onnx: ModuleType) -> Any:
+    """As tf2onnx writes it, which sees no weights: it would copy them with every rewriting.
+
+    They are inputs to it, and are put in their places afterwards.
+    """
+    convert, loader = optional("tf2onnx.convert", EXTRA), optional("tf2onnx.tf_loader", EXTRA)
+    concrete = rows.concrete
+    # It calls operations missing before those that nothing reads are gone.
+    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
+    frozen = loader.convert_variables_to_constants_large_model(concrete)
+    weights = _take_weights(frozen)
+    given = [x.name for x in concrete.inputs if x.dtype != tf.resource]
+    outputs = {x.name: name for name, x in concrete.structured_outputs.items()}
+    with _left_sizes(rows):
+        model, _ = convert.from_graph_def(
+            loader.fix_freezing_errors_part2(frozen),
+            input_names=[*given, *weights],
+            output_names=[x.name for x in concrete.outputs],
+            tensors_to_rename={**dict(zip(given, rows.inputs, strict=True)), **outputs},
+            opset=OPSET,
+            custom_op_handlers={name: (handler, []) for name, handler in _HANDLERS.items()},
+        )
+    del frozen
+    inputs = [x for x in model.graph.input if x.name not in weights]
+    read = {name for part in graphs(model.graph) for node in part.node for name in node.input}
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    for name in list(weights):
+        array = weights.pop(name)
+        if name in read:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+def _take_weights(frozen: Any) -> dict[str, np.ndarray]:
+    """Has a graph read its matrices from outside; gives them by the names of these inputs."""
+    found = {}
+    for node in frozen.node:
+        tensor = node.attr["value"].tensor if node.op == "Const" else None
+        if (
+            tensor is None
+            or len(tensor.tensor_content) < _LARGE
+            or len(tensor.tensor_shape.dim) < 2
+        ):
+            continue
+        name, shape, dtype = node.name, tf.TensorShape(tensor.tensor_shape), tensor.dtype
+        found[f"{name}:0"] = tf.make_ndarray(tensor)
+        node.Clear()
+        node.name, node.op = name, "Placeholder"
+        node.attr["dtype"].type = dtype
+        node.attr["shape"].shape.CopyFrom(shape.as_proto())
+    return found
+
+
+@contextlib.contextmanager
+def _left_sizes(rows: RowFunction) -> Iterator[None]:
+    """Has tf2onnx leave sizes to `simplify`, which does not go into loops.
+
+    It asks for 0, the size that stands there already, and then takes two Reshapes for one: of
+    another value, which has another size there.
+    """
+    optimizer = optional("tf2onnx.optimizer", EXTRA)
+    steps = optimizer._optimizers
+    if not any("While" in operation.type for operation in rows.concrete.graph.get_operations()):
+        steps = {name: step for name, step in steps.items() if name != "reshape_optimizer"}
+    with mock.patch.object(optimizer, "_optimizers", steps):
+        yield
+
+
+def _error_function(graph: Any, node: Any, name: str, arguments: Any) -> None:
+    """erfc, which ONNX has not, as 1 - erf; GELU in the form that ONNX Runtime makes one of.
+
+    That is x / 2 (1 + erf(x / √2)), where TensorFlow has x / 2 erfc(-x / √2).
+    """
+    (scaled,) = node.inputs
+    negated, factor = scaled.inputs if scaled.type == "Mul" else (scaled, scaled)
+    inputs, outputs = node.input, node.output
+    graph.remove_node(name)
+    one = graph.make_const(f"{name}_one", np.float32(1)).output[0]
+    known = negated.type == "Neg" and factor.is_const()
+    if known and np.isclose(factor.get_tensor_value(), np.sqrt(0.5)):
+        root = graph.make_const(f"{name}_root", np.float32(np.sqrt(2))).output[0]
+        divided = graph.make_node("Div", [negated.input[0], root]).output[0]
+        erf = graph.make_node("Erf", [divided]).output[0]
+        graph.make_node("Add", [erf, one], outputs=outputs, name=name)
+    else:
+        erf = graph.make_node("Erf", inputs).output[0]
+        graph.make_node("Sub", [one, erf], outputs=outputs, name=name)
+
+
+def _square(graph: Any, node: Any, name: str, arguments: Any) -> None:
+    """As a power: so ONNX Runtime recognises the variance of a normalisation."""
+    inputs, outputs = node.input, node.output
+    graph.remove_node(name)
+    two = graph.make_const(f"{name}_two", np.float32(2)).output[0]
+    graph.make_node("Pow", [inputs[0], two], outputs=outputs, name=name)
+
+
+def _product(graph: Any, node: Any, name: str, arguments: Any) -> None:
+    """A product with 1 / √x, as in a normalisation, as a quotient by √x; others as they are."""
+    _, factor = node.inputs
+    if factor.type == "Reciprocal" and factor.inputs[0].type == "Sqrt":
+        inputs, outputs = [node.input[0], factor.input[0]], node.output
+        graph.remove_node(name)
+        graph.make_node("Div", inputs, outputs=outputs, name=name)
+
+
+def _choice(graph: Any, node: Any, name: str, arguments: Any) -> None:
+    """As one operation; tf2onnx multiplies by 0 and 1 and adds, which infinity does not survive."""
+    inputs, outputs = node.input, node.output
+    graph.remove_node(name)
+    graph.make_node("Where", inputs, outputs=outputs, name=name)
+
+
+def _largest(graph: Any, node: Any, name: str, arguments: Any) -> None:
+    """The first of the largest numbers, without what Keras does before: it makes -0 less than 0.
+
+    For that it looks at a number's bits, which ONNX cannot.
+    """
+    numbers, axis = node.inputs
+    guarded = numbers.type == "Where" and numbers.inputs[1].is_const()
+    least = -np.finfo(np.float32).tiny
+    if guarded and np.all(numbers.inputs[1].get_tensor_value() == least):
+        source = numbers.input[2]
+    else:
+        source = node.input[0]
+    axis, outputs, dtype = (
+        int(axis.get_tensor_value()),
+        node.output,
+        node.get_attr_int("output_type"),
+    )
+    graph.remove_node(name)
+    found = graph.make_node("ArgMax", [source], attr={"axis": axis, "keepdims": 0}).output[0]
+    graph.make_node("Cast", [found], outputs=outputs, name=name, attr={"to": dtype})
+
+
+def _largest_values(
+    model: Any, onnx: ModuleType, samples: Sequence[Mapping[str, np.ndarray]], path: str
+) -> dict[str, np.ndarray]:
+    """The largest absolute value in each channel of what is multiplied with kernels.
+
+    Args:
+        model: it; afterwards as before.
+        onnx: the package.
+        samples: batches that it is run on.
+        path: where it is written for that.
+    """
+    onnxruntime = optional("onnxruntime", EXTRA)
+    names = product_inputs(model, onnx) if samples else []
+    if not names:
+        return {}
+    outputs, given = model.graph.output, len(model.graph.output)
+    outputs.extend(onnx.ValueInfoProto(name=name) for name in names)
+    onnx.save_model(model, path)
+    del outputs[given:]
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3  # errors alone
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    inputs = [value.name for value in session.get_inputs()]
+    found: dict[str, np.ndarray] = {}
+    for features in samples:
+        given_ids = {name: np.asarray(features[name], np.int32) for name in inputs}
+        for name, x in zip(names, session.run(names, given_ids), strict=True):
+            most = np.abs(x).reshape(-1, x.shape[-1]).max(axis=0)
+            found[name] = np.maximum(found.get(name, most), most)
+    return found
+
+
+# Operations of TensorFlow's that are written otherwise than tf2onnx does.
+_HANDLERS = {
+    "Erfc": _error_function,
+    "Square": _square,
+    "Mul": _product,
+    "SelectV2": _choice,
+    "ArgMax": _largest,
+}
+
+
+def name_axes(values: Any, axes: Mapping[str, tuple[str | int, ...]]) -> None:
+    """Says what the axes of inputs or outputs are, which other programs show."""
+    for value in values:
+        dims = value.type.tensor_type.shape.dim
+        for dim, axis in zip(dims, axes[value.name], strict=True):
+            dim.Clear()
+            setattr(dim, "dim_param" if isinstance(axis, str) else "dim_value", axis)
+
+
+def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Run:
+    """What runs the model of a folder.
+
+    Args:
+        folder: where.
+        description: `export.json`.
+        threads: how many; None = as many as there are cores.
+
+    Raises:
+        ImportError: the extra is not installed.
+    """
+    onnxruntime = optional("onnxruntime", EXTRA)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    options.log_severity_level = 3  # errors alone
+    path = os.path.join(folder, FILE)
+    if description.get("precision") == "int8" and not description.get(_ALIKE):
+        onnx = optional("onnx", EXTRA)
+        if found := saturating(onnx.load_model(path), onnx):
+            logging.getLogger("absl").warning(
+                "%s Exported again by this version it does not. Received: %s in %s",
+                *(_SATURATING, ", ".join(found), path),
+            )
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    inputs, outputs = description["inputs"], list(description["outputs"])
+
+    def run(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        given = {name: np.asarray(features[name], np.int32) for name in inputs}
+        return dict(zip(outputs, session.run(outputs, given), strict=True))
+
+    return run

@@ -1,0 +1,410 @@
+"""The tokenizer as a model for ONNX Runtime with onnxruntime-extensions: texts in, rows out.
+
+Shapes: B texts, C runs of characters, W words and P pieces of all texts together.
+"""
+
+import importlib.util
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from kbert.core.late import optional
+from kbert.export.onnx.runtime import EXTRA, OPSET, name_axes
+from kbert.export.text_rows import (
+    INPUTS,
+    Batch,
+    NotInside,
+    TextRows,
+    code_class,
+    final_sigma,
+    of_kind,
+    word_patterns,
+)
+from kbert.tokenizers.bpe.merges import CUT, sentencepiece_model
+from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
+from kbert.tokenizers.wordpiece.characters import CharacterRules
+from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
+
+PACKAGE = "onnxruntime-extensions"
+MODULE = "onnxruntime_extensions"
+FILES = {1: "tokenizer.onnx", 2: "tokenizer_pairs.onnx"}
+# Operations that are not ONNX's own, by their domains.
+_EXTENSION, _DICTIONARIES = "ai.onnx.contrib", "ai.onnx.ml"
+_VERSIONS = {_EXTENSION: 1, _DICTIONARIES: 2}
+# ASCII; and the Latin alphabets of Europe, with general punctuation and signs of currencies.
+_FEW = [
+    [chr(code) for code in codes]
+    for codes in (range(0x80), (*range(0x250), *range(0x2000, 0x2070), *range(0x20A0, 0x20D0)))
+]
+_END = "\n"  # between two texts; in a text it is white space, and replaced
+
+
+def write(folder: str, rows: TextRows, count: int) -> str:
+    """Writes the graph of one text a row, or of two.
+
+    Args:
+        folder: where.
+        rows: what it computes.
+        count: how many texts a row has.
+
+    Returns:
+        The file's name.
+
+    Raises:
+        ImportError: the extra is not installed.
+        NotInside: the extension has no such tokenizer.
+    """
+    convert, onnx = optional("tf2onnx.convert", EXTRA), optional("onnx", EXTRA)
+    pieces = of_kind(rows.tokenizer, PACKAGE, _PIECES)
+    logging.getLogger("tf2onnx").setLevel(logging.ERROR)
+    front = _Nodes(onnx)
+    name, axes = INPUTS[count], ["batch", 2][:count]
+    texts = name
+    if count > 1:  # all first texts, then all second ones
+        texts = front.add("Reshape", front.add("Transpose", name), front.integers(-1))
+    found, ids = pieces(front, texts, rows.tokenizer)
+    packing = rows.packing(count, ids)
+    model, _ = convert.from_function(
+        packing, input_signature=list(packing.input_signature), opset=OPSET
+    )
+    graph = model.graph
+    for part, value in zip(found, graph.input, strict=True):
+        front.nodes.append(onnx.helper.make_node("Identity", [part], [value.name]))
+    nodes = [*front.nodes, *graph.node]
+    del graph.node[:], graph.input[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(front.constants)
+    text = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.STRING, axes)
+    graph.input.append(text)
+    name_axes(graph.output, dict.fromkeys(rows.names, ("batch", "length")))
+    known = {opset.domain for opset in model.opset_import}
+    for domain, version in _VERSIONS.items():
+        if domain not in known:
+            model.opset_import.append(onnx.helper.make_opsetid(domain, version))
+    onnx.save_model(model, os.path.join(folder, FILES[count]))
+    return FILES[count]
+
+
+# In a process of its own: where TensorFlow is loaded, its symbols take the place of those of the
+# same names in the extension (both have RE2), which then finds no pattern, and says nothing.
+_PROGRAM = """
+import json, sys
+import numpy, onnxruntime, onnxruntime_extensions
+model, batches, out = sys.argv[1:]
+options = onnxruntime.SessionOptions()
+options.log_severity_level = 3
+options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
+session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+names = [value.name for value in session.get_outputs()]
+found = {}
+with open(batches, encoding="utf-8") as file:
+    for number, batch in enumerate(json.load(file)):
+        given = {session.get_inputs()[0].name: numpy.array(batch, object)}
+        for name, value in zip(names, session.run(names, given)):
+            found[f"{number} {name}"] = value
+numpy.savez(out, **found)
+"""
+
+
+def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.ndarray]]:
+    """What a graph gives.
+
+    Args:
+        folder: where it is.
+        count: how many texts a row has.
+        batches: texts, or pairs.
+
+    Returns:
+        The rows of each batch.
+
+    Raises:
+        ImportError: the extra is not installed.
+        NotInside: the runtime refuses the graph.
+    """
+    for module in ("onnxruntime", MODULE):
+        if importlib.util.find_spec(module) is None:
+            optional(module, EXTRA)
+    with tempfile.TemporaryDirectory() as place:
+        given, out = os.path.join(place, "texts.json"), os.path.join(place, "rows.npz")
+        with open(given, "w", encoding="utf-8") as file:
+            json.dump(list(batches), file)
+        model = os.path.join(folder, FILES[count])
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM, model, given, out], capture_output=True, text=True
+        )
+        if done.returncode:
+            raise NotInside(f"{PACKAGE} cannot run it: {done.stderr.strip()[-300:]}")
+        with np.load(out) as found:
+            rows: list[dict[str, np.ndarray]] = [{} for _ in batches]
+            for key in found.files:
+                number, name = key.split()
+                rows[int(number)][name] = found[key]
+    return rows
+
+
+class _Nodes:
+    """A graph in the making: its operations in order, and its constants.
+
+    Args:
+        onnx: the package.
+        prefix: of the names of its values, which no graph around it has.
+    """
+
+    def __init__(self, onnx: Any, prefix: str = "tokenizer_") -> None:
+        self._onnx, self._prefix = onnx, prefix
+        self._helper, self._types = onnx.helper, onnx.TensorProto
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def add(self, kind: str, *inputs: str, domain: str = "", **given: Any) -> str:
+        """The name of an operation's output."""
+        return self.several(kind, *inputs, outputs=1, domain=domain, **given)[0]
+
+    def several(self, kind: str, *inputs: str, outputs: int, **given: Any) -> list[str]:
+        """The names of an operation's outputs."""
+        names = [f"{self._prefix}{len(self.nodes)}_{i}" for i in range(outputs)]
+        self.nodes.append(self._helper.make_node(kind, inputs, names, **given))
+        return names
+
+    def strings(self, *values: str | bytes) -> str:
+        """A constant (N,) of strings."""
+        given = [x.encode() if isinstance(x, str) else x for x in values]
+        return self._constant(self._types.STRING, [len(values)], given)
+
+    def integers(self, *values: int) -> str:
+        """A constant (N,) of int64."""
+        return self._constant(self._types.INT64, [len(values)], values)
+
+    def integer(self, value: int) -> str:
+        """A constant of int64."""
+        return self._constant(self._types.INT64, [], [value])
+
+    def floats(self, *values: float) -> str:
+        """A constant (N,) of float32."""
+        return self._constant(self._types.FLOAT, [len(values)], values)
+
+    def booleans(self, *values: bool) -> str:
+        """A constant (N,) of bool."""
+        return self._constant(self._types.BOOL, [len(values)], values)
+
+    def zeros(self, like: str) -> str:
+        """int64, as many as a value has entries."""
+        zero = self._helper.make_tensor("zero", self._types.INT64, [1], [0])
+        return self.add("ConstantOfShape", self.add("Shape", like), value=zero)
+
+    def ones(self, like: str) -> str:
+        """int64, as many as a value has entries."""
+        return self.add("Expand", self.integers(1), self.add("Shape", like))
+
+    def marks(self, like: str, places: str) -> str:
+        """(N,) int64: 1 at the places, 0 elsewhere."""
+        return self.add("ScatterElements", self.zeros(like), places, self.ones(places))
+
+    def running_sum(self, values: str) -> str:
+        """The sums of a value's entries up to each."""
+        return self.add("CumSum", values, self.integer(0))
+
+    def size(self, value: str) -> str:
+        """How many entries a value has."""
+        return self.add("Size", value)
+
+    def int32(self, value: str) -> str:
+        return self.add("Cast", value, to=self._types.INT32)
+
+    def boolean(self, value: str) -> str:
+        return self.add("Cast", value, to=self._types.BOOL)
+
+    def behind_first(self, value: str) -> str:
+        """The entries of a value but for its first."""
+        return self.add("Slice", value, self.integers(1), self.integers(2**31 - 1))
+
+    def kept(self, value: str, keep: str) -> str:
+        """The entries of a value for which another is true."""
+        return self.add("Compress", value, keep, axis=0)
+
+    def lookup(self, values: str, keys: Sequence[str], default: int) -> str:
+        """Of strings their places among the keys, int64."""
+        return self.add(
+            "LabelEncoder",
+            values,
+            domain=_DICTIONARIES,
+            keys_strings=list(keys),
+            values_int64s=list(range(len(keys))),
+            default_int64=default,
+        )
+
+    def either(
+        self, condition: str, kinds: str, *branches: Callable[["_Nodes"], Sequence[str]]
+    ) -> list[str]:
+        """What one of two branches gives, the first where a condition is true.
+
+        Args:
+            condition: a truth value.
+            kinds: the types of the outputs, of one axis each, such as "STRING INT64".
+            *branches: each adds its operations, and gives the names of its outputs.
+        """
+        types = [getattr(self._types, kind) for kind in kinds.split()]
+        graphs = []
+        for number, branch in enumerate(branches):
+            inner = _Nodes(self._onnx, f"{self._prefix}{len(self.nodes)}_branch_{number}_")
+            found = [inner.add("Identity", name) for name in branch(inner)]
+            pairs = zip(found, types, strict=True)
+            values = [self._helper.make_tensor_value_info(x, kind, [None]) for x, kind in pairs]
+            graphs.append(
+                self._helper.make_graph(inner.nodes, f"b{number}", [], values, inner.constants)
+            )
+        then, other = graphs
+        return self.several(
+            "If", condition, outputs=len(types), then_branch=then, else_branch=other
+        )
+
+    def has_only(self, texts: str, characters: Sequence[str]) -> str:
+        """Whether all texts are of these characters alone."""
+        plain = self.replace(texts, code_class(characters, others=True), "")
+        changed = self.add("Not", self.add("StringEqual", plain, texts, domain=_EXTENSION))
+        count = self.add("ReduceSum", self.int32(changed), keepdims=0)
+        return self.add("Not", self.boolean(count))
+
+    def replace(self, texts: str, pattern: str, rewrite: str | bytes) -> str:
+        """Texts in which matches of a pattern of RE2 are replaced."""
+        given = self.strings(pattern), self.strings(rewrite)
+        return self.add("StringRegexReplace", texts, *given, domain=_EXTENSION)
+
+    def join(self, texts: str, between: str) -> str:
+        """Strings as one, (1,)."""
+        given = self.strings(between), self.integers(0)
+        return self.add("StringJoin", texts, *given, domain=_EXTENSION)
+
+    def split(self, texts: str, pattern: str, keep: bool) -> tuple[str, str]:
+        """What is between matches of a pattern, and the matches, without empty strings (S,).
+
+        And where those of each text begin (B + 1,).
+        """
+        # The extension finds nothing without a group around the pattern.
+        given = self.strings(f"({pattern})"), self.strings(f"({pattern})" if keep else "")
+        found = self.several(
+            "StringRegexSplitWithOffsets", texts, *given, outputs=4, domain=_EXTENSION
+        )
+        return found[0], found[-1]
+
+    def _constant(self, kind: int, shape: list[int], values: Any) -> str:
+        name = f"{self._prefix}constant_{len(self.constants)}"
+        self.constants.append(self._helper.make_tensor(name, kind, shape, values))
+        return name
+
+
+# The pieces of all texts (P,) and where those of each end (B,), int32; and for each piece that the
+# runtime knows the tokenizer's id, None where they are the same.
+_Found = tuple[tuple[str, str], Sequence[int] | None]
+
+
+def _wordpieces(nodes: _Nodes, texts: str, tokenizer: WordPieceTokenizer) -> _Found:
+    words, text_of = _words_of_few(nodes, texts, tokenizer.character_rules, _FEW)
+    ids, word_of = _pieces_of_words(nodes, words, tokenizer)
+    owners = nodes.add("Gather", text_of, word_of)
+    # Adding where the same text is met again.
+    counts = nodes.add(
+        "ScatterElements", nodes.zeros(texts), owners, nodes.ones(owners), reduction="add"
+    )
+    return (nodes.int32(ids), nodes.int32(nodes.running_sum(counts))), None
+
+
+def _byte_pairs(nodes: _Nodes, texts: str, tokenizer: BytePairTokenizer) -> _Found:
+    before, word = word_patterns(tokenizer.words)
+    if tokenizer.add_prefix_space:
+        texts = nodes.replace(texts, "^([^ ])", r" \1")
+    cut = nodes.replace(texts, before, rb"\1" + CUT + rb"\2")  # RE2 has no lookahead
+    words, words_of = nodes.split(cut, word, keep=True)
+    # The extension's own byte-level tokenizers split texts to words themselves, by other tables.
+    model, pieces = sentencepiece_model(tokenizer.merges, from_bytes=True)
+    found, begins = _sentencepieces(nodes, words, model)
+    ends = nodes.add("Gather", begins, nodes.behind_first(words_of))
+    ids = [tokenizer.unk_id, *map(tokenizer.token_to_id, pieces)]
+    return (found, nodes.int32(ends)), ids
+
+
+_PIECES: dict[type, Callable[[_Nodes, str, Any], _Found]] = {
+    WordPieceTokenizer: _wordpieces,
+    BytePairTokenizer: _byte_pairs,
+}
+
+
+def _sentencepieces(nodes: _Nodes, texts: str, model: bytes) -> list[str]:
+    """(N,) texts -> their pieces (P,) int32, and where those of each begin (N + 1,) int64."""
+    # No sampling, no special tokens, not the other way round.
+    options = nodes.integers(0), nodes.floats(0.0), *(nodes.booleans(False) for _ in range(3))
+    return nodes.several(
+        "SentencepieceTokenizer", texts, *options, outputs=2, domain=_EXTENSION, model=model
+    )
+
+
+def _words_of_few(
+    nodes: _Nodes, texts: str, rules: CharacterRules, few: Sequence[Sequence[str]]
+) -> Sequence[str]:
+    """`_words` with the rules of the first of some alphabets that has all characters of the texts.
+
+    The extension reads its patterns anew at each call, and those of all characters cost it
+    milliseconds.
+    """
+    if not few:
+        return _words(nodes, texts, rules)
+    return nodes.either(
+        nodes.has_only(texts, few[0]),
+        "STRING INT64",
+        lambda inner: _words(inner, texts, rules.within(frozenset(few[0]))),
+        lambda inner: _words_of_few(inner, texts, rules, few[1:]),
+    )
+
+
+def _words(nodes: _Nodes, texts: str, rules: CharacterRules) -> tuple[str, str]:
+    """(B,) texts -> their words, normalised (W,), and the text of each (W,)."""
+    if rules.cased:
+        texts = nodes.replace(texts, *final_sigma(rules))
+    spaces = [x for x, to in rules.changed.items() if to == " "]
+    changed = {x: to for x, to in rules.changed.items() if to != " "}
+    whole = nodes.join(nodes.replace(texts, code_class(spaces), " "), _END)
+    # What changes is cut out, looked up and put in again.
+    runs = nodes.split(whole, code_class(changed), keep=True)[0]  # (C,)
+    place = nodes.lookup(runs, list(changed), default=len(changed))
+    found = nodes.add("Gather", nodes.strings(*changed.values(), ""), place)
+    is_found = nodes.add("Less", place, nodes.integer(len(changed)))
+    whole = nodes.join(nodes.add("Where", is_found, found, runs), "")
+    whole = nodes.replace(whole, f"({code_class([*rules.alone, _END])})", r" \1 ")
+    words = nodes.split(whole, " ", keep=False)[0]
+    word = nodes.lookup(words, [_END], default=1)  # 0 for what is between two texts
+    text_of = nodes.running_sum(nodes.add("Sub", nodes.integer(1), word))
+    is_word = nodes.boolean(word)
+    return nodes.kept(words, is_word), nodes.kept(text_of, is_word)
+
+
+def _pieces_of_words(nodes: _Nodes, words: str, tokenizer: WordPieceTokenizer) -> tuple[str, str]:
+    """(W,) words -> ids of their pieces (P,), and the word of each (P,)."""
+    number = nodes.add("Range", nodes.integer(0), nodes.size(words), nodes.integer(1))
+    pieces, _, starts, ends = nodes.several(
+        "WordpieceTokenizer",
+        words,
+        number,
+        outputs=4,
+        domain=_EXTENSION,
+        vocab=json.dumps({piece: i for i, piece in enumerate(tokenizer.vocabulary)}),
+        suffix_indicator="##",
+        unknown_token=tokenizer.unk_token,
+        max_input_chars_per_word=tokenizer.max_word_characters,
+    )
+    unknown = nodes.integer(tokenizer.unk_id)
+    ids = nodes.lookup(pieces, tokenizer.vocabulary, default=tokenizer.unk_id)
+    word_of = nodes.running_sum(nodes.marks(ids, starts))
+    word_of = nodes.add("Sub", word_of, nodes.integer(1))
+    # Of a word that cannot be spelled the extension gives the pieces that can, and then [UNK].
+    last = nodes.add("Sub", ends, nodes.integer(1))
+    is_known = nodes.add("Not", nodes.add("Equal", nodes.add("Gather", ids, last), unknown))
+    is_last = nodes.boolean(nodes.marks(ids, last))
+    keep = nodes.add("Or", nodes.add("Gather", is_known, word_of), is_last)
+    return nodes.kept(ids, keep), nodes.kept(word_of, keep)

@@ -1,0 +1,1 @@
+"""Models for OpenVINO, and the tokenizer inside one."""

@@ -1,0 +1,143 @@
+"""The tokenizer as a model for OpenVINO with openvino-tokenizers: texts in, rows out.
+
+Shapes: B texts, P pieces of all texts together.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from kbert.core.late import optional
+from kbert.export.openvino.runtime import EXTRA
+from kbert.export.text_rows import (
+    INPUTS,
+    Batch,
+    TextRows,
+    code_class,
+    final_sigma,
+    of_kind,
+    word_patterns,
+)
+from kbert.tokenizers.bpe.byte_alphabet import piece_bytes
+from kbert.tokenizers.bpe.merges import live_merges
+from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
+from kbert.tokenizers.unigram.model import compile_charsmap
+from kbert.tokenizers.wordpiece.kernel import BYTES_PER_CHARACTER
+from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
+
+PACKAGE = "openvino-tokenizers"
+MODULE = "openvino_tokenizers"
+FILES = {1: "openvino_tokenizer.xml", 2: "openvino_tokenizer_pairs.xml"}
+_NO_PIECE = "\U0010fffd"  # a private character, which stands for what is unknown anyway
+
+
+def write(folder: str, rows: TextRows, count: int) -> str:
+    """Writes the graph of one text a row, or of two; see `kbert.export.onnx.text.write`."""
+    openvino, steps = optional("openvino", EXTRA), optional(f"{MODULE}.tokenizer_pipeline", EXTRA)
+    pieces = of_kind(rows.tokenizer, PACKAGE, _PIECES)
+    packing = openvino.convert_model(rows.packing(count).get_concrete_function())
+    ops = openvino.opset15
+    text = ops.parameter([-1, 2][:count], openvino.Type.string, name=INPUTS[count])
+    text.output(0).tensor.set_names({INPUTS[count]})
+    begins, ends, letters = ops.string_tensor_unpack(text).outputs()
+    if count > 1:  # all first texts, then all second ones
+        order, flat = np.array([1, 0]), np.array([-1])
+        begins, ends = (
+            ops.reshape(ops.transpose(x, order), flat, special_zero=False).output(0)
+            for x in (begins, ends)
+        )
+    texts = list(steps.UTF8ValidateStep().get_ov_subgraph([begins, ends, letters]))
+    _, ends, ids = pieces(steps, texts, rows.tokenizer)
+    # Of texts that are all empty BPE's operations give one end.
+    ends = ops.broadcast(ends, ops.shape_of(begins)).output(0)
+    found = {"pieces": ids, "ends": ends}
+    for value in packing.inputs:
+        (name,) = value.get_names() & set(found)
+        value.get_node().output(0).replace(found[name])
+    for value in packing.outputs:
+        value.tensor.set_names(value.get_names() & set(rows.names))
+    model = openvino.Model(packing.get_results(), [text], "tokenizer")
+    openvino.save_model(model, os.path.join(folder, FILES[count]), compress_to_fp16=False)
+    return FILES[count]
+
+
+def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.ndarray]]:
+    """What a graph gives; see `kbert.export.onnx.text.run`."""
+    openvino = optional("openvino", EXTRA)
+    optional(MODULE, EXTRA)  # from now on OpenVINO has its operations
+    model = openvino.Core().compile_model(os.path.join(folder, FILES[count]), "CPU")
+    outputs = [value.get_any_name() for value in model.outputs]
+    rows = []
+    for batch in batches:
+        found = model({INPUTS[count]: np.array(batch)})
+        rows.append({name: found[name] for name in outputs})
+    return rows
+
+
+# The functions of `_PIECES`: (B,) texts -> where the pieces of each text begin and end (B,), and
+# their ids (P,); int32.
+
+
+def _wordpieces(steps: Any, texts: list[Any], tokenizer: WordPieceTokenizer) -> list[Any]:
+    rules, longest = tokenizer.character_rules, tokenizer.max_word_characters
+    normalisation = [
+        steps.RegexNormalizationStep(r"\x00", ""),
+        steps.CharsmapStep(
+            charsmap=compile_charsmap(rules.changed), remove_extra_whitespaces=False
+        ),
+        steps.RegexNormalizationStep(f"({code_class(rules.alone)})", r" $1 "),
+        # The operation's own limit counts bytes.
+        steps.RegexNormalizationStep(f"[^ ]{{{longest + 1},}}", _NO_PIECE),
+        # Texts that are all empty would be split to one.
+        steps.RegexNormalizationStep("^", " "),
+    ]
+    if rules.cased:
+        pattern, rewrite = final_sigma(rules)
+        rewrite = rewrite.replace("\\", "$")
+        normalisation.insert(1, steps.RegexNormalizationStep(pattern, rewrite))
+    splitting = [
+        steps.RegexSplitStep(" +"),
+        steps.WordPieceTokenizationStep(
+            tokenizer.vocabulary,
+            tokenizer.unk_token,
+            max_bytes_per_word=BYTES_PER_CHARACTER * longest,
+        ),
+    ]
+    return _run(steps, texts, normalisation, splitting)
+
+
+def _byte_pairs(steps: Any, texts: list[Any], tokenizer: BytePairTokenizer) -> list[Any]:
+    made, merges = live_merges(tokenizer.merges)
+    known = set(made)  # the operation takes a word for a piece wherever it finds one
+    pieces = steps.BPETokenizationStep(
+        [piece_bytes(piece) if piece in known else b"" for piece in tokenizer.vocabulary],
+        [(piece_bytes(first), piece_bytes(second)) for first, second in merges],
+    )
+    pipeline = steps.TokenizerPipeline()  # the step stores its vocabulary there
+    pieces.set_pipeline(pipeline)
+    _, word = word_patterns(tokenizer.words)
+    # PCRE has the lookahead of GPT-2's own pattern, which leaves a word the space before it.
+    others, _, space = word.rpartition("|")
+    word = f"{others}|{space}(?![^{space.removeprefix('[').removesuffix('+')})|{space}"
+    prefix = [steps.RegexNormalizationStep("^([^ ])", " $1")] if tokenizer.add_prefix_space else []
+    splitting = [steps.RegexSplitStep(word, behaviour="isolate"), pieces]
+    return _run(steps, texts, prefix, splitting)
+
+
+_PIECES: dict[type, Callable[[Any, list[Any], Any], list[Any]]] = {
+    WordPieceTokenizer: _wordpieces,
+    BytePairTokenizer: _byte_pairs,
+}
+
+
+def _run(
+    steps: Any, texts: list[Any], normalisation: Sequence[Any], splitting: Sequence[Any]
+) -> list[Any]:
+    for step in normalisation:
+        texts = list(step.get_ov_subgraph(texts))
+    texts = list(steps.TokenizerPipeline.add_ragged_dimension(texts))
+    for step in splitting:
+        texts = list(step.get_ov_subgraph(texts))
+    return texts

@@ -1,0 +1,1 @@
+"""SavedModels, and what TensorFlow Serving reads beside them."""

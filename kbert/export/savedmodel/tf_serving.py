@@ -1,0 +1,216 @@
+"""What TensorFlow Serving reads beside a graph: requests to warm up with, and its settings.
+
+VERSION/assets.extra/tf_serving_warmup_requests  requests that it makes before it answers others
+batching_parameters.txt                          how it computes requests of several clients at once
+models.config                                    which folders it serves under which names
+
+The last two are for who runs the server to change: they are written where they are missing.
+"""
+
+import functools
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from kbert.core.late import tf
+from kbert.io import atomic
+from kbert.io.paths import Path, exists
+from kbert.signatures.requests import WARM_UP_TEXTS, Signature
+
+WARM_UP_FILE = "assets.extra/tf_serving_warmup_requests"
+BATCHING_FILE, MODELS_FILE = "batching_parameters.txt", "models.config"
+# Files that appear have temporary names before, one for each process.
+_WRITING = threading.Lock()
+
+_BATCHING = """\
+# tensorflow_model_server --enable_batching --batching_parameters_file=THIS FILE
+# The most rows of several requests that are computed together. A request of more is refused.
+max_batch_size {{ value: 128 }}
+# How long a request waits for others, in microseconds.
+batch_timeout_micros {{ value: 2000 }}
+# Batches that may wait; a request beyond them is refused.
+max_enqueued_batches {{ value: 100 }}
+# Batches computed at a time. Each already uses all processor cores.
+num_batch_threads {{ value: 2 }}
+# No allowed_batch_sizes: the rows that fill a batch up would be computed for nothing. No
+# pad_variable_length_inputs: it fills rows of strings up with the first string of a request.
+# Entry points of version {version} whose answers do not depend on who else asks at that moment:
+#   {safe}
+# Others have answers as wide as the widest of a batch, or inputs that only requests of one width
+# can share:
+#   {others}
+"""
+_MODELS = """\
+# tensorflow_model_server --model_config_file=THIS FILE
+model_config_list {{
+  config {{
+    name: {name}
+    base_path: {path}
+    model_platform: "tensorflow"
+    # The newest version; an older one is dropped when it is loaded.
+    model_version_policy {{ latest {{ num_versions: 1 }} }}
+  }}
+}}
+"""
+
+
+def warm_up_requests(signature: Signature) -> Iterator[dict[str, list]]:
+    """Values of the inputs of an entry point: of one row, and of all rows.
+
+    Args:
+        signature: one that takes strings, (B,) or (B, N).
+
+    Yields:
+        Nothing for one that has neither texts to warm up with nor `tokens`.
+
+    Example:
+        >>> spec = [tf.TensorSpec([None], tf.string, "text")]
+        >>> entry = Signature(lambda x: {"text": x}, spec, warm_up=("a", "b"))
+        >>> list(warm_up_requests(entry))
+        [{'text': ['a']}, {'text': ['a', 'b']}]
+    """
+    texts = signature.warm_up or (WARM_UP_TEXTS if signature.tokens is not None else ())
+    if any(x.dtype != tf.string or x.shape.rank not in (1, 2) for x in signature.inputs):
+        return
+    for rows in sorted({min(1, len(texts)), len(texts)} - {0}):
+        yield {
+            spec.name: list(texts[:rows]) if spec.shape.rank == 1 else [list(texts)] * rows
+            for spec in signature.inputs
+        }
+
+
+def write_warm_up(folder: str, model: str, signatures: Mapping[str, Signature]) -> None:
+    """Writes the requests that a server makes when it loads a SavedModel.
+
+    (https://www.tensorflow.org/tfx/serving/saved_model_warmup.)
+
+    Args:
+        folder: of the SavedModel.
+        model: its name.
+        signatures: name -> entry point.
+    """
+    path = Path(folder, *WARM_UP_FILE.split("/"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tf.io.TFRecordWriter(os.fspath(path)) as writer:
+        for name, signature in signatures.items():
+            for request in warm_up_requests(signature):
+                writer.write(prediction_log(model, name, request))
+
+
+def prediction_log(model: str, signature: str, inputs: Mapping[str, Sequence]) -> bytes:
+    """A request of strings as TensorFlow Serving logs it: a serialised `PredictionLog`.
+
+    Args:
+        model: the model's name.
+        signature: of the entry point.
+        inputs: name -> strings.
+    """
+    log = _message_class("PredictionLog")()
+    request = log.predict_log.request
+    request.model_spec.name = model
+    request.model_spec.signature_name = signature
+    for name, values in inputs.items():
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(values, tf.string))
+    return log.SerializeToString()
+
+
+@functools.cache
+def _message_class(name: str) -> Any:
+    """A message of tensorflow_serving/apis, by the numbers of the fields that are used here.
+
+    The package that has them all would be needed for nothing else. On the disk messages have no
+    names, so these have their own, and that package may be imported beside them.
+    """
+    package = "kbert.export"
+    from tensorflow.core.framework import tensor_pb2
+
+    tensor = tensor_pb2.TensorProto.DESCRIPTOR
+    file = descriptor_pb2.FileDescriptorProto(
+        name="kbert/export/tf_serving.proto",
+        package=package,
+        syntax="proto3",
+        dependency=[tensor.file.name],
+    )
+
+    def message(within: Any, title: str, **fields: tuple[int, str | None]) -> Any:
+        made = within.add(name=title)
+        for field, (number, kind) in fields.items():
+            made.field.add(
+                name=field,
+                number=number,
+                label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+                type=descriptor_pb2.FieldDescriptorProto.TYPE_STRING
+                if kind is None
+                else descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
+                type_name=kind and f".{kind}",
+            )
+        return made
+
+    # model.proto, predict.proto, prediction_log.proto
+    message(file.message_type, "ModelSpec", name=(1, None), signature_name=(3, None))
+    request = message(
+        file.message_type,
+        "PredictRequest",
+        model_spec=(1, f"{package}.ModelSpec"),
+        inputs=(2, f"{package}.PredictRequest.InputsEntry"),
+    )
+    request.field[1].label = descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
+    entry = message(request.nested_type, "InputsEntry", key=(1, None), value=(2, tensor.full_name))
+    entry.options.map_entry = True
+    message(file.message_type, "PredictLog", request=(1, f"{package}.PredictRequest"))
+    message(file.message_type, "PredictionLog", predict_log=(6, f"{package}.PredictLog"))
+    pool = descriptor_pool.Default()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+
+
+def batchable(folder: str) -> dict[str, bool]:
+    """Which entry points of a SavedModel a server may compute for several clients at once.
+
+    Those that take one value a row and whose outputs have one width: of others the width depends
+    on the rows that are computed together.
+
+    Args:
+        folder: of the SavedModel.
+
+    Returns:
+        Name -> whether it is one.
+    """
+    content = Path(folder, "saved_model.pb").read_bytes()
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    meta = saved_model_pb2.SavedModel.FromString(content).meta_graphs[0]
+
+    def has_one_width(tensor: Any) -> bool:
+        return all(axis.size >= 0 for axis in tensor.tensor_shape.dim[1:])
+
+    return {
+        name: all(map(has_one_width, [*entry.inputs.values(), *entry.outputs.values()]))
+        for name, entry in meta.signature_def.items()
+        if not name.startswith("__")  # the loader's own
+    }
+
+
+def write_settings(directory: str, version: str) -> None:
+    """Writes a server's settings beside the versions of a model, where they are missing.
+
+    Args:
+        directory: the model's folder.
+        version: the folder of a version.
+    """
+    found = batchable(version)
+    names = {can: ", ".join(sorted(x for x in found if found[x] == can)) for can in (True, False)}
+    batching = _BATCHING.format(
+        version=Path(version).name, safe=names[True] or "none", others=names[False] or "none"
+    )
+    model = Path(directory).name
+    models = _MODELS.format(name=json.dumps(model), path=json.dumps(f"/models/{model}"))
+    with _WRITING:
+        for name, text in ((BATCHING_FILE, batching), (MODELS_FILE, models)):
+            path = Path(directory, name)
+            if not exists(path):
+                atomic.write(path, text.encode())

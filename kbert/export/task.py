@@ -1,0 +1,239 @@
+"""What `Task.export` does: a SavedModel, a model for another runtime, or weights alone."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+from absl import logging
+
+from kbert.core import late
+from kbert.core.contexts import without_rounding
+from kbert.core.types import PathLike
+from kbert.export.folder import TOLERANCES, check_format, export_rows, refuse_full
+from kbert.export.savedmodel.write import export_saved_model, refuse_differences
+from kbert.export.tensorflow_copy import export_copy
+from kbert.export.text_graphs import write_text_graphs
+from kbert.export.text_rows import TextRows
+from kbert.signatures.requests import MAX_BYTES
+from kbert.signatures.rows import RowFunction
+
+PRECISIONS = ("float32", "bfloat16", "int8")  # of SavedModels
+# What a task is checked on where it is given no texts: short and long, accents, numbers, scripts.
+TEXTS = (
+    "Fine.",
+    "A visually stunning rumination on love, memory, history, and the war of art and commerce.",
+    "The invoice of 12 March (no. 4711) is not paid yet; please transfer €1,250.00 within a week.",
+    "Où est la bibliothèque ? Zürich liegt nicht in Österreich.",
+    "She sold her shares before the report came out, which the court called a remarkable guess.",
+    "in 1995 the company moved from detroit to são paulo, where it has been building engines since",
+    "NO!!! i would NOT buy this again :-( the handle broke after two days and nobody answered me",
+    "Москва и Токио (東京) подписали соглашение.",
+    "Rain is expected in the north, while the south stays dry; temperatures reach 21 degrees, and "
+    "a light wind from the west brings cooler air in the evening. On Sunday the sky clears, before "
+    "the next front arrives from the Atlantic on Monday night with strong gusts along the coast.",
+    "What do the two experiments have in common, and why did the second one fail?",
+)
+
+
+def row_function(
+    task: Any, *, by_runtime: bool = False, settings: Mapping[str, Any] | None = None
+) -> RowFunction:
+    """What a runtime is given of a task: the function of its `row_export`.
+
+    Args:
+        task: one with a `row_export`.
+        by_runtime: whether it rounds to 8 bits, which the layers then do not.
+        settings: what the `settings` of the `row_export` returned.
+
+    Raises:
+        ValueError: the task has no such export.
+    """
+    config, model = task.model.config, task.row_export(task)
+    if (
+        not model.formats
+        or getattr(config, "max_characters", None)
+        or getattr(task, "reads_by_decoder", False)
+    ):
+        raise ValueError(
+            "Exports to other runtimes are of tasks on encoders of tokens, and of Translator and "
+            'CausalLM; format="savedmodel" is of every task. '
+            f"Received: a {type(task).__name__} on a {type(task.model).__name__}"
+        )
+    if task.compute_dtype != "float32":
+        raise ValueError(
+            "An export begins with a task in float32, whatever its precision: load it with "
+            f'dtype="float32". Received: dtype={task.dtype_policy.name!r}'
+        )
+    names = [name for name in model.inputs if name != "segment_ids" or config.num_segments]
+    inputs = {n: ("batch", "masks" if n == "mask_positions" else "length") for n in names}
+
+    def function(features: dict[str, Any]) -> dict[str, Any]:
+        with without_rounding() if by_runtime else contextlib.nullcontext():
+            found = model.outputs(features, **(settings or {}))
+        return {
+            name: x if keras.backend.is_int_dtype(x.dtype) else keras.ops.cast(x, "float32")
+            for name, x in found.items()
+        }
+
+    return RowFunction(function, inputs)
+
+
+def check_texts(texts: Sequence[str] | None) -> Sequence[str]:
+    """What an export is checked on: the texts that are given, or ours; refuses fewer than two."""
+    texts = TEXTS if texts is None else (texts,) if isinstance(texts, str) else tuple(texts)
+    if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
+        raise ValueError(
+            f"An export is checked on two texts or more. Received: {len(texts)}: {texts!r:.80}"
+        )
+    return texts
+
+
+def export_task(
+    task: Any,
+    directory: PathLike,
+    *,
+    format: str,
+    precision: str,
+    max_bytes: int | None,
+    **options: Any,
+) -> str:
+    """Writes a task for a server or a runtime; see `Task.export`."""
+    if max_bytes is not None and format != "savedmodel":
+        raise ValueError(
+            "Texts go into a SavedModel, and `max_bytes` is for that. Received: "
+            f"max_bytes={max_bytes} with format={format!r}"
+        )
+    if keras.backend.backend() != "tensorflow":
+        given = {"format": format, "precision": precision, "max_bytes": max_bytes, **options}
+        return export_copy(task, directory, given)
+    if format == "safetensors":
+        refuse_full(directory)
+        task.save_to_preset(directory, "huggingface", weight_dtype=precision, **options)
+        return os.fspath(directory)
+    if format == "savedmodel":
+        most = MAX_BYTES if max_bytes is None else max_bytes
+        return _export_saved_model(task, directory, precision, most, options)
+    return _export_to_runtime(task, directory, format, precision, **options)
+
+
+def _export_saved_model(
+    task: Any,
+    directory: PathLike,
+    precision: str,
+    max_bytes: int,
+    options: dict[str, Any],
+) -> str:
+    if precision not in PRECISIONS:
+        raise ValueError(
+            f"`precision` of a SavedModel must be one of {', '.join(PRECISIONS)}. "
+            f"Received: {precision!r}"
+        )
+    write = functools.partial(export_saved_model, directory, max_bytes=max_bytes)
+    if precision == "float32" or task.compute_dtype == precision:
+        return write(task.signatures(**options), resources=task.tokenizer.resources)
+    texts, tolerance = options.pop("texts", None), options.pop("tolerance", None)
+    reference = task.signatures(**options)
+    write = functools.partial(
+        write,
+        check=functools.partial(
+            refuse_differences,
+            signatures=reference,
+            texts=check_texts(texts),
+            precision=precision,
+            tolerance=TOLERANCES[precision] if tolerance is None else tolerance,
+        ),
+    )
+    if precision == "bfloat16":
+        with tempfile.TemporaryDirectory() as folder:
+            task.save_to_preset(folder)
+            half = type(task).from_preset(folder, dtype="mixed_bfloat16")
+        return write(half.signatures(**options), resources=half.tokenizer.resources)
+    weights = [v for part in task.parts.values() for v in part.variables]
+    stored = late.load("export", "stored weights")(weights)
+    signatures = {name: stored.signature(x) for name, x in reference.items()}
+    with without_rounding():
+        return write(signatures, resources=[*task.tokenizer.resources, *stored.resources])
+
+
+def _export_to_runtime(
+    task: Any,
+    folder: PathLike,
+    format: str,
+    precision: str,
+    *,
+    texts: Sequence[str] | None = None,
+    tolerance: float | None = None,
+    widths: Sequence[int] | None = None,
+    **settings: Any,
+) -> str:
+    check_format(format, precision)
+    model = task.row_export(task)
+    if model.formats and format not in model.formats:
+        raise ValueError(
+            f"A {type(task).__name__} is exported to savedmodel or {', '.join(model.formats)}. "
+            f"Received: format={format!r}"
+        )
+    settings = model.settings(**settings)
+    rows = row_function(task, by_runtime=precision == "int8", settings=settings)
+    settle = getattr(late.load("runtime", format), "settle_widths", None)
+    if settle is None and widths is not None:
+        raise ValueError(
+            "Rows are of any length but for LiteRT, and `widths` is for that. "
+            f"Received: widths={widths} with format={format!r}"
+        )
+    options = {} if settle is None else {"widths": settle(widths, task.row_length)}
+    texts = check_texts(texts)
+    samples = model.samples(texts, **settings)
+    config = task.model.config
+    record = dict(task.record)
+    about = {
+        "task": record,
+        config.kind: config.to_dict(),
+        "labels": record.pop("labels", None),
+        "max_length": max(options.get("widths", [task.row_length])),
+        **({"settings": settings} if settings else {}),
+        **options,
+    }
+
+    def save_tokenizer(place: str) -> None:
+        before = set(os.listdir(place))
+        task.tokenizer.save(place)
+        beside = sorted(set(os.listdir(place)) - before)
+        why = _why_not_inside(task)
+        if why is None:
+            sizes = {"max_length": task.row_length, "multiple": 1}
+            build = functools.partial(task.form.build_inputs, **sizes)
+            text_rows = TextRows(task.tokenizer, build, list(rows.inputs))
+            graphs = write_text_graphs(place, format, text_rows, texts)
+        else:
+            graphs = {"why": why}
+            logging.info("%s: the tokenizer is beside the model and not inside: %s", format, why)
+        about["tokenizer"] = {"beside": beside, **graphs}
+
+    return export_rows(
+        folder,
+        rows,
+        format=format,
+        precision=precision,
+        samples=[{name: x.numpy() for name, x in batch.items()} for batch in samples],
+        about=about,
+        save_beside=save_tokenizer,
+        tolerance=tolerance,
+        **options,
+    )
+
+
+def _why_not_inside(task: Any) -> str | None:
+    """Why rows that a runtime makes of texts would not do for a task; None = they would."""
+    texts = getattr(task, "texts", None)
+    if texts is None:
+        return "this task answers with words, spans or new texts, which kbert makes of them"
+    if texts.doc_stride:
+        return f"this task reads longer texts in windows, doc_stride={texts.doc_stride}"
+    return None

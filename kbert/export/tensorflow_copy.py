@@ -1,0 +1,87 @@
+"""Exporting from JAX or PyTorch: through a copy of the task in a process that runs TensorFlow.
+
+The layers compute the same on every backend, so the way to a SavedModel leads through the task's
+own preset folder.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import keras
+
+from kbert.core import registry
+from kbert.core.types import PathLike
+from kbert.decoding.methods import to_json
+from kbert.io.paths import absolute
+
+PROGRAM = """
+import json, sys
+from kbert import tasks
+from kbert.core import late, registry
+from kbert.decoding.methods import from_json
+module, kind, folder, dtype, directory, options = json.loads(sys.argv[1], object_hook=from_json)
+late.user_module(module)
+task = registry.get("task", kind).from_preset(folder, dtype=dtype)
+print(task.export(directory, **options))
+"""
+
+
+def export_copy(task: keras.Model, directory: PathLike, options: dict[str, Any]) -> str:
+    """Exports a copy of the task from a fresh process under TensorFlow, on the CPU.
+
+    Args:
+        task: a task that its preset describes completely.
+        directory: the model's folder.
+        options: arguments of the task's `signatures`.
+
+    Returns:
+        The path written.
+
+    Raises:
+        RuntimeError: if that process fails; the message holds the end of what it said.
+        ValueError: the task's class cannot be found by another process.
+    """
+    task_class: Any = type(task)
+    module, kind = _module_of(task_class), task_class.kind
+    if registry.find("task", kind) is not task_class:
+        raise ValueError(
+            "A class of tasks is found again by its kind: declare one. Received: "
+            f"{type(task).__name__} of kind {kind!r}"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        task.save_to_preset(folder)
+        dtype = task.dtype_policy.name
+        order = [module, kind, folder, dtype, absolute(directory), options]
+        order = json.dumps(order, default=to_json)
+        environment = {
+            **os.environ,
+            "KERAS_BACKEND": "tensorflow",
+            "CUDA_VISIBLE_DEVICES": "-1",  # this process may hold all of the memory there
+            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, order], env=environment, capture_output=True, text=True
+        )
+    if done.returncode:
+        raise RuntimeError(
+            "The export runs in a separate process under TensorFlow, and that failed. "
+            f"Received: {done.stderr[-2000:]}"
+        )
+    return done.stdout.splitlines()[-1]
+
+
+def _module_of(cls: type) -> str:
+    """What `late.user_module` finds a class by: a module of a package, or a file."""
+    if "." in cls.__module__:
+        return cls.__module__
+    file = getattr(sys.modules[cls.__module__], "__file__", None)
+    if file is None:
+        raise ValueError(
+            "The export runs in a separate process, which imports the task's class: define it in "
+            f"a file. Received: {cls.__name__} of {cls.__module__}, which has none"
+        )
+    return os.path.abspath(file)

@@ -1,0 +1,89 @@
+"""A tokenizer inside a runtime, in a file beside the model, kept only if it is exact."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from kbert.core import late
+from kbert.export.text_rows import INPUTS, Batch, NotInside, TextRows
+
+Rows = dict[str, np.ndarray]
+# What tokenizers get wrong, besides the texts that an export is checked on.
+HARD_TEXTS = (
+    "",
+    "   \t\r\n ",
+    "[CLS] [SEP] in a [MASK] text [UNK]",
+    "no\u00a0break, thin\u2009space, ideographic\u3000space, line\u2028separator",
+    "bell\x07, zero\u200bwidth, soft\u00adhyphen, \ufeffmark, \ufffd, tab\tand\nlines\r\n",
+    "e\u0301te\u0301 Ångström I\u0307stanbul İstanbul ﬁne ｆｕｌｌ １２ ß ǅ Œuvre",
+    "ΟΔΟΣ ΣΑΣ Σ. ΑΣ'Σ ΑΣ.Β ΌΣΟΣ",
+    "😀 👩\u200d💻 ok 🇨🇭 ☕\ufe0f",
+    "한국어 문장 각 हिन्दी में ภาษาไทย العربيَّة עִבְרִית 漢字かなカナ",
+    "#hash ##b @user http://a.b/c?d=e&f=%20 x_y $5 ^~`|<=>+ «quoted» “so” – — …",
+    "x" * 200 + " " + "y" * 201 + " " + "é" * 300 + " end",
+    "unaffable zzqqxxj aaaaaaaaaaaaaaaaaaaaab " * 3,
+    "it's We'LL  two  spaces \n\n lines\t 'ſo' 1234567 x²³ ٣٤٥ ",
+    "a long text " * 400,
+)
+
+
+def write_text_graphs(
+    folder: str, format: str, rows: TextRows, texts: Sequence[str]
+) -> dict[str, Any]:
+    """Writes the tokenizer for a runtime, runs it, and keeps it if it gives the rows of kbert's.
+
+    Args:
+        folder: where the export is written.
+        format: of the export.
+        rows: what the tokenizer computes.
+        texts: two or more that both are run on, besides `HARD_TEXTS`.
+
+    Returns:
+        What `export.json` says of it: {"inside": file -> its input, "needs": the package}, or
+        {"why": the reason why there is none}.
+    """
+    if format not in late.TABLE["tokenizer graph"]:
+        return {"why": f"{format} has no operations on strings"}
+    writer, before = late.load("tokenizer graph", format), set(os.listdir(folder))
+    wanted = {count: _expected(rows, count, texts) for count in INPUTS}
+    try:
+        files = {writer.write(folder, rows, count): name for count, name in INPUTS.items()}
+        for count, expected in wanted.items():
+            found = writer.run(folder, count, [batch for batch, _ in expected])
+            _check(writer.PACKAGE, expected, found)
+    except ImportError as error:
+        why, log = str(error), logging.info
+    except NotInside as error:
+        why, log = str(error), logging.warning
+    except Exception as error:  # of the runtimes' many classes
+        why, log = " ".join(str(error).split())[:300], logging.warning
+    else:
+        logging.info("%s: the tokenizer is inside, %s", format, ", ".join(files))
+        return {"inside": files, "needs": writer.PACKAGE}
+    for name in set(os.listdir(folder)) - before:
+        os.remove(os.path.join(folder, name))
+    log("%s: the tokenizer is beside the model and not inside: %s", format, why)
+    return {"why": why}
+
+
+def _expected(rows: TextRows, count: int, texts: Sequence[str]) -> list[tuple[Batch, Rows]]:
+    """Batches of texts, or of pairs, and their rows."""
+    texts = [*texts, *HARD_TEXTS]
+    batch: Batch = texts if count == 1 else list(zip(texts, texts[::-1], strict=True))
+    alone: Batch = [""] if count == 1 else [("", "")]
+    # All together, and one by one: a graph may have a shorter way for texts of one alphabet.
+    batches: list[Batch] = [batch, alone, *(batch[i : i + 1] for i in range(len(batch)))]
+    return [(given, rows.run(given)) for given in batches]
+
+
+def _check(package: str, expected: Sequence[tuple[Batch, Rows]], found: Sequence[Rows]) -> None:
+    """Raises NotInside where a graph differs from kbert's tokenizer."""
+    for (given, ours), theirs in zip(expected, found, strict=True):
+        for number, text in enumerate(given):
+            for name, value in ours.items():
+                row = theirs[name][number] if number < len(theirs[name]) else None
+                if row is None or row.tolist() != value[number].tolist():
+                    raise NotInside(f"{package} gives other {name} for {text!r:.100}")

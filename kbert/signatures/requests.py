@@ -1,0 +1,327 @@
+"""Entry points of a SavedModel, and requests of any size in bounded memory.
+
+A server answers whoever asks, so the graph itself keeps a request from taking all of its memory:
+rows are computed in chunks of a bounded number of tokens, long ones with long ones, and a text has
+a longest length.
+
+Shapes: B rows of a request, n rows of a chunk.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from kbert.core.late import tf
+from kbert.graphs import graph
+
+# Tokens of a chunk, padding included. Of 512 tokens each, in a model of twelve heads, the products
+# of the attention are 200 MB.
+TOKENS_AT_ONCE = 8192
+# The longest text, about 16,000 words of English.
+MAX_BYTES = 100_000
+# What a server asks an entry point of texts with: short and long, so that the parts of a graph that
+# depend on it have run.
+WARM_UP_TEXTS = (
+    "Fine.",
+    "The invoice of 12 March (no. 4711) is not paid yet; please transfer €1,250.00 within a week.",
+)
+# What rows are padded to a multiple of, which the special tokens of a row fit in too.
+_AROUND = 16
+
+Outputs: TypeAlias = "Mapping[str, tf.Tensor]"
+Function: TypeAlias = "Callable[..., dict[str, tf.Tensor]]"
+Tokens: TypeAlias = "Callable[..., tf.Tensor]"
+
+REFUSED, CUT, CUT_BEFORE = "refused", "cut", "cut_before"
+TOO_LONG = (REFUSED, CUT, CUT_BEFORE)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One entry point of a SavedModel.
+
+    Args:
+        function: takes tensors, returns a dict of named tensors.
+        inputs: one spec an argument; a spec's name is the name a client uses.
+        tokens: of the inputs, gives how many tokens each row is computed with at most, (B,), such
+            as `text_tokens`. The rows of all inputs and outputs then belong together and depend on
+            no others, and an export computes them in chunks; where those have outputs of other
+            widths, zeros and "" fill them up. None: a request is computed at once.
+        too_long: what an export does to strings above its limit, of a row of strings together:
+            "refused", an error; "cut", the end of each is dropped, and "cut_before", its
+            beginning, for functions to which it makes no difference.
+        warm_up: texts that a server asks with, in every input, before it answers others. None where
+            there are `tokens`: some of ours.
+        numbered: whether the function also takes `row_numbers` (n,), which rows of the request
+            they are, by name. Called without, they are all.
+
+    Raises:
+        ValueError: an unknown `too_long`.
+    """
+
+    function: Function
+    inputs: Sequence[tf.TensorSpec]
+    tokens: Tokens | None = None
+    too_long: str = REFUSED
+    warm_up: Sequence[str] = ()
+    numbered: bool = False
+
+    def __post_init__(self) -> None:
+        if self.too_long not in TOO_LONG:
+            raise ValueError(
+                f"`too_long` must be one of {', '.join(TOO_LONG)}. Received: {self.too_long!r}"
+            )
+
+
+def text_tokens(row_length: int | None = None) -> Tokens:
+    """The most tokens that rows of texts can have: no token is shorter than a byte.
+
+    Args:
+        row_length: of the longest row that the model reads. None = any.
+
+    Returns:
+        Strings (B,) or (B, N), of any number of inputs -> tokens (B,) int64, with what is around
+        the texts and with padding to a multiple of 16.
+
+    Example:
+        >>> tokens = text_tokens(row_length=32)
+        >>> tokens(tf.constant(["four", "", "a" * 99])).numpy().tolist()
+        [20, 16, 32]
+    """
+
+    def tokens(*texts: tf.Tensor) -> tf.Tensor:
+        total = tf.add_n([row_bytes(x) for x in texts]) + _AROUND
+        return total if row_length is None else tf.minimum(total, row_length)
+
+    return tokens
+
+
+def row_bytes(texts: tf.Tensor) -> tf.Tensor:
+    """(B,) int64, bytes of strings (B,); of (B, N) those of a row, and one behind each."""
+    lengths = tf.cast(tf.strings.length(texts), tf.int64)
+    return lengths if texts.shape.rank == 1 else tf.reduce_sum(lengths + 1, axis=1)
+
+
+def bounded(signature: Signature, max_bytes: int = MAX_BYTES) -> Signature:
+    """The same entry point for requests that nobody has checked.
+
+    Args:
+        signature: an entry point.
+        max_bytes: of a text, or of a row of strings.
+
+    Returns:
+        One whose graph refuses tensors of another rank, inputs that differ in their rows and, as
+        `too_long` says, long texts, and that computes rows in chunks.
+
+    Raises:
+        ValueError: `max_bytes` is below 1.
+
+    Example:
+        >>> spec = [tf.TensorSpec([None], tf.string, "text")]
+        >>> count = Signature(lambda x: {"bytes": tf.strings.length(x)}, spec, text_tokens())
+        >>> count = bounded(count, max_bytes=5)
+        >>> count.function(tf.constant(["four", ""]))["bytes"].numpy().tolist()
+        [4, 0]
+        >>> try:
+        ...     count.function(tf.constant(["much more"]))
+        ... except tf.errors.InvalidArgumentError as error:
+        ...     print("at most 5 bytes" in error.message)
+        True
+    """
+    if max_bytes < 1:
+        raise ValueError(f"`max_bytes` must be at least 1. Received: max_bytes={max_bytes}")
+
+    compute = signature.function if signature.tokens is None else in_chunks(signature)
+
+    def function(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return compute(*_checked(signature, inputs, max_bytes))
+
+    return replace(signature, function=function, tokens=None, numbered=False)
+
+
+def in_chunks(signature: Signature) -> Callable[..., dict[str, tf.Tensor]]:
+    """An entry point's function that computes in chunks of rows where they are many.
+
+    Args:
+        signature: one with `tokens`.
+
+    Returns:
+        A function of its arguments, for graphs.
+    """
+    count_tokens = signature.tokens
+    assert count_tokens is not None
+    specs = list(signature.inputs)
+    if signature.numbered:
+        specs.append(tf.TensorSpec([None], tf.int32, "row_numbers"))
+
+    def compute(*columns: tf.Tensor) -> dict[str, tf.Tensor]:
+        if signature.numbered:
+            *columns, numbers = columns
+            return signature.function(*columns, row_numbers=numbers)
+        return signature.function(*columns)
+
+    @functools.cache
+    def traced() -> Any:
+        """For both ways below, and for both times that TensorFlow traces what it saves."""
+        return graph(compute, autograph=False, input_signature=specs).get_concrete_function()
+
+    def function(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        run, rows = traced(), tf.shape(inputs[0])[0]
+        if signature.numbered:
+            inputs = (*inputs, tf.range(rows))
+        tokens = count_tokens(*inputs[: len(signature.inputs)])
+
+        def chunked() -> dict[str, tf.Tensor]:
+            order = tf.argsort(tokens, direction="DESCENDING")
+            ordered = tf.gather(tokens, order)
+
+            def part(first: tf.Tensor, end: tf.Tensor) -> dict[str, tf.Tensor]:
+                return run(*(tf.gather(x, order[first:end]) for x in inputs))
+
+            def end(first: tf.Tensor) -> tf.Tensor:
+                # The first row of a chunk is its longest.
+                fitting = tf.cast(TOKENS_AT_ONCE // tf.maximum(ordered[first], 1), tf.int32)
+                return tf.minimum(first + tf.maximum(fitting, 1), rows)
+
+            outputs = run.structured_outputs
+            found = collect(part, rows, end, outputs)
+            places = tf.math.invert_permutation(order)
+            return {name: tf.gather(x, places) for name, x in found.items()}
+
+        longest = tf.reduce_max(tf.pad(tokens, [[0, 1]]))
+        is_small = tf.cast(rows, tf.int64) * longest <= TOKENS_AT_ONCE
+        # One operation that is skipped, where its graph would be hundreds in the entry point's.
+        apart = graph(
+            chunked,
+            autograph=False,
+            input_signature=[],
+            experimental_attributes={"_noinline": True},
+        )
+        return tf.cond(is_small, lambda: dict(run(*inputs)), apart)
+
+    return function
+
+
+def collect(
+    compute: Callable[[tf.Tensor, tf.Tensor], Outputs],
+    rows: tf.Tensor,
+    end: Callable[[tf.Tensor], tf.Tensor],
+    specs: Mapping[str, tf.TensorSpec],
+) -> dict[str, tf.Tensor]:
+    """Outputs of rows that are computed some at a time, in a graph.
+
+    Args:
+        compute: number of the first row and of the one behind the last -> outputs (n, …).
+        rows: B; where it is 0, `compute` is still called once.
+        end: number of the first row of a chunk -> of the one behind its last.
+        specs: of the outputs, (None, …) each.
+
+    Returns:
+        Outputs (B, …), as wide as the widest chunk's: behind those of others stand zeros or "".
+
+    Example:
+        >>> def squares(first, end):
+        ...     return {"y": tf.range(first, end) ** 2}
+        >>> spec = {"y": tf.TensorSpec([None], tf.int32)}
+        >>> two = lambda first: tf.minimum(first + 2, 5)
+        >>> run = graph(lambda: collect(squares, tf.constant(5), two, spec))
+        >>> run()["y"].numpy().tolist()
+        [0, 1, 4, 9, 16]
+    """
+    parts = {
+        name: tf.TensorArray(
+            spec.dtype, 0, dynamic_size=True, infer_shape=False, element_shape=spec.shape
+        )
+        for name, spec in specs.items()
+    }
+    sizes = {name: tf.zeros([spec.shape.rank - 1], tf.int32) for name, spec in specs.items()}
+
+    def turn(number: tf.Tensor, first: tf.Tensor, parts: Any, sizes: Any) -> tuple[Any, ...]:
+        behind = end(first)
+        found = compute(first, behind)
+        sizes = {name: tf.maximum(x, tf.shape(found[name])[1:]) for name, x in sizes.items()}
+        parts = {name: x.write(number, found[name]) for name, x in parts.items()}
+        return number + 1, behind, parts, sizes
+
+    zero = tf.zeros([], tf.int32)
+    turns, _, parts, sizes = tf.while_loop(
+        lambda number, first, *_: (number == 0) | (first < rows),
+        turn,
+        (zero, zero, parts, sizes),
+        parallel_iterations=1,
+    )
+    return {
+        name: parts[name].concat()
+        if spec.shape[1:].is_fully_defined()
+        else _padded(parts[name], turns, sizes[name], spec).concat()
+        for name, spec in specs.items()
+    }
+
+
+def _padded(
+    parts: tf.TensorArray, turns: tf.Tensor, sizes: tf.Tensor, spec: tf.TensorSpec
+) -> tf.TensorArray:
+    """All parts, of `sizes` behind the first axis."""
+    padded = tf.TensorArray(spec.dtype, turns, infer_shape=False, element_shape=spec.shape)
+
+    def pad(number: tf.Tensor, padded: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+        part = parts.read(number)
+        more = tf.pad((sizes - tf.shape(part)[1:])[:, None], [[1, 0], [1, 0]])
+        return number + 1, padded.write(number, tf.pad(part, more))
+
+    start = (tf.zeros([], tf.int32), padded)
+    return tf.while_loop(lambda number, _: number < turns, pad, start, parallel_iterations=1)[1]
+
+
+def _checked(signature: Signature, inputs: Sequence[tf.Tensor], max_bytes: int) -> list[tf.Tensor]:
+    """The inputs, behind checks of what they are; long texts cut."""
+    inputs = [
+        # A server hands over whatever a client sends. The operation's name is in the message.
+        tf.raw_ops.EnsureShape(input=x, shape=spec.shape, name=f"shape_of_input_{spec.name}")
+        for spec, x in zip(signature.inputs, inputs, strict=True)
+    ]
+    names = [spec.name for spec in signature.inputs]
+    if signature.tokens is not None and len(inputs) > 1:
+        rows = [tf.shape(x)[0] for x in inputs]
+        message = f"Every row needs all inputs. Received: rows of {', '.join(names)}:"
+        equal = tf.debugging.Assert(tf.reduce_all(tf.equal(rows, rows[0])), [message, *rows])
+        inputs = _behind(equal, inputs)
+    return [
+        _limited(name, x, max_bytes, signature.too_long)
+        if x.dtype == tf.string and x.shape.rank in (1, 2)
+        else x
+        for name, x in zip(names, inputs, strict=True)
+    ]
+
+
+def _behind(check: Any, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    with tf.control_dependencies([check]):
+        return [tf.identity(x) for x in values]
+
+
+def _limited(name: str, texts: tf.Tensor, max_bytes: int, too_long: str) -> tf.Tensor:
+    if too_long == REFUSED:
+        return _behind(_refuse_longer(name, texts, max_bytes), [texts])[0]
+    start: Any = tf.zeros_like(texts, tf.int32)
+    if too_long == CUT_BEFORE:
+        start = tf.maximum(tf.strings.length(texts) - max_bytes, 0)
+    return tf.strings.substr(texts, start, tf.fill(tf.shape(texts), max_bytes))
+
+
+def _refuse_longer(name: str, texts: tf.Tensor, max_bytes: int) -> Any:
+    sizes = row_bytes(texts)
+    row = tf.argmax(tf.pad(sizes, [[0, 1]]), output_type=tf.int32)
+    longest = tf.reduce_max(tf.pad(sizes, [[0, 1]]))
+    what = "a text" if texts.shape.rank == 1 else "the strings of a row together"
+    return tf.debugging.Assert(
+        longest <= max_bytes,
+        [
+            f"Of {name} {what} must have at most {max_bytes} bytes; the export's `max_bytes` "
+            "sets another limit. Received: bytes, in row:",
+            tf.strings.as_string(longest),
+            row,
+        ],
+    )
