@@ -71,7 +71,7 @@ setup(
     package_dir={"kbert.pipelines": "pipelines"},
     package_data={
         "kbert": ["py.typed"],
-        "kbert.demo": ["page/*"],
+        "kbert.serve.demo": ["page/*"],
         "kbert.visualization": ["*.css", "*.js"],
     },
     install_requires=[

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
         core as core,
         data as data,
         decoding as decoding,
-        demo as demo,
         distillation as distillation,
         edit as edit,
         experiments as experiments,
+        export as export,
         extraction as extraction,
         heads as heads,
         hub as hub,
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
         pruning as pruning,
         quantization as quantization,
         search as search,
-        service as service,
-        serving as serving,
+        serve as serve,
+        signatures as signatures,
         tasks as tasks,
         text as text,
         tokenizers as tokenizers,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from kbert.models.encoder import Encoder as Encoder
     from kbert.models.generators.decoder import Decoder as Decoder
     from kbert.models.generators.seq2seq import Seq2Seq as Seq2Seq
-    from kbert.service import Client as Client
+    from kbert.serve import Client as Client
     from kbert.tasks.generation.translator import Translator as Translator
     from kbert.tokenizers import (
         BytePairTokenizer as BytePairTokenizer,

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import textwrap
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 
@@ -24,6 +26,7 @@ from . import interrupts, quiet
 
 # Data sets, installed documentation, standard input.
 _NO_FILES = ("tfds:", "docs:", "-")
+_THREAD_SECONDS = 1.0  # for threads to end behind a server
 INTERRUPTED = 128 + signal.SIGINT  # the exit status, as in a shell
 
 
@@ -44,6 +47,7 @@ class Program:
         shards: flags of folders of a corpus.
         is_finished: whether the work is done, and needs no model any more to be shown.
         listing: a title of more help, and what gives it.
+        check: raises ValueError for flags that do not fit together.
         needs_tensorflow: whether the work does, with Keras.
     """
 
@@ -57,6 +61,7 @@ class Program:
     shards: tuple[str, ...] = ()
     is_finished: Callable[[flags.FlagValues], bool] = lambda options: False
     listing: tuple[str, Callable[[], str]] | None = None
+    check: Callable[[flags.FlagValues], None] = lambda options: None
     needs_tensorflow: Callable[[flags.FlagValues], bool] = lambda options: True
 
     def run(self) -> None:
@@ -95,6 +100,7 @@ class Program:
         options = flags.FLAGS
         ignored = options.ignore if "ignore" in options else ()
         with one_line_errors(self.name, *self.errors), ignoring(ignored):
+            self.check(options)
             for name in self.files:
                 check_files(options[name].value)
             for name in () if self.is_finished(options) else self.models:
@@ -107,15 +113,15 @@ class Program:
             self.work(options)
 
 
-def check_model(given: str | None) -> None:
+def check_model(given: str | list[str] | None) -> None:
     """Raises FileNotFoundError for what is no folder or file and no name of the hub.
 
     Args:
-        given: a folder, a file or a name; None is passed over.
+        given: a folder, a file or a name, or several; None is passed over.
     """
-    is_local = given is not None and "://" not in given
-    if is_local and not exists(given) and repositories.parse_name(given) is None:
-        locate(given)
+    for each in [given] if isinstance(given, str) else given or ():
+        if "://" not in each and not exists(each) and repositories.parse_name(each) is None:
+            locate(each)
 
 
 def check_shards(given: str | None) -> None:
@@ -202,3 +208,23 @@ def one_line_errors(program: str, *more: type[Exception]) -> Iterator[None]:
             raise
         logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
         sys.exit(f"{program}: {reason or error}")
+
+
+def end_threads() -> None:
+    """Ends the process where a thread does not end: one that loads a model, or computes.
+
+    Python would wait for it, for minutes.
+    """
+    end = time.monotonic() + _THREAD_SECONDS
+    others = [
+        thread
+        for thread in threading.enumerate()
+        if thread is not threading.current_thread() and not thread.daemon
+    ]
+    for thread in others:
+        thread.join(max(end - time.monotonic(), 0))
+    if any(thread.is_alive() for thread in others):
+        logging.warning("The program ends; what is loaded or computed is waited for by nobody")
+        logging.flush()
+        sys.stdout.flush()
+        os._exit(0)

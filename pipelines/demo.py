@@ -12,7 +12,8 @@ are nearest to yours. Without --preset it takes quickstart/preset, which kbert-q
 five minutes.
 
 It answers at this machine's address for itself (127.0.0.1) until Ctrl-C, and prints it. It is for
-a few people in front of a page; kbert-serve is for programs, and for many at once.
+a few people in front of a page; kbert-serve is for programs, and for many at once. Both take
+pip install 'kbert[serve]'.
 
 With --site_dir it writes the page as files instead, with the model and ONNX Runtime in them: any
 web server, even one for files alone, shows it, and texts never leave the browser. The runtime is
@@ -21,9 +22,9 @@ fetched by npm pack onnxruntime-web@1.30.0; pip install 'kbert[onnx]'. `make dem
 
 from absl import flags
 
-from kbert import demo
-from kbert.demo.settings import DemoOptions
 from kbert.io.paths import Path
+from kbert.serve import demo
+from kbert.serve.demo.settings import DemoOptions
 
 from . import command, option_flags
 
@@ -41,8 +42,11 @@ def define_flags() -> None:
     )
 
 
-def _demo(options: flags.FlagValues) -> None:
-    presets = options.preset or [QUICKSTART]
+def _presets(options: flags.FlagValues) -> list[str]:
+    return options.preset or [QUICKSTART]
+
+
+def _check(options: flags.FlagValues) -> None:
     if not options.preset and not Path(QUICKSTART).is_dir():
         raise ValueError(
             "--preset is the folder or the name of a trained model; kbert-quickstart makes one in "
@@ -54,13 +58,21 @@ def _demo(options: flags.FlagValues) -> None:
             "A site takes both, --site_dir and --runtime. Received: "
             f"--site_dir={options.site_dir}, --runtime={options.runtime}"
         )
+    if options.site_dir is not None and len(_presets(options)) > 1:
+        raise ValueError(f"A site has one model. Received: {', '.join(options.preset)}")
+    _settings(options)
+
+
+def _settings(options: flags.FlagValues) -> DemoOptions:
+    return DemoOptions(**{**option_flags.given(DemoOptions, options), "preset": _presets(options)})
+
+
+def _demo(options: flags.FlagValues) -> None:
     if options.site_dir is None:
-        given = {**option_flags.given(DemoOptions, options), "preset": presets}
-        demo.serve(DemoOptions(**given), lambda address: print(address, flush=True))
+        demo.serve(_settings(options), lambda address: print(address, flush=True))
+        command.end_threads()
         return
-    if len(presets) > 1:
-        raise ValueError(f"A site has one model. Received: {', '.join(presets)}")
-    folder = demo.write_site(options.site_dir, presets[0], options.runtime)
+    folder = demo.write_site(options.site_dir, _presets(options)[0], options.runtime)
     print(f"{folder}: to look at it, python -m http.server --directory={folder}")
 
 
@@ -69,6 +81,8 @@ PROGRAM = command.Program(
     doc=__doc__,
     define_flags=define_flags,
     work=_demo,
+    models=("preset",),
+    check=_check,
 )
 main, run = PROGRAM.main, PROGRAM.run
 

@@ -31,19 +31,13 @@ be served at once (--num_versions). While a batch is computed what arrives waits
 """
 
 import gc
-import os
-import sys
-import threading
-import time
 
-from absl import flags, logging
+from absl import flags
 
-from kbert import service
-from kbert.service.settings import ServiceOptions
+from kbert import serve
+from kbert.serve.service.settings import ServiceOptions
 
 from . import command, option_flags
-
-_THREAD_SECONDS = 1.0
 
 
 def define_flags() -> None:
@@ -53,7 +47,7 @@ def define_flags() -> None:
 
 
 def _needs_tensorflow(options: flags.FlagValues) -> bool:
-    return service.needs_tensorflow(option_flags.read(ServiceOptions, options))
+    return serve.needs_tensorflow(option_flags.read(ServiceOptions, options))
 
 
 def _serve(options: flags.FlagValues) -> None:
@@ -61,28 +55,8 @@ def _serve(options: flags.FlagValues) -> None:
     # now, of TensorFlow itself, are not looked at for it.
     gc.collect()
     gc.freeze()
-    service.serve(option_flags.read(ServiceOptions, options), _print_addresses)
-    _end_threads()
-
-
-def _end_threads() -> None:
-    """Ends the process where a thread does not end: one that loads a model, or computes a chunk.
-
-    Python would wait for it, for minutes.
-    """
-    end = time.monotonic() + _THREAD_SECONDS
-    others = [
-        thread
-        for thread in threading.enumerate()
-        if thread is not threading.current_thread() and not thread.daemon
-    ]
-    for thread in others:
-        thread.join(max(end - time.monotonic(), 0))
-    if any(thread.is_alive() for thread in others):
-        logging.warning("The program ends; what is loaded or computed is waited for by nobody")
-        logging.flush()
-        sys.stdout.flush()
-        os._exit(0)
+    serve.serve(option_flags.read(ServiceOptions, options), _print_addresses)
+    command.end_threads()
 
 
 def _print_addresses(addresses: list[str]) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kbert.service.server import PACKAGES, PACKAGES_OF_GRPC
+from kbert.serve.service.server import PACKAGES, PACKAGES_OF_GRPC
 from tests.processes import ROOT
 from tests.test_imports import HEAVY
 

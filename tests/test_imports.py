@@ -26,8 +26,8 @@ RANKS = {
     "quantization": 3.8,
     "extraction": 3.9,
     "export": 4,
-    **dict.fromkeys(("experiments", "service"), 4.2),
-    **dict.fromkeys(("demo", "distillation"), 5),
+    "experiments": 4.2,
+    **dict.fromkeys(("distillation", "serve"), 5),
 }
 # Inside a subpackage: what stands in a line imports from the lines above it alone (and, a
 # subfolder, from itself). So no two subfolders lean on each other.
@@ -71,11 +71,6 @@ ORDER = {
         beam choice options single
         loop
         streaming
-    """,
-    "demo": """
-        abilities assets settings
-        models
-        server site
     """,
     "distillation": """
         augmentation comparison layer_maps losses reading static student_model
@@ -159,14 +154,9 @@ ORDER = {
         index
         negatives reranking
     """,
-    "service": """
-        client connections errors metrics settings stopping
-        loaded
-        batching json_rows
-        models
-        grpc_service http_service
-        server
-        background
+    "serve": """
+        client http
+        demo service
     """,
     "signatures": """
         requests runtime_model

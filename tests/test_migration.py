@@ -9,7 +9,7 @@ import pytest
 import kbert
 from tests.checkpoints import folders
 from tests.processes import ROOT
-from tests.service_harness import running
+from tests.serve.harness import running
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("eagerly")]
 PAGE = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")

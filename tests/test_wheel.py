@@ -50,7 +50,7 @@ def test_it_holds_the_library_and_nothing_else(wheel):
         assert files <= set(names)
     pages = {
         str(path.relative_to(ROOT))
-        for folder in ("kbert/visualization", "kbert/demo/page")
+        for folder in ("kbert/visualization", "kbert/serve/demo/page")
         for path in (ROOT / folder).iterdir()
         if path.suffix in (".css", ".html", ".js")
     }

@@ -107,7 +107,7 @@ def test_an_export_answers_without_keras(classifier, tmp_path):
     code = f"""
 import json
 from kbert.export import load_exported
-from kbert.service.loaded import LoadedModel
+from kbert.serve.service.loaded import LoadedModel
 import numpy as np
 task = load_exported({path!r}, threads=1)
 model = LoadedModel({path!r})
@@ -127,7 +127,7 @@ def test_kbert_serve_needs_no_tensorflow_for_an_export(tmp_path):
     Path(tmp_path, "1").mkdir()
     Path(tmp_path, "1", "export.json").write_text("{}")
     code = """
-from kbert.service import ServiceOptions, needs_tensorflow
+from kbert.serve import ServiceOptions, needs_tensorflow
 print([needs_tensorflow(ServiceOptions(model=["m=FOLDER"], **x)) for x in ({}, {"grpc_port": 0})])
 """
     code = code.replace("FOLDER", str(tmp_path))

@@ -20,9 +20,10 @@ from kbert.data import readers
 from kbert.data.corpus.manifest import verify_corpus
 from kbert.hub.archive import unpacked
 from kbert.io.arrays import read_safetensors, write_safetensors
-from kbert.service import json_rows
-from kbert.service.errors import Refused
-from kbert.service.loaded import Spec
+from kbert.serve.http import json_body
+from kbert.serve.http.errors import Refused
+from kbert.serve.service import json_rows
+from kbert.serve.service.loaded import Spec
 from kbert.tokenizers import load_tokenizer
 from tests.checkpoints.folders import CONFIG, PIECES, WRITERS, write_google
 
@@ -243,7 +244,7 @@ def read_requests(folder: Path) -> None:
         inputs = ENTRIES[path.name.partition(".")[0]]
         entry = types.SimpleNamespace(name="entry", inputs=inputs, is_rows=True)
         try:
-            json_rows.read_inputs(json_rows.parse(path.read_bytes()), entry, 100)
+            json_rows.read_inputs(json_body.parse(path.read_bytes()), entry, 100)
         except Refused as error:
             refused = error
     if refused is not None:

@@ -241,7 +241,7 @@ def test_one_process_of_this_machine(folder):
 # What opens files of this machine alone: it makes them, maps them into memory or locks them.
 LOCAL = {
     "kbert/io/atomic.py",  # locks, and bytes on the disk
-    "kbert/demo/assets.py",  # files of the package
+    "kbert/serve/demo/assets.py",  # files of the package
     "kbert/doctor.py",  # /proc, /sys, /dev
     "kbert/io/paths.py",
     "kbert/checkpoints/pytorch/file.py",  # a memory map of a local copy

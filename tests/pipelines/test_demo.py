@@ -60,7 +60,7 @@ def test_without_a_preset_it_takes_that_of_the_quickstart(call, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quickstart" / "preset").mkdir(parents=True)
     served = []
-    monkeypatch.setattr(kbert.demo, "serve", lambda options, started: served.append(options))
+    monkeypatch.setattr(kbert.serve.demo, "serve", lambda options, started: served.append(options))
     call(demo, "--port=0")
     assert served[0].preset == ("quickstart/preset",)
     assert served[0].port == 0

@@ -1,0 +1,337 @@
+"""Asking a service: texts in, answers out.
+
+It needs the standard library and NumPy alone, not TensorFlow.
+
+Shapes: `N` texts, `D` width of a vector.
+"""
+
+import asyncio
+import collections
+import http.client
+import json
+import math
+import ssl
+import time
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+Texts = Sequence[str] | Mapping[str, Sequence[Any]]
+_LONGEST_WAIT = 5.0  # seconds between two tries
+
+
+class ServiceError(Exception):
+    """A service refused a request, or could not be reached.
+
+    Attributes:
+        status: of HTTP; 0 where there was no answer.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Client:
+    """Asks a `kbert-serve`; several threads may share one.
+
+    More texts than `batch_size` go in several requests, one after the other. Where the service has
+    too much to do, it is asked again when it said, until the time is over.
+
+    Args:
+        address: as the service prints it, such as http://127.0.0.1:8501.
+        token: what it wants to be told; None = nothing.
+        timeout: seconds for a request, with all tries.
+        batch_size: texts of a request.
+        certificates: PEM file of whom to trust, for https; None = whom the system does.
+
+    Raises:
+        ValueError: the address is not one of HTTP.
+
+    Example:
+        >>> client = Client("http://127.0.0.1:1", timeout=1)
+        >>> client.embed(["rain"])  # nobody listens there
+        Traceback (most recent call last):
+        ...
+        kbert.serve.client.ServiceError: http://127.0.0.1:1 cannot be reached (...
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        timeout: float = 60.0,
+        batch_size: int = 64,
+        certificates: str | None = None,
+    ) -> None:
+        parts = urllib.parse.urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+            raise ValueError(
+                f"An address is http://HOST:PORT or https://HOST:PORT. Received: {address!r}"
+            )
+        if batch_size < 1:
+            raise ValueError(f"`batch_size` is 1 at least. Received: {batch_size}")
+        self._address, self._timeout, self._batch_size = address.rstrip("/"), timeout, batch_size
+        self._headers = {"Content-Type": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        host, port = parts.hostname, parts.port
+        self._connect: Callable[[], http.client.HTTPConnection]
+        if parts.scheme == "https":
+            context = ssl.create_default_context(cafile=certificates)
+            self._connect = lambda: http.client.HTTPSConnection(
+                host, port, timeout=timeout, context=context
+            )
+        else:
+            self._connect = lambda: http.client.HTTPConnection(host, port, timeout=timeout)
+        self._free: collections.deque[http.client.HTTPConnection] = collections.deque()
+
+    def predict(
+        self,
+        model: str,
+        texts: Texts,
+        *,
+        signature: str | None = None,
+        version: int | None = None,
+    ) -> list[Any]:
+        """The answers of a model.
+
+        Args:
+            model: its name at the service.
+            texts: N texts; of a signature of several inputs, such as pairs, a list for each by
+                its name.
+            signature: its name; None = the model's first.
+            version: its number; None = the newest.
+
+        Returns:
+            For each text a dict of outputs, or the one output that there is.
+
+        Raises:
+            ServiceError: it was refused; the message says why.
+        """
+        place = "" if version is None else f"/versions/{version}"
+        path = f"/v1/models/{urllib.parse.quote(model, safe='')}{place}:predict"
+        more = {} if signature is None else {"signature_name": signature}
+        answers: list[Any] = []
+        for rows in self._batches(_rows(texts)):
+            answers += self._ask(path, {**more, "instances": rows})["predictions"]
+        return answers
+
+    def embed(self, texts: Sequence[str], *, model: str | None = None) -> np.ndarray:
+        """Vectors of texts.
+
+        Args:
+            texts: N of them.
+            model: its name; None = the one that gives vectors.
+
+        Returns:
+            (N, D) float32.
+
+        Raises:
+            ServiceError: it was refused; the message says why.
+            ValueError: there is no text, and so no D.
+        """
+        found = self._ask_texts("/embed", texts, model, "embeddings")
+        if not found:
+            raise ValueError("Vectors are of one text at least. Received: none")
+        return np.asarray(found, np.float32)
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """`embed` under the name that clients of bert-as-service know it by."""
+        return self.embed(texts)
+
+    def fill_mask(
+        self, texts: Sequence[str], *, model: str | None = None
+    ) -> list[list[list[dict[str, Any]]]]:
+        """The best tokens for masks.
+
+        Args:
+            texts: N of them, with [MASK] or what the model's tokenizer has.
+            model: its name; None = the one that fills masks.
+
+        Returns:
+            For each text, for each mask, a list of {"token", "probability"}, the best first.
+
+        Raises:
+            ServiceError: it was refused; the message says why.
+        """
+        return self._ask_texts("/fill_mask", texts, model, "answers")
+
+    def close(self) -> None:
+        """Closes the connections; another request opens one again."""
+        while self._free:
+            self._free.pop().close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _ask_texts(self, path: str, texts: Sequence[str], model: str | None, key: str) -> list[Any]:
+        more = {} if model is None else {"model": model}
+        answers: list[Any] = []
+        for some in self._batches(_as_list(texts)):
+            answers += self._ask(path, {**more, "texts": some})[key]
+        return answers
+
+    def _batches(self, rows: list[Any]) -> list[list[Any]]:
+        step = self._batch_size
+        return [rows[i : i + step] for i in range(0, len(rows), step)]
+
+    def _ask(self, path: str, content: Mapping[str, Any]) -> Any:
+        """The answer's object; waits and asks again where there is too much to do."""
+        try:
+            body = json.dumps(content, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"Texts are valid Unicode. Received: {error}") from None
+        end = time.monotonic() + self._timeout
+        while True:
+            status, wait, answer = self._send(path, body)
+            if status == 200:
+                return answer
+            wait = min(wait, _LONGEST_WAIT)
+            if status != 429 or time.monotonic() + wait > end:
+                text = answer.get("error") if isinstance(answer, dict) else None
+                raise ServiceError(status, text or f"The service answered {status}.")
+            time.sleep(wait)
+
+    def _send(self, path: str, body: bytes) -> tuple[int, float, Any]:
+        """Status, seconds after which to ask again, the answer."""
+        while True:
+            try:
+                connection, was_open = self._free.pop(), True
+            except IndexError:
+                connection, was_open = self._connect(), False
+            try:
+                connection.request("POST", path, body, self._headers)
+                response = connection.getresponse()
+                content = response.read()
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                # A connection that was kept may have been closed meanwhile; nothing was answered.
+                if was_open and not isinstance(error, TimeoutError):
+                    continue
+                raise ServiceError(0, f"{self._address} cannot be reached ({error!r})") from error
+            if response.will_close:
+                connection.close()
+            else:
+                self._free.append(connection)
+            try:
+                answer = json.loads(content)
+            except ValueError:  # what stands before it, such as a proxy, answers as it likes
+                answer = content[:200].decode(errors="replace")
+            return response.status, _seconds(response.getheader("Retry-After")), answer
+
+
+class AsyncClient:
+    """`Client` with coroutines, for an event loop.
+
+    Requests are sent by threads, of which there are as many as `connections`; more wait for one.
+    Where there are more texts than `batch_size`, their requests are on the way at the same time.
+
+    Args:
+        address: as for `Client`.
+        connections: how many requests are on the way at once.
+        **settings: those of `Client`.
+
+    Example:
+        >>> async def ask():
+        ...     async with AsyncClient("http://127.0.0.1:1") as client:
+        ...         return await client.embed(["rain"])
+        >>> asyncio.run(ask())
+        Traceback (most recent call last):
+        ...
+        kbert.serve.client.ServiceError: http://127.0.0.1:1 cannot be reached (...
+    """
+
+    def __init__(self, address: str, *, connections: int = 32, **settings: Any) -> None:
+        self._client = Client(address, **settings)
+        self._pool = ThreadPoolExecutor(connections, thread_name_prefix="kbert-client")
+
+    async def predict(
+        self,
+        model: str,
+        texts: Texts,
+        *,
+        signature: str | None = None,
+        version: int | None = None,
+    ) -> list[Any]:
+        """As `Client.predict`."""
+        rows = self._client._batches(_rows(texts))
+        return await self._gather(
+            lambda some: self._client.predict(model, some, signature=signature, version=version),
+            [_columns(some) for some in rows],
+        )
+
+    async def embed(self, texts: Sequence[str], *, model: str | None = None) -> np.ndarray:
+        """As `Client.embed`."""
+        batches = self._client._batches(_as_list(texts)) or [[]]
+        found = await self._gather(lambda some: [self._client.embed(some, model=model)], batches)
+        return np.concatenate(found)
+
+    async def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """As `Client.encode`."""
+        return await self.embed(texts)
+
+    async def fill_mask(
+        self, texts: Sequence[str], *, model: str | None = None
+    ) -> list[list[list[dict[str, Any]]]]:
+        """As `Client.fill_mask`."""
+        batches = self._client._batches(_as_list(texts))
+        return await self._gather(lambda some: self._client.fill_mask(some, model=model), batches)
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+    async def _gather(self, ask: Callable[[Any], list], batches: Sequence[Any]) -> list[Any]:
+        loop = asyncio.get_running_loop()
+        waiting = (loop.run_in_executor(self._pool, ask, some) for some in batches)
+        return [answer for found in await asyncio.gather(*waiting) for answer in found]
+
+
+def _as_list(texts: Sequence[str]) -> list[str]:
+    # Of a table the names of its columns would come.
+    is_table = isinstance(texts, Mapping) or hasattr(texts, "columns")
+    is_table = is_table or hasattr(texts, "column_names")
+    if isinstance(texts, str) or is_table or not isinstance(texts, Iterable):
+        raise ValueError(
+            f"Texts are a list of strings. Received: {texts!r:.80} ({type(texts).__name__})"
+        )
+    return list(texts)
+
+
+def _rows(texts: Texts) -> list[Any]:
+    """One row for each text, or of several inputs an object."""
+    if not isinstance(texts, Mapping):
+        return _as_list(texts)
+    columns = [list(column) for column in texts.values()]
+    if len({len(column) for column in columns}) != 1:
+        raise ValueError(
+            "All inputs have the same number of rows. "
+            f"Received: {dict(zip(texts, map(len, columns), strict=True))}"
+        )
+    return [dict(zip(texts, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _columns(rows: list[Any]) -> Texts:
+    """The reverse of `_rows`."""
+    if rows and isinstance(rows[0], dict):
+        return {name: [row[name] for row in rows] for name in rows[0]}
+    return rows
+
+
+def _seconds(header: str | None) -> float:
+    try:
+        value = float(header or "1")
+    except ValueError:  # a date
+        return _LONGEST_WAIT
+    return max(0.1, value) if math.isfinite(value) else _LONGEST_WAIT

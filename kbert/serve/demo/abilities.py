@@ -1,0 +1,178 @@
+"""What a trained task can do for the page: requests of JSON in, answers of JSON out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kbert.search import Index
+from kbert.serve.http.errors import Refused
+from kbert.serve.http.json_body import describe
+from kbert.tasks import EncoderTask, FineTuningTask, Pretraining, Task, TextEmbedder
+from kbert.visualization import AttentionPage, read_attention
+
+Request = Mapping[str, Any]
+Answer = Callable[[Request], dict[str, Any]]
+
+TOP_K = 8  # answers for a mask, and texts that are near
+# Columns whose values are lists: the page sends one for each line.
+LISTS = ("words", "choices")
+
+
+class Texts:
+    """Reads the texts of requests.
+
+    Args:
+        max_bytes: of a text in UTF-8.
+
+    Example:
+        >>> Texts(9).read({"text": "rain"}, "text")
+        'rain'
+        >>> Texts(3).read({"text": "rain"}, "text")
+        Traceback (most recent call last):
+        kbert.serve.http.errors.Refused: A text has 3 bytes at most. Received: 4 in 'text'
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+
+    def read(self, request: Request, name: str) -> str:
+        """A string of a request."""
+        return self._checked(request.get(name), name)
+
+    def read_list(self, request: Request, name: str) -> list[str]:
+        """A list of strings of a request, together within the limit."""
+        values = request.get(name)
+        if not isinstance(values, list) or not values:
+            raise Refused(400, f"{name!r} is a list of texts. Received: {describe(values)}")
+        found = [self._checked(value, name) for value in values]
+        self._checked("".join(found), name)
+        return found
+
+    def _checked(self, value: Any, name: str) -> str:
+        if not isinstance(value, str):
+            raise Refused(400, f"{name!r} is a text. Received: {describe(value)}")
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:
+            raise Refused(
+                400, f"A text consists of whole characters. Received: half of one in {name!r}"
+            ) from None
+        if size > self.max_bytes:
+            raise Refused(
+                400, f"A text has {self.max_bytes} bytes at most. Received: {size} in {name!r}"
+            )
+        return value
+
+
+def abilities(task: Task, texts: Texts) -> dict[str, Answer]:
+    """Name of what the task can do -> what answers, in the order of the page.
+
+    Args:
+        task: a trained one.
+        texts: reads requests.
+    """
+    found: dict[str, Answer] = {}
+    if isinstance(task, FineTuningTask) and not isinstance(task, TextEmbedder):
+        found["predict"] = lambda request: _predict(task, request, texts)
+    if isinstance(task, Pretraining):
+        if task.masked_lm is not None:
+            found["fill_mask"] = lambda request: _fill_mask(task, texts.read(request, "text"))
+        for name, has, ask in (
+            ("next_sentence", task.next_sentence, task.predict_next_sentence),
+            ("sentence_order", task.sentence_order, task.predict_sentence_order),
+        ):
+            if has:
+                found[name] = _of_pairs(ask, texts)
+    if _has_attention(task):
+        found["attention"] = lambda request: (
+            AttentionPage(read_attention(task, texts.read_list(request, "texts"))).data
+        )
+    return found
+
+
+def nearest(task: EncoderTask, lines: Sequence[str], texts: Texts) -> Answer:
+    """What finds the lines that are nearest to a text.
+
+    Args:
+        task: a `TextEmbedder`; of others the encoder is taken, and the mean of its tokens.
+        lines: texts.
+        texts: reads requests.
+    """
+    embedder = (
+        task if isinstance(task, TextEmbedder) else TextEmbedder(task.encoder, task.tokenizer)
+    )
+    lines = list(dict.fromkeys(lines))
+    index = Index(embedder.predict(lines, verbose=0), lines)
+
+    def answer(request: Request) -> dict[str, Any]:
+        query = embedder.predict([texts.read(request, "text")], verbose=0)
+        (ids,), (scores,) = index.search(query, k=TOP_K)
+        hits = zip(ids.tolist(), scores.tolist(), strict=True)
+        return {"hits": [{"text": text, "score": score} for text, score in hits]}
+
+    return answer
+
+
+def columns(task: Task) -> list[list[str]]:
+    """The sets of columns that `predict` takes, those of texts before those of lists."""
+    if not isinstance(task, FineTuningTask):
+        return []
+    given = [list(names) for names in task.columns.inputs]
+    of_texts = [names for names in given if "words" not in names]
+    return of_texts or given
+
+
+def _fill_mask(task: Any, text: str) -> dict[str, Any]:
+    (found,) = task.predict([text], top_k=min(TOP_K, task.tokenizer.vocabulary_size))
+    pairs = zip(found["tokens"], found["probabilities"], strict=True)
+    return {
+        "masks": [
+            [{"token": t, "probability": p} for t, p in zip(tokens, probabilities, strict=True)]
+            for tokens, probabilities in pairs
+        ]
+    }
+
+
+def _of_pairs(ask: Callable[[Any], Any], texts: Texts) -> Answer:
+    def answer(request: Request) -> dict[str, Any]:
+        (probability,) = ask([(texts.read(request, "first"), texts.read(request, "second"))])
+        return {"probability": float(probability)}
+
+    return answer
+
+
+def _predict(task: FineTuningTask, request: Request, texts: Texts) -> dict[str, Any]:
+    row = request.get("row")
+    names = task.columns.found_in(row) if isinstance(row, dict) else None
+    if not isinstance(row, dict) or names is None:
+        found = ", ".join(sorted(row))[:80] if isinstance(row, dict) and row else describe(row)
+        raise Refused(400, f"'row' has the column(s) {task.columns.rule}. Received: {found}")
+    table = {
+        name: [texts.read_list(row, name) if name in LISTS else texts.read(row, name)]
+        for name in names
+    }
+    (answer,) = task.file_answers(task).written(task.predict(table, verbose=0))
+    return {"answer": plain(answer)}
+
+
+def _has_attention(task: Task) -> bool:
+    """Whether its model is of those whose weights are read: asked with a text of one word."""
+    try:
+        read_attention(task, "a")
+    except TypeError:
+        return False
+    return True
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold, of NumPy's values too.
+
+    >>> plain({"label": "spam", "probability": np.float32(0.5), "words": ("a",)})
+    {'label': 'spam', 'probability': 0.5, 'words': ['a']}
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): plain(x) for name, x in value.items()}
+    return [plain(x) for x in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,155 @@
+"""The models of a demo: loaded once, and asked one request at a time."""
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from absl import logging
+
+from kbert.checkpoints import read_checkpoint
+from kbert.data.readers.content import DataFile
+from kbert.hub import locate
+from kbert.serve.demo.abilities import Answer, Texts, abilities, columns, nearest
+from kbert.serve.demo.settings import DemoOptions
+from kbert.serve.http.errors import Refused
+from kbert.tasks import EncoderTask, Task, TextEmbedder
+
+
+class Models:
+    """Tasks and what each can do.
+
+    Args:
+        options: presets, lines, limits.
+
+    Raises:
+        FileNotFoundError, ValueError: a preset does not load, or the file of lines has none.
+    """
+
+    def __init__(self, options: DemoOptions) -> None:
+        texts = Texts(options.max_text_bytes)
+        self._options = options
+        self._tasks: list[Task] = [_load(path) for path in options.preset]
+        self._answers: list[dict[str, Answer]] = [abilities(task, texts) for task in self._tasks]
+        self._lines = 0
+        if options.lines is not None:
+            self._find_among(options.lines, texts)
+        # A task is not made for two threads, and a machine computes no faster for it.
+        self._computing = threading.Lock()
+        self._waiting = threading.BoundedSemaphore(options.max_waiting)
+
+    def about(self) -> dict[str, Any]:
+        """What the page begins with."""
+        names = distinct([short_name(path) for path in self._options.preset])
+        return {
+            "models": [
+                {
+                    "name": name,
+                    "about": described(task),
+                    "mask": getattr(task.tokenizer, "mask_token", None),
+                    "abilities": list(answers),
+                    "columns": columns(task),
+                }
+                for name, task, answers in zip(names, self._tasks, self._answers, strict=True)
+            ],
+            "lines": self._lines,
+        }
+
+    def answer(self, ability: str, request: dict[str, Any]) -> dict[str, Any]:
+        """What a model says.
+
+        Args:
+            ability: one of `about`.
+            request: with the number of the model in `model`.
+
+        Raises:
+            Refused: there is no such model or ability, the request is not as it should be, or too
+                many wait.
+        """
+        number: Any = request.get("model")
+        last = len(self._tasks) - 1
+        is_number = isinstance(number, int) and not isinstance(number, bool)
+        if not is_number or not 0 <= number <= last:
+            raise Refused(400, f"'model' is a number from 0 to {last}. Received: {number!r:.80}")
+        answer = self._answers[number].get(ability)
+        if answer is None:
+            known = ", ".join(self._answers[number]) or "nothing"
+            raise Refused(404, f"The model can do {known}. Received: {ability[:80]!r}")
+        if not self._waiting.acquire(blocking=False):
+            raise Refused(503, "Too many requests wait. Try again.", retry_after=1)
+        try:
+            with self._computing:
+                return answer(request)
+        except ValueError as error:  # what the task does not take, with its rule
+            raise Refused(400, str(error)) from error
+        finally:
+            self._waiting.release()
+
+    def _find_among(self, path: str, texts: Texts) -> None:
+        lines = _read_lines(path, self._options.most_lines)
+        embedders = [i for i, task in enumerate(self._tasks) if isinstance(task, TextEmbedder)]
+        number = (embedders or [0])[0]
+        task = self._tasks[number]
+        if not isinstance(task, EncoderTask):
+            raise ValueError(
+                "The nearest lines are found by a model on an encoder. "
+                f"Received: a {type(task).__name__} of {self._options.preset[number]!r}"
+            )
+        self._answers[number]["nearest"] = nearest(task, lines, texts)
+        self._lines = len(lines)
+        logging.info("%d lines of %s", len(lines), path)
+
+
+def _load(path: str) -> Task:
+    """The task of a folder; of one with an encoder alone the vectors of texts."""
+    folder = locate(path)
+    if read_checkpoint(folder).task is None:
+        return TextEmbedder.from_preset(folder)
+    return Task.from_preset(folder)
+
+
+def _read_lines(path: str, most: int) -> list[str]:
+    found: dict[str, None] = {}
+    for _, line in DataFile(path).lines():
+        if line.strip():
+            found[line.strip()] = None
+        if len(found) == most:
+            logging.warning("Of %s the first %d lines are read", path, most)
+            break
+    if not found:
+        raise ValueError(f"A file of lines has one that is not empty. Received: {path!r}")
+    return list(found)
+
+
+def short_name(path: str) -> str:
+    """What the page calls a preset, without the folders of this machine.
+
+    >>> short_name("/home/me/quickstart/preset"), short_name("google/electra-small")
+    ('quickstart', 'electra-small')
+    """
+    parts = [part for part in os.path.normpath(path).split(os.sep) if part]
+    named = [part for part in parts if part not in ("preset", ".", "..")]
+    return (named or parts or [path])[-1]
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names, those that come again with a number.
+
+    >>> distinct(["a", "b", "a"])
+    ['a', 'b', 'a (2)']
+    """
+    found: list[str] = []
+    for place, name in enumerate(names):
+        before = names[:place].count(name)
+        found.append(f"{name} ({before + 1})" if before else name)
+    return found
+
+
+def described(task: Any) -> str:
+    """A task in one line: its kind and its size."""
+    config = task.model.config
+    parts = [type(task).__name__, f"{task.count_params() / 1e6:.1f} M parameters"]
+    for name, what in (("num_layers", "layers"), ("num_heads", "heads"), ("hidden_size", "wide")):
+        if isinstance(getattr(config, name, None), int):
+            parts.append(f"{getattr(config, name)} {what}")
+    return ", ".join(parts)

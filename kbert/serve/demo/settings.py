@@ -1,0 +1,45 @@
+"""The settings of a demo, from which the flags of `kbert-demo` are made."""
+
+from kbert.core.options import option
+from kbert.serve.http.settings import HttpOptions
+
+
+class DemoOptions(HttpOptions):
+    """What is shown, where, and within which limits.
+
+    Args:
+        {options}
+
+    Raises:
+        ValueError: a value is out of range, or there is no preset.
+
+    Example:
+        >>> DemoOptions(preset="quickstart/preset").port
+        8502
+    """
+
+    preset: tuple[str, ...] = option(
+        help="Folder or name of a trained model, as --preset_dir of the other programs. Repeat it "
+        "for more models.",
+        repeated=True,
+    )
+    lines: str | None = option(
+        None,
+        help="File of texts, one a line, plain or .gz, among which the nearest are found. By the "
+        "first preset that gives vectors (kbert.tasks.TextEmbedder), or else by the means of the "
+        "first preset's tokens.",
+    )
+    most_lines: int = option(10_000, help="Lines that are read of it, at most.", at_least=1)
+    port: int = HttpOptions.with_default("port", 8502)
+    max_body_bytes: int = HttpOptions.with_default("max_body_bytes", 2**16)
+    max_text_bytes: int = option(
+        10_000, help="Largest text of a request, in bytes of UTF-8.", at_least=1
+    )
+    max_waiting: int = option(
+        8, help="Most requests that wait for the models; one beyond gets 503.", at_least=1
+    )
+    max_connections: int = HttpOptions.with_default("max_connections", 64)
+
+    def check(self) -> None:
+        if not self.preset:
+            raise ValueError("A demo has one preset at least. Received: none")

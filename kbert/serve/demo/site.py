@@ -1,0 +1,209 @@
+"""The page as a folder of files for any web server: the model runs in the browser.
+
+Shapes: B rows, T tokens, P masks, L layers, N heads, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from keras import ops
+
+from kbert.core.late import tf
+from kbert.core.types import PathLike
+from kbert.export.folder import export_rows, refuse_full
+from kbert.export.task import TEXTS
+from kbert.io.paths import Path, local_only
+from kbert.models import Encoder
+from kbert.serve.demo.assets import page_files
+from kbert.serve.demo.models import described, short_name
+from kbert.signatures.rows import RowFunction
+from kbert.tasks import Pretraining
+from kbert.tokenizers import WordPieceTokenizer
+from kbert.tokenizers.wordpiece.characters import CharacterRules
+from kbert.visualization.attention_reading import MOST_TOKENS, TITLES
+
+# ONNX Runtime for browsers, as `npm pack` fetches it, with npm's own checksum of it.
+RUNTIME = "onnxruntime-web-1.30.0.tgz"
+RUNTIME_SHA512 = (
+    "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
+)
+# Those of its files that compute on the CPU: the rest is for GPUs and for other ways to load it.
+_RUNTIME_FILES = (
+    "ort.wasm.min.mjs",
+    "ort-wasm-simd-threaded.mjs",
+    "ort-wasm-simd-threaded.wasm",
+)
+
+
+def write_site(folder: PathLike, preset: PathLike, runtime: PathLike) -> str:
+    """Writes the page with a model in it, which needs no program behind it.
+
+    Filling masks, next sentences (where the model has them) and attention are there. What is
+    written is what kbert computes: the model is run beside TensorFlow before it is kept.
+
+    Args:
+        folder: new or empty; it is there when it is complete, or not at all.
+        preset: a `kbert.tasks.Pretraining` on a `kbert.Encoder`, with a WordPiece tokenizer.
+        runtime: the file that `npm pack onnxruntime-web@VERSION` fetches, of the version `RUNTIME`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileNotFoundError: there is no such preset or runtime.
+        ImportError: the extra "onnx" is not installed.
+        ValueError: a preset of another kind, another runtime, or a folder that is not empty.
+    """
+    refuse_full(local_only(folder, "A site"))
+    binaries = _read_runtime(runtime)
+    task = Pretraining.from_preset(preset)
+    _check(task)
+    features = task.row_export(task).samples(TEXTS)
+
+    def write_page(place: str) -> None:
+        site = json.dumps(_site(task, os.fspath(preset)), ensure_ascii=False, separators=(",", ":"))
+        texts = {**page_files("browser"), "site.json": site}
+        files = {**binaries, **{name: text.encode() for name, text in texts.items()}}
+        for name, content in files.items():
+            (Path(place) / name).write_bytes(content)
+
+    return export_rows(
+        folder,
+        _rows(task),
+        format="onnx",
+        precision="float32",
+        samples=[{name: x.numpy() for name, x in batch.items()} for batch in features],
+        about={},
+        save_beside=write_page,
+    )
+
+
+def _check(task: Pretraining) -> None:
+    encoder: Any = task.encoder
+    tokenizer: Any = task.tokenizer
+    plain = type(encoder) is Encoder and type(tokenizer) is WordPieceTokenizer
+    found = plain and (tokenizer.special_tokens_in_text or tokenizer.added_tokens)
+    if not plain or found or tokenizer.pair_separators != 1:
+        raise ValueError(
+            "A site's model is a kbert.Encoder with BERT's WordPiece tokenizer, without special or "
+            f"added tokens in texts. Received: a {type(encoder).__name__} with a "
+            f"{type(tokenizer).__name__}"
+        )
+    if task.masked_lm is None or not encoder.config.num_segments:
+        raise ValueError(
+            "A site's model fills masks and knows segments. Received: "
+            f"masked_lm={task.masked_lm is not None}, num_segments={encoder.config.num_segments}"
+        )
+
+
+def _rows(task: Pretraining) -> RowFunction:
+    names = ("token_ids", "segment_ids", "padding_mask")
+
+    def function(features: dict[str, Any]) -> dict[str, tf.Tensor]:
+        found = task.encoder({name: features[name] for name in names}, return_attention=True)
+        logits = task.masked_lm(found["sequence"], features["mask_positions"])
+        size = task.tokenizer.vocabulary_size  # a table may have more rows
+        outputs = {
+            "probabilities": ops.softmax(logits)[..., :size],  # (B, P, V)
+            "attention": ops.stack(found["attention"], axis=1),  # (B, L, N, T, T)
+        }
+        if task.next_sentence:
+            outputs["next_sentence"] = ops.softmax(task.sentence(found["pooled"]))[:, 0]  # (B,)
+        return {name: ops.cast(x, "float32") for name, x in outputs.items()}
+
+    axes = dict.fromkeys(names, ("batch", "length"))
+    return RowFunction(function, {**axes, "mask_positions": ("batch", "masks")})
+
+
+def _site(task: Pretraining, preset: str) -> dict[str, Any]:
+    """What `browser_engine.js` reads."""
+    tokenizer: Any = task.tokenizer
+    pairs = ["next_sentence"] if task.next_sentence else []
+    model = {
+        "name": short_name(preset),
+        "about": f"{described(task)}; it runs in this browser",
+        "mask": tokenizer.mask_token,
+        "abilities": ["fill_mask", *pairs, "attention"],
+        "columns": [],
+    }
+    return {
+        "about": {"models": [model], "lines": 0},
+        "ids": {role: getattr(tokenizer, f"{role}_id") for role in ("cls", "sep", "mask")},
+        "longest": task.row_length,
+        "most_shown": MOST_TOKENS,
+        "titles": list(TITLES),
+        "tokenizer": tokenizer_data(tokenizer),
+    }
+
+
+def tokenizer_data(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
+    """What `wordpiece.js` is made from, as JSON can hold it.
+
+    Args:
+        tokenizer: one without special tokens in texts.
+
+    Example:
+        >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "pen"]
+        >>> data = tokenizer_data(WordPieceTokenizer(pieces))
+        >>> data["rules"]["changed"]["É"], data["unknown"], data["longest"]
+        ('e', 1, 200)
+    """
+    return {
+        "vocabulary": list(tokenizer.vocabulary),
+        "unknown": tokenizer.unk_id,
+        "longest": tokenizer.max_word_characters,
+        "rules": _rules(tokenizer.character_rules),
+    }
+
+
+def _rules(rules: CharacterRules) -> Mapping[str, Any]:
+    dropped = (character for character, after in rules.changed.items() if not after)
+    return {
+        "changed": {character: after for character, after in rules.changed.items() if after},
+        "dropped": ranges(dropped),
+        "alone": ranges(rules.alone),
+        "cased": ranges(rules.cased),
+        "ignorable": ranges(rules.ignorable),
+    }
+
+
+def ranges(characters: Iterable[str]) -> list[int]:
+    """Code points as the first and the last of each run, one list.
+
+    >>> ranges("cabx")
+    [97, 99, 120, 120]
+    """
+    found: list[int] = []
+    for code in sorted(map(ord, characters)):
+        if found and code == found[-1] + 1:
+            found[-1] = code
+        else:
+            found += [code, code]
+    return found
+
+
+def _read_runtime(path: PathLike) -> dict[str, bytes]:
+    """The files of the runtime, out of a package that is the one that is known."""
+    archive = Path(path).read_bytes()
+    checksum = base64.b64encode(hashlib.sha512(archive).digest()).decode()
+    if checksum != RUNTIME_SHA512:
+        raise ValueError(
+            f"The runtime is npm's {RUNTIME}, of SHA-512 {RUNTIME_SHA512}. "
+            f"Received: {os.fspath(path)!r}, of {checksum}"
+        )
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(archive)) as package:
+        for name in _RUNTIME_FILES:
+            member = package.extractfile(f"package/dist/{name}")
+            if member is None:
+                raise ValueError(f"The runtime has a file {name!r}. Received: {path!r} without it")
+            found[name] = member.read()
+    return found

@@ -1,0 +1,225 @@
+"""What answers over HTTP: routes, and what every request goes through before them."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from absl import logging
+
+from kbert.serve.http import json_body
+from kbert.serve.http.connections import Seats
+from kbert.serve.http.errors import Refused, drop_frames
+from kbert.serve.http.settings import HttpOptions
+
+_CLOSE = (b"connection", b"close")
+
+
+class Application:
+    """The answers of a server, for ASGI.
+
+    A subclass defines `routes`, each made by `route`, and where it needs them `check`, `count`,
+    `open`, `load`, `begin`, `watch`, `finish` and `close`, in the order in which `run` calls them.
+
+    Args:
+        options: limits.
+
+    Attributes:
+        seats: the connections.
+        is_ready: whether it is loaded; until then all but the `always` routes get 503.
+        is_stopping: whether it takes requests for the last time: each answer ends its connection.
+    """
+
+    always: frozenset[str] = frozenset()  # names of routes that answer before it is ready
+    headers: tuple[tuple[bytes, bytes], ...] = ()  # of every answer
+    failure = "The service failed; its log says how."  # what a client is told of an error inside
+    tls: tuple[str, str] | None = None  # files of the certificate and of its key
+    stop_seconds = 2.0  # until the end, when it is stopped
+    drain_seconds = 0.0  # of them, in which requests are still taken
+
+    def __init__(self, options: HttpOptions) -> None:
+        self.options = options
+        self.seats = Seats(options.max_connections)
+        self.is_ready = self.is_stopping = False
+
+    def routes(self) -> Iterable[Any]:
+        """What `route` made."""
+        raise NotImplementedError(f"{type(self).__name__} must define `routes`.")
+
+    def check(self, request: Any) -> None:
+        """Raises `Refused` for requests that no route is to see; not for `always` routes."""
+
+    def count(self, request: Any, route: str, status: int, seconds: float) -> None:
+        """Notes a request that was answered."""
+
+    def open(self) -> None:
+        """Takes what may be taken by another, such as more ports, before it loads."""
+
+    async def load(self) -> None:
+        """Loads what answers; what it raises ends the server."""
+
+    async def begin(self) -> list[str]:
+        """Called when it is loaded; returns further addresses."""
+        return []
+
+    async def watch(self) -> None:
+        """Work beside the requests, until it is cancelled."""
+        await asyncio.Event().wait()
+
+    async def finish(self, seconds: float) -> None:
+        """Answers what else was accepted, for so long."""
+
+    async def close(self) -> None:
+        """Refuses what is still under way, and gives back what it has."""
+
+    def app(self) -> Any:
+        """The application of ASGI."""
+        from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
+
+        async def refuse(request: Any, error: Any) -> Any:
+            return response({"error": error.detail}, error.status_code, error.headers)
+
+        inner = Starlette(routes=[*self.routes()], exception_handlers={HTTPException: refuse})
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            async def answer(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    # A client that is not told so sends its next request into a closed connection.
+                    more = (*self.headers, *((_CLOSE,) if self.is_stopping else ()))
+                    message = {**message, "headers": [*message["headers"], *more]}
+                await send(message)
+
+            await inner(scope, receive, answer)
+
+        return app
+
+    def route(
+        self, name: str, path: str, method: str, answer: Callable[[Any], Awaitable[Any]]
+    ) -> Any:
+        """A route whose answer is checked, counted, and an error of ours as JSON.
+
+        Args:
+            name: what it is counted as.
+            path: as Starlette has it.
+            method: of HTTP.
+            answer: of a request: what JSON can hold, or a response of Starlette.
+        """
+        from starlette.responses import Response
+        from starlette.routing import Route
+
+        async def endpoint(request: Any) -> Any:
+            start = time.perf_counter()
+            headers: dict[str, str] = {}
+            try:
+                if name not in self.always:
+                    self._check_state()
+                    self.check(request)
+                found = await answer(request)
+                answered = found if isinstance(found, Response) else response(found)
+            except Refused as error:
+                if error.retry_after is not None:
+                    headers["Retry-After"] = str(error.retry_after)
+                if error.status in (408, 413) or self.seats.is_full:
+                    headers["Connection"] = "close"
+                if error.status == 401:
+                    headers["WWW-Authenticate"] = "Bearer"
+                answered = response({"error": str(error)}, error.status, headers)
+                drop_frames(error)
+            except _Left as error:
+                answered = Response(status_code=499)  # nobody reads it
+                drop_frames(error)
+            except Exception as error:
+                logging.exception("A request failed")
+                answered = response({"error": self.failure}, 500)
+                drop_frames(error)
+            self.count(request, name, answered.status_code, time.perf_counter() - start)
+            return answered
+
+        return Route(path, endpoint, methods=[method])
+
+    def check_ready(self) -> None:
+        """Raises `Refused` while it loads."""
+        if not self.is_ready:
+            raise Refused(503, "The models are loaded. Try again later.", retry_after=1)
+
+    def _check_state(self) -> None:
+        self.check_ready()
+        if self.seats.is_full:
+            raise Refused(
+                503,
+                f"The service has {self.options.max_connections} connections at most. Try again "
+                "later. Received: one more",
+                retry_after=1,
+            )
+
+    async def wait_for(self, request: Any, work: Awaitable[Any]) -> Any:
+        """What is computed for a request; stops waiting where the client has left.
+
+        Args:
+            request: its body is read.
+            work: is cancelled when nobody waits.
+        """
+        computed = asyncio.ensure_future(work)
+        left = asyncio.create_task(request.receive())  # behind the body, it can only leave
+        seconds = self.options.timeout_seconds
+        try:
+            done, _ = await asyncio.wait(
+                {computed, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if computed in done:
+                return computed.result()
+            if left in done:
+                raise _Left
+            raise Refused(
+                503,
+                f"A request is computed in {seconds:g} seconds at most. Received: one that takes "
+                "longer",
+                retry_after=1,
+            )
+        finally:
+            computed.cancel()
+            left.cancel()
+
+    async def read(self, request: Any) -> dict[str, Any]:
+        """The body's object, within the limits of bytes and time."""
+        try:
+            async with asyncio.timeout(self.options.timeout_seconds):
+                return json_body.parse(await self._read_bytes(request))
+        except TimeoutError:
+            raise Refused(
+                408,
+                f"A request is sent in {self.options.timeout_seconds:g} seconds at most. "
+                "Received: a part of it",
+            ) from None
+
+    async def _read_bytes(self, request: Any) -> bytearray:
+        from starlette.requests import ClientDisconnect
+
+        most = self.options.max_body_bytes
+        # The server has refused what is no number.
+        size = int(request.headers.get("content-length", "0"))
+        body = bytearray()
+        if size <= most:
+            try:
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > most:
+                        break
+            except ClientDisconnect:
+                raise _Left from None
+        size = max(size, len(body))
+        if size > most:
+            raise Refused(413, f"A request has {most} bytes at most. Received: {size} or more")
+        return body
+
+
+def response(content: Any, status: int = 200, headers: Any = None) -> Any:
+    """A response of Starlette with JSON in it."""
+    from starlette.responses import Response
+
+    return Response(json_body.dump(content), status, headers, media_type="application/json")
+
+
+class _Left(Exception):
+    """The client has closed its connection."""

@@ -1,0 +1,83 @@
+"""A server beside other work of the same process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Self
+
+_MORE_SECONDS = 30.0  # than it takes to stop, for a chunk that is computed still
+
+
+class InThread:
+    """A server in a thread of its own, while a `with` block runs.
+
+    Args:
+        run: serves until its first argument is set; calls its second with the addresses.
+        stop_seconds: within which it stops.
+
+    Attributes:
+        addresses: of the server, that of HTTP first.
+
+    Raises:
+        Exception: what `run` raises, when it starts.
+        RuntimeError: at the end of the block, where it does not stop half a minute after
+            `stop_seconds`.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[asyncio.Event, Callable[[list[str]], None]], Awaitable[None]],
+        stop_seconds: float,
+    ) -> None:
+        self._run, self._stop_seconds = run, stop_seconds
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._error: Exception | None = None
+        self.addresses: list[str] = []
+        self._thread = threading.Thread(target=self._serve, name="server", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _serve(self) -> None:
+        async def main() -> None:
+            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+            await self._run(self._stop, self._started)
+
+        try:
+            asyncio.run(main())
+        except Exception as error:  # told to whoever waits
+            self._error = error
+        finally:
+            self._ready.set()
+
+    def _started(self, addresses: list[str]) -> None:
+        self.addresses = addresses
+        self._ready.set()
+
+    def stop(self) -> None:
+        """Takes no more requests; those that were taken are still answered."""
+        assert self._loop is not None
+        assert self._stop is not None
+        with contextlib.suppress(RuntimeError):  # it has stopped, and its loop is closed
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+        longest = self._stop_seconds + _MORE_SECONDS
+        self._thread.join(longest)
+        if self._thread.is_alive():
+            raise RuntimeError(
+                f"A server stops within {longest:.0f} seconds. Received: one that computes "
+                "on; its thread ends with the process"
+            )
+        if self._error is not None:
+            raise self._error

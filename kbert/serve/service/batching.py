@@ -1,0 +1,302 @@
+"""Texts of many requests in one run of a model.
+
+While a batch is computed, what arrives waits, and the next batch is made of it: no request waits
+for others that may come. A batch begins with the text that has waited longest and takes those of
+about its length, so that little of it is padding.
+
+It all happens in the one thread of an event loop, but for the runs themselves. A run whose callers
+have all given up is stopped between the chunks that it computes.
+"""
+
+import asyncio
+import bisect
+import functools
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from kbert.serve.http.errors import Refused, drop_frames
+from kbert.serve.service.errors import Retired, is_bad_input, is_out_of_memory, most_said
+from kbert.serve.service.loaded import Arrays, Entry, row_sizes
+from kbert.serve.service.metrics import Metrics
+from kbert.serve.service.settings import ServiceOptions
+from kbert.serve.service.stopping import Stop
+
+# Padding of a batch, in bytes of text: so much is cheaper than another run, and beyond it so large
+# a share of the text itself.
+_FREE_PADDING = 512
+_PADDED_SHARE = 0.25
+
+
+class _Request:
+    """What one caller waits for: its parts, which may be computed in several batches."""
+
+    def __init__(self, parts: int, future: asyncio.Future) -> None:
+        self.results: list[Arrays | None] = [None] * parts
+        self.missing = parts
+        self.future = future
+
+
+class _Part:
+    """Rows of a request that stay together: one, or all where they cannot be told apart."""
+
+    def __init__(
+        self, request: _Request, place: int, entry: Entry, inputs: Arrays, rows: int, size: int
+    ) -> None:
+        self.request, self.place = request, place
+        self.entry, self.inputs, self.rows, self.size = entry, inputs, rows, size
+        self.number = -1  # the order of arrival
+        shapes = tuple((name, inputs[name].shape[1:]) for name in sorted(inputs))
+        # Parts of one key can be one batch; one that merges with none has a key of its own.
+        self.key: Any = (entry.name, shapes) if place >= 0 else id(self)
+
+
+class _Batch:
+    """Parts that are computed in one run, and what stops it."""
+
+    def __init__(self, parts: list[_Part]) -> None:
+        self.parts, self.stop = parts, Stop()
+
+    def stop_if_unwanted(self) -> None:
+        if all(part.request.future.done() for part in self.parts):
+            self.stop.set()
+
+
+def _order(part: _Part) -> tuple[int, int]:
+    return part.size, part.number
+
+
+class Batcher:
+    """Runs the signatures of one version of a model.
+
+    Args:
+        model: the name under which it counts.
+        options: sizes and limits.
+        metrics: what it counts in.
+    """
+
+    def __init__(self, model: str, options: ServiceOptions, metrics: Metrics) -> None:
+        self._model, self._options, self._metrics = model, options, metrics
+        self._threads = options.batch_threads or 1
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"batch-{model}")
+        self._parts: dict[int, _Part] = {}  # that wait, by number: the oldest first
+        self._groups: dict[Any, list[_Part]] = {}  # the same by key, each sorted by size
+        self._waiting = 0  # rows of them
+        self._running: set[_Batch] = set()
+        self._count = 0
+        self._seconds_per_row = 0.0
+        self._is_closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def run(
+        self, entry: Entry, inputs: Arrays, rows: int, *, ragged: bool = False
+    ) -> Sequence[Arrays]:
+        """The outputs of a signature.
+
+        Args:
+            entry: the signature.
+            inputs: name -> array, which the signature takes.
+            rows: what its `check` says of them.
+            ragged: whether rows may be computed beside others although their outputs are then
+                padded to the widest.
+
+        Returns:
+            The outputs of all rows; or of each row in turn, where there are rows to tell apart.
+
+        Raises:
+            Refused: too many texts wait, or the model does not take these.
+            Retired: the version is retired.
+        """
+        if self._is_closed:
+            raise Retired
+        if self._waiting + rows > self._options.max_waiting:
+            seconds = math.ceil(self._seconds_per_row * self._waiting)
+            raise Refused(
+                429,
+                f"Too many texts wait: {self._options.max_waiting} may at most. Try again later. "
+                f"Received: {rows} beside {self._waiting}",
+                retry_after=min(max(seconds, 1), 60),
+            )
+        request = self._add(entry, inputs, rows, ragged)
+        self._metrics.texts.labels(self._model).inc(rows)
+        try:
+            return await request.future
+        finally:  # the caller may have given up
+            self._forget(request)
+
+    async def close(self) -> None:
+        """Takes no more; returns when all that was taken is computed, or stopped."""
+        self._is_closed = True
+        await self._idle.wait()
+        self._pool.shutdown(wait=False)
+
+    def stop(self) -> None:
+        """Refuses all requests that were taken, and stops what is computed for them."""
+        self._is_closed = True
+        requests = [part.request for part in self._parts.values()]
+        requests += [part.request for batch in self._running for part in batch.parts]
+        for request in requests:
+            if not request.future.done():
+                refusal = Refused(503, "The service is stopping.", retry_after=1)
+                request.future.set_exception(refusal)
+            self._forget(request)
+
+    def _add(self, entry: Entry, inputs: Arrays, rows: int, ragged: bool) -> _Request:
+        loop = asyncio.get_running_loop()
+        splits = entry.merges or (ragged and entry.is_rows and entry.has_row_outputs)
+        request = _Request(rows if splits else 1, loop.create_future())
+        if splits:
+            sizes = row_sizes(inputs, rows).tolist()
+            parts = [
+                _Part(request, i, entry, {k: x[i : i + 1] for k, x in inputs.items()}, 1, sizes[i])
+                for i in range(rows)
+            ]
+        else:
+            parts = [_Part(request, -1, entry, inputs, rows, 0)]
+        for part in parts:
+            part.number = self._count
+            self._count += 1
+            self._parts[part.number] = part
+            bisect.insort(self._groups.setdefault(part.key, []), part, key=_order)
+        self._count_waiting(rows)
+        self._idle.clear()
+        # Not at once: what arrives in the same moment is one batch.
+        loop.call_soon(self._start)
+        return request
+
+    def _forget(self, request: _Request) -> None:
+        if request.missing:
+            self._take([part for part in self._parts.values() if part.request is request])
+            for batch in self._running:
+                batch.stop_if_unwanted()
+            self._rest()
+
+    def _count_waiting(self, change: int) -> None:
+        self._waiting += change
+        self._metrics.waiting.labels(self._model).inc(change)
+
+    def _take(self, parts: Sequence[_Part]) -> None:
+        """Removes parts from those that wait."""
+        for part in parts:
+            del self._parts[part.number]
+            group = self._groups[part.key]
+            del group[bisect.bisect_left(group, _order(part), key=_order)]
+            if not group:
+                del self._groups[part.key]
+        self._count_waiting(-sum(part.rows for part in parts))
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._parts and len(self._running) < self._threads:
+            batch = _Batch(self._choose())
+            self._take(batch.parts)
+            self._running.add(batch)
+            future = loop.run_in_executor(self._pool, _run_timed, batch.parts, batch.stop)
+            future.add_done_callback(functools.partial(self._finish, batch))
+
+    def _choose(self) -> list[_Part]:
+        """The part that has waited longest, and its neighbours in length.
+
+        So many that each thread that is free finds some.
+        """
+        oldest = next(iter(self._parts.values()))
+        group = self._groups[oldest.key]
+        low = bisect.bisect_left(group, _order(oldest), key=_order)
+        high, total, rows = low + 1, oldest.size, oldest.rows
+        share = math.ceil(self._waiting / (self._threads - len(self._running)))
+        while rows < min(share, self._options.max_batch_size):
+            shorter = group[low - 1] if low else None
+            longer = group[high] if high < len(group) else None
+            if shorter is None and longer is None:
+                break
+            # Whichever is nearer in length to what the batch has.
+            below = math.inf if shorter is None else group[low].size - shorter.size
+            above = math.inf if longer is None else longer.size - group[high - 1].size
+            added = shorter if longer is None or (shorter and below <= above) else longer
+            assert added is not None
+            widest = max(group[high - 1].size, added.size)
+            padding = (rows + 1) * widest - (total + added.size)
+            if padding > _FREE_PADDING + _PADDED_SHARE * total:
+                break
+            low, high = (low - 1, high) if added is shorter else (low, high + 1)
+            total, rows = total + added.size, rows + added.rows
+        return group[low:high]
+
+    def _finish(self, batch: _Batch, done: asyncio.Future) -> None:
+        self._running.discard(batch)
+        results, seconds, runs = done.result()
+        rows = sum(part.rows for part in batch.parts)
+        if not batch.stop.is_set:
+            each = seconds / rows
+            self._seconds_per_row += (each - self._seconds_per_row) * 0.2
+        self._metrics.batches.labels(self._model, batch.parts[0].entry.name).inc(runs)
+        self._metrics.batch_texts.labels(self._model).observe(rows)
+        self._metrics.batch_seconds.labels(self._model).observe(seconds)
+        for part, result in zip(batch.parts, results, strict=True):
+            request = part.request
+            if request.future.done():  # its caller has given up, or another part has failed
+                continue
+            if isinstance(result, Exception):
+                request.future.set_exception(result)
+                continue
+            request.results[part.place] = result
+            request.missing -= 1
+            if not request.missing:
+                request.future.set_result(request.results)
+        self._start()
+        self._rest()
+
+    def _rest(self) -> None:
+        if not self._parts and not self._running:
+            self._idle.set()
+
+
+def _run_timed(batch: list[_Part], stop: Stop) -> tuple[list[Arrays | Exception], float, int]:
+    """The outputs of each part or its error, the seconds it all took, and the number of runs."""
+    start = time.perf_counter()
+    results: list[Arrays | Exception] = []
+    runs = 1
+    try:
+        results += _run(batch, stop)
+    except Exception as error:
+        if stop.is_set:  # nobody waits for it
+            results += [Refused(503, "The request was given up.") for _ in batch]
+        elif len(batch) == 1:
+            results.append(_refusal(error))
+        else:  # one text that the model refuses is not to cost the others their answers
+            alone = [_run_timed([part], stop) for part in batch]
+            results += [result for each, _, _ in alone for result in each]
+            runs += len(batch)
+        drop_frames(error)  # which hold the inputs of all parts
+    return results, time.perf_counter() - start, runs
+
+
+def _run(batch: list[_Part], stop: Stop) -> list[Arrays]:
+    entry = batch[0].entry
+    if len(batch) == 1:
+        return [entry.run(batch[0].inputs, stop)]
+    names = batch[0].inputs
+    inputs = {k: np.concatenate([part.inputs[k] for part in batch]) for k in names}
+    outputs = entry.run(inputs, stop)
+    if any(len(x) != len(batch) for x in outputs.values()):
+        raise ValueError(
+            "Texts of several requests are computed together where a signature gives a row for "
+            f"each of them. Received: {[x.shape for x in outputs.values()]} of {len(batch)}"
+        )
+    return [{k: x[i : i + 1] for k, x in outputs.items()} for i in range(len(batch))]
+
+
+def _refusal(error: Exception) -> Exception:
+    """The error as a client is told of it."""
+    if is_bad_input(error):
+        return Refused(400, f"The model does not take these inputs: {most_said(error)}")
+    if is_out_of_memory(error):
+        return Refused(503, "There is not memory enough for this request.", retry_after=1)
+    logging.error("A model failed", exc_info=error)
+    return error

@@ -1,0 +1,222 @@
+"""The service over gRPC: TensorFlow Serving's own PredictionService and ModelService."""
+
+import asyncio
+import hmac
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from kbert.serve.http.errors import Refused, drop_frames
+from kbert.serve.service import json_rows
+from kbert.serve.service.loaded import Arrays, Entry, LoadedModel, check_rows
+from kbert.serve.service.models import Models
+from kbert.serve.service.settings import ServiceOptions
+
+_DEFAULT = "serving_default"
+_ANSWER_BYTES = 2**28
+_CODES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    404: "NOT_FOUND",
+    413: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    503: "UNAVAILABLE",
+}
+
+
+def make_server(
+    models: Models,
+    options: ServiceOptions,
+    token: bytes | None,
+    tls: tuple[bytes, bytes] | None,
+) -> tuple[Any, int]:
+    """A server that is not started yet, and its port.
+
+    Args:
+        models: what answers.
+        options: limits.
+        token: that requests must bear; None = none.
+        tls: key and certificate in PEM; None = plain.
+
+    Raises:
+        OSError: the port is taken.
+        ImportError: the extra `[grpc]` is not installed.
+    """
+    import grpc
+    from tensorflow_serving.apis import (
+        get_model_metadata_pb2,
+        get_model_status_pb2,
+        model_service_pb2_grpc,
+        predict_pb2,
+        prediction_service_pb2_grpc,
+    )
+
+    async def guarded(context: Any, answer: Callable[[], Any]) -> Any:
+        try:
+            _check_token(context, token)
+            left = context.time_remaining()
+            limit = options.timeout_seconds
+            async with asyncio.timeout(limit if left is None else min(left, limit)):
+                return await answer()
+        except Refused as error:
+            code, text = _CODES.get(error.status, "UNKNOWN"), str(error)
+            drop_frames(error)
+        except TimeoutError as error:
+            code, text = "DEADLINE_EXCEEDED", "The request was not computed in time."
+            drop_frames(error)
+        except Exception as error:
+            logging.exception("A request failed")
+            code, text = "INTERNAL", "The service failed; its log says how."
+            drop_frames(error)
+        return await context.abort(getattr(grpc.StatusCode, code), text)
+
+    class Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
+        async def Predict(self, request: Any, context: Any) -> Any:
+            return await guarded(context, lambda: self._predict(request))
+
+        async def _predict(self, request: Any) -> Any:
+            import tensorflow as tf
+
+            name, version = _model_of(request.model_spec)
+            signature = request.model_spec.signature_name or _DEFAULT
+
+            def prepare(loaded: LoadedModel) -> tuple[Entry, Arrays]:
+                entry = loaded.entry(signature)
+                entry.check_names(request.inputs)
+                return entry, {k: _read(entry, k, x, options) for k, x in request.inputs.items()}
+
+            number, entry, parts = await models.run(name, version, prepare)
+            outputs = json_rows.joined(parts)
+            wanted = (
+                set(request.output_filter) or outputs.keys()
+            )  # a name may be there 50,000 times
+            if unknown := min(wanted - outputs.keys(), default=None):
+                raise Refused(
+                    400,
+                    f"The signature {entry.name!r} gives {', '.join(outputs)}. "
+                    f"Received: {unknown[:100]!r} in output_filter",
+                )
+            answer = predict_pb2.PredictResponse()
+            answer.model_spec.CopyFrom(_spec(request, name, number, signature))
+            for output in sorted(wanted):
+                answer.outputs[output].CopyFrom(tf.make_tensor_proto(outputs[output]))
+            return answer
+
+        async def GetModelMetadata(self, request: Any, context: Any) -> Any:
+            return await guarded(context, lambda: self._metadata(request))
+
+        async def _metadata(self, request: Any) -> Any:
+            from google.protobuf import json_format
+
+            name, version = _model_of(request.model_spec)
+            if list(request.metadata_field) != ["signature_def"]:
+                raise Refused(400, "`metadata_field` is signature_def. Received: another")
+            found = models.find(name).find(version)
+            signatures = get_model_metadata_pb2.SignatureDefMap()
+            fields = {"signature_def": found.loaded.signature_defs()}
+            json_format.ParseDict(fields, signatures)
+            answer = get_model_metadata_pb2.GetModelMetadataResponse()
+            answer.model_spec.CopyFrom(_spec(request, name, found.number, ""))
+            answer.metadata["signature_def"].Pack(signatures)
+            return answer
+
+    class Status(model_service_pb2_grpc.ModelServiceServicer):
+        async def GetModelStatus(self, request: Any, context: Any) -> Any:
+            return await guarded(context, lambda: self._status(request))
+
+        async def _status(self, request: Any) -> Any:
+            from google.protobuf import json_format
+
+            answer = get_model_status_pb2.GetModelStatusResponse()
+            return json_format.ParseDict(models.status(*_model_of(request.model_spec)), answer)
+
+    milliseconds = max(round(1000 * options.timeout_seconds), 1)
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", options.max_body_bytes),
+            ("grpc.max_send_message_length", _ANSWER_BYTES),
+            ("grpc.so_reuseport", 0),
+            # Connections, those that say nothing, and those that ask nothing.
+            ("grpc.max_allowed_incoming_connections", options.max_connections),
+            ("grpc.server_handshake_timeout_ms", milliseconds),
+            ("grpc.max_connection_idle_ms", milliseconds),
+            # A compressed message is unpacked whole before its size is looked at.
+            ("grpc.compression_enabled_algorithms_bitset", 1),
+            ("grpc.per_message_decompression", 0),
+        ],
+        maximum_concurrent_rpcs=options.max_connections,
+    )
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Prediction(), server)
+    model_service_pb2_grpc.add_ModelServiceServicer_to_server(Status(), server)
+    address = f"[{options.host}]" if ":" in options.host else options.host
+    place = f"{address}:{options.grpc_port}"
+    try:
+        if tls is None:
+            port = server.add_insecure_port(place)
+        else:
+            port = server.add_secure_port(place, grpc.ssl_server_credentials([tls]))
+    except RuntimeError as error:
+        raise OSError(f"The port for gRPC cannot be opened. Received: {place}") from error
+    return server, port
+
+
+def _spec(request: Any, name: str, number: int, signature: str) -> Any:
+    spec = type(request.model_spec)(name=name, signature_name=signature)
+    spec.version.value = number
+    return spec
+
+
+def _model_of(spec: Any) -> tuple[str, int | None]:
+    if spec.WhichOneof("version_choice") == "version_label":
+        raise Refused(404, "Versions have numbers and no labels. Received: a version_label")
+    return spec.name, spec.version.value if spec.HasField("version") else None
+
+
+def _read(entry: Entry, name: str, proto: Any, options: ServiceOptions) -> np.ndarray:
+    """A tensor of a request.
+
+    A value may stand for all that follow it, so that a few bytes become what the shape says: type
+    and shape are checked first.
+    """
+    import tensorflow as tf
+
+    shape, most = proto.tensor_shape, options.max_body_bytes
+    sizes = [dim.size for dim in shape.dim]
+    try:
+        dtype = tf.as_dtype(proto.dtype).name
+    except TypeError:
+        dtype = "no type"
+    entry.check_input(name, dtype, sizes)
+    if sizes and entry.is_rows:
+        check_rows(sizes[0], options.max_texts)
+    count = 1
+    for size in sizes:
+        count *= size
+        if shape.unknown_rank or not 0 <= size <= most or count > most:
+            raise Refused(
+                400, f"The input {name[:100]!r} has at most {most} values. Received: {sizes[:10]}"
+            )
+    try:
+        array = tf.make_ndarray(proto)
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refused(
+            400, f"The input {name[:100]!r} is no whole tensor. Received: {str(error)[:200]}"
+        ) from None
+    if array.dtype == object:
+        flat = [x.encode() if isinstance(x, str) else x for x in array.ravel().tolist()]
+        array = np.empty(len(flat), object)
+        array[:] = flat
+        return array.reshape(sizes)
+    return array
+
+
+def _check_token(context: Any, token: bytes | None) -> None:
+    if token is None:
+        return
+    given = dict(context.invocation_metadata() or ()).get("authorization", "")
+    given = given.encode() if isinstance(given, str) else given
+    scheme, _, found = given.partition(b" ")
+    if not (scheme.lower() == b"bearer" and hmac.compare_digest(found.strip(), token)):
+        raise Refused(401, "A request bears the service's token. Received: none, or another")

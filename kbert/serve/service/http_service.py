@@ -1,0 +1,210 @@
+"""The service over HTTP: TensorFlow Serving's REST routes, and a few that are shorter."""
+
+import hmac
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kbert.serve.http.application import Application
+from kbert.serve.http.errors import Refused
+from kbert.serve.http.server import address
+from kbert.serve.service import json_rows
+from kbert.serve.service.loaded import Arrays, Entry, LoadedModel
+from kbert.serve.service.metrics import Metrics
+from kbert.serve.service.models import Models, Prepare
+from kbert.serve.service.settings import ServiceOptions
+
+_DEFAULT = "serving_default"
+
+
+class HttpService(Application):
+    """The routes of a service; gRPC, where it has it, begins and ends with them.
+
+    Args:
+        models: what answers.
+        options: limits.
+        metrics: what it counts in.
+        token: that requests must bear; None = none.
+        pair: key and certificate, as gRPC takes them; None = no TLS.
+    """
+
+    always = frozenset({"health", "live"})
+
+    def __init__(
+        self,
+        models: Models,
+        options: ServiceOptions,
+        metrics: Metrics,
+        token: bytes | None = None,
+        pair: tuple[bytes, bytes] | None = None,
+    ) -> None:
+        super().__init__(options)
+        self._models, self._limits, self._metrics = models, options, metrics
+        self._token, self._pair = token, pair
+        self._grpc: Any = None
+        self.stop_seconds, self.drain_seconds = options.stop_seconds, options.drain_seconds
+        if options.tls_certificate is not None and options.tls_key is not None:
+            self.tls = options.tls_certificate, options.tls_key
+
+    def open(self) -> None:
+        if self._limits.grpc_port is None:
+            return
+        from kbert.serve.service.grpc_service import make_server
+
+        self._grpc, port = make_server(self._models, self._limits, self._token, self._pair)
+        scheme = "grpc" if self.tls is None else "grpcs"
+        self._grpc_address = address(scheme, self.options.host, port)
+
+    async def load(self) -> None:
+        await self._models.load()
+
+    async def begin(self) -> list[str]:
+        if self._grpc is None:
+            return []
+        await self._grpc.start()
+        return [self._grpc_address]
+
+    async def watch(self) -> None:
+        await self._models.watch()
+
+    async def finish(self, seconds: float) -> None:
+        if self._grpc is not None:
+            await self._grpc.stop(seconds)
+
+    async def close(self) -> None:
+        await self._models.close()
+
+    def check(self, request: Any) -> None:
+        if self._token is None:
+            return
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        # Compared in a time that does not tell how much of it is right.
+        is_right = hmac.compare_digest(token.strip().encode("latin-1", "replace"), self._token)
+        if scheme.lower() != "bearer" or not is_right:
+            raise Refused(401, "A request bears the service's token. Received: none, or another")
+
+    def count(self, request: Any, route: str, status: int, seconds: float) -> None:
+        # A name that nobody serves would be a new counter for each guess.
+        model = request.path_params.get("model", "")
+        known = model if self._models.has(model) else ""
+        self._metrics.requests.labels(known, route, status).inc()
+        self._metrics.request_seconds.labels(route).observe(seconds)
+
+    def routes(self) -> list[Any]:
+        from starlette.responses import Response
+
+        async def metrics(request: Any) -> Any:
+            return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+        model = "/v1/models/{model}"
+        routes = [
+            self.route("health", "/health", "GET", self._health),
+            self.route("live", "/live", "GET", self._live),
+            self.route("metrics", "/metrics", "GET", metrics),
+            self.route("embed", "/embed", "POST", self._embed),
+            self.route("fill_mask", "/fill_mask", "POST", self._fill_mask),
+        ]
+        for place in (model, model + "/versions/{version}"):
+            routes += [
+                self.route("predict", place + ":predict", "POST", self._predict),
+                self.route("verb", place + ":{verb}", "POST", self._other_verb),
+                self.route("metadata", place + "/metadata", "GET", self._metadata),
+                self.route("status", place, "GET", self._status),
+            ]
+        return routes
+
+    async def _health(self, request: Any) -> dict[str, Any]:
+        if self.is_stopping:
+            raise Refused(503, "The service is stopping.")
+        self.check_ready()
+        return {"status": "ok"}
+
+    async def _live(self, request: Any) -> dict[str, Any]:
+        return {"status": "ok"}
+
+    async def _status(self, request: Any) -> dict[str, Any]:
+        name = request.path_params["model"]
+        if name.endswith(":predict") and not self._models.has(name):
+            raise Refused(405, "A prediction is asked for by POST. Received: GET")
+        return self._models.status(name, _version(request))
+
+    async def _metadata(self, request: Any) -> dict[str, Any]:
+        name = request.path_params["model"]
+        version = self._models.find(name).find(_version(request))
+        signatures = {"signature_def": version.loaded.signature_defs()}
+        spec = {"name": name, "signature_name": "", "version": str(version.number)}
+        return {"model_spec": spec, "metadata": {"signature_def": signatures}}
+
+    async def _other_verb(self, request: Any) -> None:
+        verb = request.path_params["verb"][:100]
+        raise Refused(404, f"Models answer to :predict. Received: {f':{verb}'!r}")
+
+    async def _predict(self, request: Any) -> dict[str, Any]:
+        wanted = await self.read(request)
+        json_rows.refuse_unknown(wanted, ("signature_name", "instances", "inputs"))
+        signature = json_rows.text_of(wanted, "signature_name", _DEFAULT) or _DEFAULT
+
+        def prepare(loaded: LoadedModel) -> Any:
+            entry = loaded.entry(signature)
+            return entry, json_rows.read_inputs(wanted, entry, self._limits.max_texts)
+
+        name = request.path_params["model"]
+        _, entry, parts = await self._run(request, name, _version(request), prepare)
+        if "inputs" in wanted:
+            return {"outputs": json_rows.write_columns(parts)}
+        rows = len(wanted["instances"])
+        return {"predictions": json_rows.write_rows(entry, parts, rows)}
+
+    async def _embed(self, request: Any) -> dict[str, Any]:
+        parts, entry = await self._answer_texts(request, LoadedModel.vectors, "gives vectors")
+        return {"embeddings": json_rows.joined(parts)[entry.vectors or ""]}
+
+    async def _fill_mask(self, request: Any) -> dict[str, Any]:
+        parts, _ = await self._answer_texts(
+            request, LoadedModel.fill_mask, "fills masks", ragged=True
+        )
+        return {"answers": json_rows.write_masks(parts)}
+
+    async def _answer_texts(
+        self,
+        request: Any,
+        find: Callable[[LoadedModel], Entry | None],
+        what: str,
+        *,
+        ragged: bool = False,
+    ) -> tuple[Sequence[Arrays], Entry]:
+        wanted = await self.read(request)
+        json_rows.refuse_unknown(wanted, ("texts", "model"))
+        name = self._models.only(json_rows.text_of(wanted, "model", None), find, what)
+
+        def prepare(loaded: LoadedModel) -> tuple[Entry, Arrays]:
+            entry = find(loaded)
+            if entry is None:  # a newer version may have lost it
+                raise Refused(400, f"The model is one that {what}. Received: {name!r}")
+            (text,) = entry.inputs
+            texts, most = wanted.get("texts"), self._limits.max_texts
+            return entry, {text: json_rows.read_array(texts, entry.inputs[text], "texts", most)}
+
+        _, entry, parts = await self._run(request, name, None, prepare, ragged=ragged)
+        return parts, entry
+
+    async def _run(
+        self,
+        request: Any,
+        name: str,
+        version: int | None,
+        prepare: Prepare,
+        *,
+        ragged: bool = False,
+    ) -> tuple[int, Entry, Sequence[Arrays]]:
+        """What the model answers."""
+        return await self.wait_for(request, self._models.run(name, version, prepare, ragged=ragged))
+
+
+def _version(request: Any) -> int | None:
+    version = request.path_params.get("version")
+    if version is None:
+        return None
+    if not re.fullmatch("[0-9]{1,18}", version):
+        raise Refused(400, f"A version is a whole number. Received: {version[:100]!r}")
+    return int(version)

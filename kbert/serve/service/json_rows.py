@@ -1,0 +1,236 @@
+"""Requests and answers in JSON, in the forms of TensorFlow Serving's REST API.
+
+Row format: `instances`, a list of rows -> `predictions`. Column format: `inputs`, a list of each
+input's rows -> `outputs`. Bytes are `{"b64": "…"}`.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kbert.serve.http.errors import Refused
+from kbert.serve.http.json_body import describe
+from kbert.serve.service.loaded import Arrays, Entry, Spec, check_rows
+
+_KINDS = {"b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "numbers"}
+
+
+def refuse_unknown(request: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raises `Refused` for keys that a request of its kind does not have."""
+    unknown = [key[:100] for key in request if key not in known]
+    if unknown:
+        raise Refused(
+            400, f"A request has {', '.join(known)} and nothing else. Received: {unknown[:10]}"
+        )
+
+
+def text_of(request: Mapping[str, Any], key: str, default: Any) -> Any:
+    """A string of a request."""
+    value = request.get(key, default)
+    if value is not default and not isinstance(value, str):
+        raise Refused(400, f"`{key}` is a string. Received: {describe(value)}")
+    return value
+
+
+def read_inputs(request: Mapping[str, Any], entry: Entry, most: int) -> Arrays:
+    """The inputs of a signature, of a request in row or in column format.
+
+    Args:
+        request: it has `instances` or `inputs`.
+        entry: the signature.
+        most: rows of a request.
+
+    Raises:
+        Refused: the values are not what the signature takes, or too many.
+    """
+    if ("instances" in request) == ("inputs" in request):
+        raise Refused(
+            400,
+            "A request has `instances`, rows, or `inputs`, columns. "
+            f"Received: {'both' if 'inputs' in request else 'neither'}",
+        )
+    names = list(entry.inputs)
+    if "inputs" in request:
+        columns = request["inputs"]
+        if len(names) == 1 and not _is_named(columns):
+            columns = {names[0]: columns}
+        if not isinstance(columns, dict):
+            raise Refused(
+                400,
+                f"`inputs` is an object of the inputs {', '.join(names)}. "
+                f"Received: {describe(columns)}",
+            )
+        _check_names(columns, names)
+        limit = most if entry.is_rows else None
+        return {name: read_array(columns[name], entry.inputs[name], name, limit) for name in names}
+    rows = request["instances"]
+    if not isinstance(rows, list):
+        raise Refused(400, f"`instances` is a list of rows. Received: {describe(rows)}")
+    if not entry.is_rows:
+        raise Refused(
+            400,
+            f"The signature {entry.name!r} has no rows: send `inputs`. Received: `instances`",
+        )
+    check_rows(len(rows), most)
+    if len(names) == 1 and not any(map(_is_named, rows)):
+        rows = [{names[0]: row} for row in rows]
+    for row in rows:
+        if not isinstance(row, dict):
+            raise Refused(
+                400,
+                f"Each of `instances` is an object of the inputs {', '.join(names)}. "
+                f"Received: {describe(row)}",
+            )
+        _check_names(row, names)
+    return {
+        name: read_array([row[name] for row in rows], entry.inputs[name], name, most)
+        for name in names
+    }
+
+
+def read_array(value: Any, spec: Spec, name: str, most: int | None) -> np.ndarray:
+    """A JSON value as an input of a signature.
+
+    Args:
+        value: nested lists.
+        spec: of the input.
+        name: of the input.
+        most: rows of a request; None = the input has none, but values.
+
+    Raises:
+        Refused: it is of another type or rank, its lists differ in length, or has too many rows.
+
+    Example:
+        >>> spec = Spec(np.dtype("float32"), (None, None), "float32")
+        >>> read_array([[1, 2.5]], spec, "weights", most=8)
+        array([[1. , 2.5]], dtype=float32)
+    """
+
+    def refuse(received: str) -> Refused:
+        return Refused(400, f"The input {name!r} is {spec.describe()}. Received: {received}")
+
+    if spec.shape is None:
+        raise refuse("a request in JSON, which needs a shape")
+    if most is not None and spec.shape and isinstance(value, list):
+        check_rows(len(value), most)
+    shape: list[int] = []
+    level = [value]
+    for _ in spec.shape:
+        for x in level:
+            if not isinstance(x, list):
+                raise refuse(f"{describe(x)} in the place of a list")
+        sizes = {len(x) for x in level}
+        if len(sizes) > 1:
+            raise refuse(f"lists of different lengths, {min(sizes)} and {max(sizes)}")
+        shape.append(sizes.pop() if sizes else 0)
+        level = [x for each in level for x in each]
+    if spec.is_string:
+        leaves = np.empty(len(level), object)
+        leaves[:] = [_read_string(x, refuse) for x in level]
+        return leaves.reshape(shape)
+    kind = spec.dtype.kind
+    for x in level:
+        if not _is_of_kind(x, kind):
+            raise refuse(f"{describe(x)}, where there are {_KINDS.get(kind, 'other values')}")
+    try:
+        return np.array(level, spec.dtype).reshape(shape)
+    except (OverflowError, ValueError, TypeError) as error:
+        raise refuse(str(error)[:200]) from None
+
+
+def write_rows(entry: Entry, parts: Sequence[Arrays], rows: int) -> Any:
+    """The answers of a request in row format: for each row its outputs, or its one output."""
+    outputs = joined(parts)
+    for name, array in outputs.items():
+        if array.ndim == 0 or len(array) != rows:
+            raise Refused(
+                400,
+                f"The output {name!r} of {entry.name!r} has no row for each of {rows}: ask with "
+                f"`inputs`. Received: shape {array.shape}",
+            )
+    ready = {name: _plain(array) for name, array in outputs.items()}
+    if len(ready) == 1:
+        return list(*ready.values())
+    return [dict(zip(ready, values, strict=True)) for values in zip(*ready.values(), strict=True)]
+
+
+def write_columns(parts: Sequence[Arrays]) -> Any:
+    """The answer to a request in column format: the outputs, or the one output."""
+    ready = {name: _plain(array) for name, array in joined(parts).items()}
+    return next(iter(ready.values())) if len(ready) == 1 else ready
+
+
+def write_masks(parts: Sequence[Arrays]) -> list[list[list[dict[str, Any]]]]:
+    """The best tokens for each mask of each text, of what `fill_mask` gives."""
+    found = []
+    for part in parts:
+        for tokens, probabilities in zip(part["tokens"], part["probabilities"], strict=True):
+            found.append(
+                [
+                    [
+                        {"token": text(token), "probability": probability}
+                        for token, probability in zip(best, values, strict=True)
+                    ]
+                    for best, values in zip(tokens, probabilities, strict=True)
+                    if any(best)  # behind the last mask of a text
+                ]
+            )
+    return found
+
+
+def joined(parts: Sequence[Arrays]) -> Arrays:
+    """The outputs of all parts of a request as one."""
+    if len(parts) == 1:
+        return dict(parts[0])
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def text(value: bytes) -> Any:
+    """A string as JSON holds it; base64 where it is not UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
+
+
+def _plain(array: np.ndarray) -> Any:
+    if array.dtype == object:
+        flat = [text(x) for x in array.ravel().tolist()]
+        for size in reversed(array.shape[1:]):
+            count = len(flat) // size if size else int(np.prod(array.shape[:-1]))
+            flat = [flat[i * size : (i + 1) * size] for i in range(count)]
+        return flat if array.ndim else flat[0]
+    if array.dtype.kind not in "biuf":  # bfloat16, which JSON's writer does not know
+        array = array.astype(np.float32)
+    return np.ascontiguousarray(array) if array.ndim else array.item()
+
+
+def _is_named(value: Any) -> bool:
+    """Whether it is an object of inputs; {"b64": …} is a value."""
+    return isinstance(value, dict) and list(value) != ["b64"]
+
+
+def _check_names(given: Mapping[str, Any], names: Sequence[str]) -> None:
+    if set(given) != set(names):
+        received = ", ".join(repr(name[:100]) for name in list(given)[:10]) or "none"
+        raise Refused(400, f"The signature takes {', '.join(names)}. Received: {received}")
+
+
+def _read_string(value: Any, refuse: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and list(value) == ["b64"] and isinstance(value["b64"], str):
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except (binascii.Error, ValueError):  # the second: letters beyond ASCII
+            raise refuse("no base64 in `b64`") from None
+    raise refuse(f"{describe(value)} in the place of a string")
+
+
+def _is_of_kind(value: Any, kind: str) -> bool:
+    if isinstance(value, bool) or kind == "b":
+        return isinstance(value, bool) and kind == "b"
+    return isinstance(value, int) or (kind not in "iu" and isinstance(value, float))

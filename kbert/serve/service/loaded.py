@@ -1,0 +1,350 @@
+"""A version of a model in memory: its signatures, what they take, and running one.
+
+Shapes: `B` texts or rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from kbert.core.types import PathLike
+from kbert.io.paths import Path
+from kbert.serve.http.errors import Refused
+from kbert.serve.service.errors import is_bad_input, most_said
+from kbert.serve.service.stopping import Stop
+
+Arrays = dict[str, np.ndarray]
+# What is there when a version is whole: of a SavedModel, of an export to another runtime.
+SAVED_MODEL, EXPORT = "saved_model.pb", "export.json"
+# In TensorFlow's protocol buffers, where another than the type's own.
+_NAMES_OF_TYPES = {"float32": "float", "float64": "double", "float16": "half"}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What an input or an output is.
+
+    Args:
+        dtype: its NumPy type; strings are `object`, of bytes.
+        shape: None for an axis of any size; None for any shape at all.
+        tensorflow: the name of its type in TensorFlow.
+    """
+
+    dtype: np.dtype
+    shape: tuple[int | None, ...] | None
+    tensorflow: str
+
+    @property
+    def is_string(self) -> bool:
+        """Whether it holds strings."""
+        return self.dtype == object
+
+    def describe(self) -> str:
+        """Type and shape in words.
+
+        >>> Spec(np.dtype(object), (None, 3), "string").describe()
+        'string of shape (B, 3)'
+        """
+        if self.shape is None:
+            return f"{self.tensorflow} of any shape"
+        axes = ["any" if size is None else str(size) for size in self.shape]
+        if self.shape and self.shape[0] is None:
+            axes[0] = "B"
+        return f"{self.tensorflow} of shape ({', '.join(axes)}{',' * (len(axes) == 1)})"
+
+
+class Entry:
+    """A signature of a loaded model.
+
+    Args:
+        name: the signature's name.
+        inputs: name -> `Spec`.
+        outputs: name -> `Spec`.
+        compute: arrays of the inputs, and what stops it -> arrays of the outputs.
+
+    Attributes:
+        inputs, outputs: name -> `Spec`.
+        is_rows: whether each input has one row for each text, so that requests can be counted,
+            and split, by rows.
+        merges: whether rows of several requests can be one batch: every output too has a row for
+            each of the inputs, and is of a size that does not depend on the other rows.
+        takes_text: whether its one input is texts, (B,).
+        vectors: the output that is a vector for each text, (B, D), where one is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Mapping[str, Spec],
+        outputs: Mapping[str, Spec],
+        compute: Callable[[Mapping[str, np.ndarray], Stop], Arrays],
+    ) -> None:
+        self.name, self._compute = name, compute
+        self.inputs, self.outputs = dict(inputs), dict(outputs)
+        self.is_rows = bool(self.inputs) and all(map(_has_rows, self.inputs.values()))
+        self.has_row_outputs = all(map(_has_rows, self.outputs.values()))
+        fixed = all(x.shape and None not in x.shape[1:] for x in self.outputs.values())
+        self.merges = self.is_rows and self.has_row_outputs and fixed
+        taken = [(x.dtype, x.shape) for x in self.inputs.values()]
+        self.takes_text = taken == [(np.dtype(object), (None,))]
+        found = [
+            output
+            for output, x in self.outputs.items()
+            if x.dtype.kind == "f" and x.shape and len(x.shape) == 2
+        ]
+        self.vectors = found[0] if self.takes_text and len(found) == 1 else None
+
+    @classmethod
+    def of_graph(cls, name: str, function: Any, owner: Any = None) -> Entry:
+        """The entry of a TensorFlow function.
+
+        Args:
+            name: the signature's name.
+            function: what `tf.saved_model.load` gives for it.
+            owner: what must live as long, since the function alone does not hold it.
+        """
+        import tensorflow as tf
+
+        inputs = {k: _spec(x) for k, x in function.structured_input_signature[1].items()}
+        outputs = {k: _spec(x) for k, x in function.structured_outputs.items()}
+
+        def compute(given: Mapping[str, np.ndarray], stop: Stop, owner: Any = owner) -> Arrays:
+            tensors = {k: tf.constant(x, dtype=inputs[k].tensorflow) for k, x in given.items()}
+            return {k: x.numpy() for k, x in stop.run(function, tensors).items()}
+
+        return cls(name, inputs, outputs, compute)
+
+    def run(self, inputs: Mapping[str, np.ndarray], stop: Stop | None = None) -> Arrays:
+        """Outputs of inputs that `check` has taken; errors of the runtime as they are.
+
+        Args:
+            inputs: name -> array.
+            stop: ends the run while it computes.
+        """
+        return self._compute(inputs, stop or Stop())
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """`Refused` where the inputs have other names."""
+        if set(names) != set(self.inputs):
+            raise Refused(
+                400,
+                f"The signature {self.name!r} takes {_names(self.inputs)}. "
+                f"Received: {_names(names)}",
+            )
+
+    def check_input(self, name: str, dtype: str, shape: Sequence[int]) -> None:
+        """`Refused` where an input is of another type or shape; `dtype` as TensorFlow names it."""
+        spec = self.inputs[name]
+        fits = spec.shape is None or (
+            len(spec.shape) == len(shape)
+            and all(want in (None, got) for want, got in zip(spec.shape, shape, strict=True))
+        )
+        if not fits or dtype != spec.tensorflow:
+            raise Refused(
+                400,
+                f"The input {name!r} is {spec.describe()}. "
+                f"Received: {dtype} of shape {tuple(shape[:10])}",
+            )
+
+    def check(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """The number of rows, B; `Refused` where the signature does not take the inputs."""
+        self.check_names(inputs)
+        for name, array in inputs.items():
+            self.check_input(name, _type_name(array), array.shape)
+        if not self.is_rows:
+            return 1
+        rows = {len(array) for array in inputs.values()}
+        if len(rows) != 1:
+            raise Refused(
+                400, f"All inputs have the same number of rows. Received: {sorted(rows)[:10]}"
+            )
+        return rows.pop()
+
+
+class LoadedModel:
+    """A SavedModel in memory, or an export to another runtime.
+
+    Args:
+        folder: the version's folder.
+        threads: that one of its products is shared by, where this is the first to need TensorFlow,
+            and of an export; 0 = as the runtime chooses.
+
+    Attributes:
+        entries: name -> `Entry`.
+
+    Raises:
+        ValueError: it is no SavedModel or export that loads, is both, or has no signature.
+    """
+
+    def __init__(self, folder: PathLike, threads: int = 0) -> None:
+        self.folder = os.fspath(folder)
+        there = [name for name in (SAVED_MODEL, EXPORT) if (Path(folder) / name).is_file()]
+        if len(there) > 1:
+            raise ValueError(
+                f"A version is a SavedModel or an export to a runtime, not both in one folder: "
+                f"{' and '.join(there)}. Received: {self.folder}"
+            )
+        load = _load_exported if there == [EXPORT] else _load_saved_model
+        try:
+            self._loaded, self.entries = load(self.folder, threads)
+        except Exception as error:  # a damaged file raises what its bytes happen to say
+            raise ValueError(
+                f"The folder holds no SavedModel or export that loads ({most_said(error)}). "
+                f"Received: {self.folder}"
+            ) from error
+        if not self.entries:
+            raise ValueError(f"The SavedModel has no signatures. Received: {self.folder}")
+
+    def warm_up(self) -> None:
+        """Runs the signatures of texts once: the first run takes a second, and nobody waits yet."""
+        for entry in self.entries.values():
+            if all(x.is_string and x.shape == (None,) for x in entry.inputs.values()):
+                try:
+                    entry.run({name: np.array([b"a"], object) for name in entry.inputs})
+                except Exception as error:
+                    if not is_bad_input(error):  # another text it may take
+                        raise
+                    logging.info("%s, %s: %s", self.folder, entry.name, most_said(error))
+
+    def entry(self, name: str) -> Entry:
+        """A signature; `Refused` where there is none of the name."""
+        if name not in self.entries:
+            raise Refused(
+                400,
+                f"The model has the signatures {', '.join(map(repr, sorted(self.entries)))}. "
+                f"Received: {name[:100]!r}",
+            )
+        return self.entries[name]
+
+    def vectors(self) -> Entry | None:
+        """The signature that gives a vector for a text; None = there is none."""
+        found = (self.entries.get(name) for name in ("embed", "features"))
+        return next((entry for entry in found if entry is not None and entry.vectors), None)
+
+    def fill_mask(self) -> Entry | None:
+        """The signature that fills masks; None = there is none."""
+        entry = self.entries.get("fill_mask")
+        if entry is None or not entry.takes_text:
+            return None
+        return entry if {"tokens", "probabilities"} <= set(entry.outputs) else None
+
+    def signature_defs(self) -> dict[str, Any]:
+        """The signatures as TensorFlow Serving's metadata has them."""
+        return {name: _signature_def(entry) for name, entry in self.entries.items()}
+
+
+def share_threads(threads: int) -> None:
+    """Has TensorFlow share a product among so many threads, unless it runs already."""
+    import tensorflow as tf
+
+    if threads and tf.config.threading.get_intra_op_parallelism_threads() != threads:
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+        except RuntimeError:
+            logging.warning("TensorFlow runs already: `intra_op_threads` stays as it was")
+
+
+def _load_saved_model(folder: str, threads: int) -> tuple[Any, dict[str, Entry]]:
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  # registers the tokenizer's operations
+
+    share_threads(threads)
+    loaded = tf.saved_model.load(folder)
+    signatures = getattr(loaded, "signatures", {})
+    return loaded, {name: Entry.of_graph(name, x, loaded) for name, x in signatures.items()}
+
+
+def _load_exported(folder: str, threads: int) -> tuple[Any, dict[str, Entry]]:
+    from kbert.export import load_exported
+
+    exported = load_exported(folder, threads=threads or None)
+    if exported.arrays is None:
+        share_threads(threads)
+        functions = exported.functions()
+        return exported, {k: Entry.of_graph(k, x, exported) for k, x in functions.items()}
+    answers = exported.arrays
+    outputs = {
+        name: Spec(np.dtype(object if kind == "string" else kind), shape, kind)
+        for name, (kind, shape) in sorted(answers.specs().items())
+    }
+    text = Spec(np.dtype(object), (None,), "string")
+    entries = {
+        name: Entry(name, dict.fromkeys(columns, text), outputs, _by_arrays(function, columns))
+        for name, (columns, function) in answers.entries().items()
+    }
+    return exported, {**entries, "serving_default": next(iter(entries.values()))}
+
+
+def _by_arrays(
+    function: Callable[..., Arrays], columns: Sequence[str]
+) -> Callable[[Mapping[str, np.ndarray], Stop], Arrays]:
+    def compute(given: Mapping[str, np.ndarray], stop: Stop) -> Arrays:
+        return function(*(given[name] for name in columns), stop.check)
+
+    return compute
+
+
+def check_rows(rows: int, most: int) -> None:
+    """`Refused` where a request has too many rows; asked before anything is made of them."""
+    if rows > most:
+        raise Refused(413, f"A request has {most} texts at most. Received: {rows}")
+
+
+def row_sizes(inputs: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
+    """Bytes of the strings of each row, or its numbers: (B,) int64.
+
+    Of several strings in a row each counts one more, as in the exports themselves: a row of a
+    million empty words is not for nothing.
+
+    >>> row_sizes({"text": np.array([b"rain", b""], object)}, 2).tolist()
+    [4, 0]
+    >>> row_sizes({"words": np.array([[b"rain", b""]], object)}, 1).tolist()
+    [6]
+    """
+    sizes = np.zeros(rows, np.int64)
+    for array in inputs.values():
+        if array.dtype != object:
+            sizes += array.size // max(rows, 1)
+            continue
+        lengths = np.fromiter(map(len, array.ravel()), np.int64, array.size)
+        sizes += lengths.reshape(rows, -1).sum(1) + (array.size // rows if array.ndim > 1 else 0)
+    return sizes
+
+
+def _has_rows(spec: Spec) -> bool:
+    return spec.shape is not None and spec.shape[:1] == (None,)
+
+
+def _spec(tensor: Any) -> Spec:
+    dtype = np.dtype(tensor.dtype.as_numpy_dtype)
+    shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+    return Spec(dtype, shape, tensor.dtype.name)
+
+
+def _names(values: Iterable[str]) -> str:
+    return ", ".join(repr(str(name)[:100]) for name in list(values)[:10]) or "none"
+
+
+def _type_name(array: np.ndarray) -> str:
+    return "string" if array.dtype == object else str(array.dtype)
+
+
+def _signature_def(entry: Entry) -> dict[str, Any]:
+    def tensor(name: str, spec: Spec) -> dict[str, Any]:
+        shape: dict[str, Any] = {"unknown_rank": spec.shape is None, "dim": []}
+        for size in spec.shape or ():
+            shape["dim"].append({"size": "-1" if size is None else str(size), "name": ""})
+        dtype = _NAMES_OF_TYPES.get(spec.tensorflow, spec.tensorflow).upper()
+        return {"dtype": f"DT_{dtype}", "tensor_shape": shape, "name": name}
+
+    return {
+        "inputs": {name: tensor(name, spec) for name, spec in entry.inputs.items()},
+        "outputs": {name: tensor(name, spec) for name, spec in entry.outputs.items()},
+        "method_name": "tensorflow/serving/predict",
+    }

@@ -1,0 +1,355 @@
+"""The models that are served: their version folders, loaded, watched and retired."""
+
+import asyncio
+import ctypes
+import gc
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+from absl import logging
+
+from kbert.core.types import PathLike
+from kbert.io.paths import Path
+from kbert.serve.http.errors import Refused, drop_frames
+from kbert.serve.service.batching import Batcher
+from kbert.serve.service.errors import Retired
+from kbert.serve.service.loaded import (
+    EXPORT,
+    SAVED_MODEL,
+    Arrays,
+    Entry,
+    LoadedModel,
+    check_rows,
+    row_sizes,
+)
+from kbert.serve.service.metrics import Metrics
+from kbert.serve.service.settings import ServiceOptions
+
+_VERSION = re.compile(r"[1-9][0-9]{0,17}|0")
+_STOP_SECONDS = 2.0  # in which a run that is stopped comes to the end of a chunk
+_LONGEST_WAIT = 60.0  # seconds between tries to load what did not
+
+# What a request asks of a version: its signature, and the inputs.
+Prepare: TypeAlias = Callable[[LoadedModel], tuple[Entry, Arrays]]
+
+
+def _is_whole(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (SAVED_MODEL, EXPORT))
+
+
+def version_folders(folder: PathLike) -> dict[int, Path]:
+    """The versions in the folder of a model, the newest first."""
+    folder = Path(folder)
+    if _is_whole(folder):
+        return {int(folder.name) if _VERSION.fullmatch(folder.name) else 1: folder}
+    found = {int(p.name): p for p in folder.iterdir() if _VERSION.fullmatch(p.name)}
+    whole = [number for number in found if _is_whole(found[number])]
+    return {number: found[number] for number in sorted(whole, reverse=True)}
+
+
+def _load(folder: Path, threads: int) -> LoadedModel:
+    loaded = LoadedModel(folder, threads)
+    loaded.warm_up()
+    return loaded
+
+
+class Version:
+    """A version in memory, and what runs it."""
+
+    def __init__(self, number: int, loaded: LoadedModel, batcher: Batcher) -> None:
+        self.number, self.loaded, self.batcher = number, loaded, batcher
+
+
+class Model:
+    """One model: the versions of its folder.
+
+    Args:
+        name: that clients know it by.
+        folder: holds version folders, or is one.
+        options: the service's.
+        metrics: what it counts in.
+
+    Attributes:
+        versions: number -> `Version`, those that are served.
+        failed: number -> why it did not load.
+    """
+
+    def __init__(self, name: str, folder: str, options: ServiceOptions, metrics: Metrics) -> None:
+        self.name, self.folder = name, folder
+        self._options, self._metrics = options, metrics
+        self.versions: dict[int, Version] = {}
+        self.failed: dict[int, str] = {}
+        self._tries: dict[int, tuple[float, float]] = {}  # when it is tried again, and the wait
+        self._retiring: set[asyncio.Task] = set()
+        self._leaving: set[Version] = set()  # those of them
+
+    def find(self, number: int | None) -> Version:
+        """A version, the newest where none is named; `Refused` where there is none."""
+        if number is None:
+            return self.versions[max(self.versions)]
+        if number not in self.versions:
+            raise Refused(
+                404,
+                f"The model {self.name!r} is served in the versions "
+                f"{', '.join(map(str, sorted(self.versions)))}. Received: {number}",
+            )
+        return self.versions[number]
+
+    async def refresh(self, pool: ThreadPoolExecutor) -> None:
+        """Loads what is new and retires what it takes the place of.
+
+        A version that does not load is tried again, ever more rarely: it may still be copied.
+        """
+        loop = asyncio.get_running_loop()
+        there = await loop.run_in_executor(pool, version_folders, self.folder)
+        served: list[int] = []
+        for number, folder in there.items():
+            if len(served) == self._options.num_versions:
+                break
+            if number not in self.versions and not await self._load(pool, number, folder):
+                continue
+            served.append(number)
+        for gone in set(self.failed) - set(there):
+            del self.failed[gone], self._tries[gone]
+        if served:  # an empty folder is more likely a mistake than a wish
+            for number in set(self.versions) - set(served):
+                task = asyncio.create_task(self._retire(self.versions.pop(number)))
+                self._retiring.add(task)
+                task.add_done_callback(self._retiring.discard)
+
+    async def close(self) -> None:
+        """Computes what was accepted."""
+        closing = [version.batcher.close() for version in self.versions.values()]
+        await asyncio.gather(*closing, *self._retiring)
+
+    def stop(self) -> None:
+        """Refuses what was accepted and is not computed."""
+        for version in (*self.versions.values(), *self._leaving):
+            version.batcher.stop()
+
+    async def _load(self, pool: ThreadPoolExecutor, number: int, folder: Path) -> bool:
+        again, wait = self._tries.get(number, (0.0, max(self._options.poll_seconds, 0.1)))
+        if time.monotonic() < again:
+            return False
+        start = time.monotonic()
+        try:
+            threads = self._options.intra_op_threads
+            loop = asyncio.get_running_loop()
+            loaded = await loop.run_in_executor(pool, _load, folder, threads)
+        except Exception as error:
+            is_known = isinstance(error, ValueError)
+            why = str(error) if is_known else repr(error)
+            if self.failed.get(number) != why:
+                logging.warning("%s, version %d: %s", self.name, number, why, exc_info=not is_known)
+            self.failed[number] = why
+            self._tries[number] = (time.monotonic() + wait, min(2 * wait, _LONGEST_WAIT))
+            drop_frames(error)  # which hold what was loaded of it
+            return False
+        seconds = time.monotonic() - start
+        logging.info("%s, version %d: loaded in %.1f s", self.name, number, seconds)
+        self.failed.pop(number, None)
+        self._tries.pop(number, None)
+        batcher = Batcher(self.name, self._options, self._metrics)
+        self.versions[number] = Version(number, loaded, batcher)
+        self._metrics.version.labels(self.name).set(max(self.versions))
+        return True
+
+    async def _retire(self, version: Version) -> None:
+        self._leaving.add(version)
+        await version.batcher.close()
+        self._leaving.discard(version)
+        logging.info("%s, version %d: retired", self.name, version.number)
+        # What TensorFlow loads refers to itself: left alone, its weights stay for many versions.
+        del version
+        gc.collect()
+        _give_back()
+
+
+class Models:
+    """All models of a service.
+
+    Args:
+        options: which, and their limits.
+        metrics: what they count in.
+    """
+
+    def __init__(self, options: ServiceOptions, metrics: Metrics) -> None:
+        self._options = options
+        self._models = {
+            name: Model(name, folder, options, metrics)
+            for name, folder in options.folders().items()
+        }
+        self._is_closed = False
+        # One: loading takes processor time from the requests.
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
+
+    async def load(self) -> None:
+        """Loads every model; ValueError where one has no version that loads."""
+        for model in self._models.values():
+            try:
+                await model.refresh(self._loader)
+            except OSError as error:
+                raise ValueError(f"The folder cannot be read ({error})") from error
+            if not model.versions:
+                why = "; ".join(model.failed.values()) or f"Received: {model.folder}"
+                raise ValueError(
+                    f"The folder of {model.name!r} must hold a SavedModel or an export to another "
+                    f"runtime, or version folders 1, 2, … of which one loads. {why}"
+                )
+
+    async def watch(self) -> None:
+        """Looks for new versions until it is cancelled."""
+        while True:
+            if not self._options.poll_seconds:
+                await asyncio.Event().wait()
+            await asyncio.sleep(self._options.poll_seconds)
+            for model in self._models.values():
+                try:
+                    await model.refresh(self._loader)
+                except OSError as error:  # what is served stays so
+                    logging.warning("%s: the folder cannot be read (%s)", model.name, error)
+                except Exception:  # the other models, and later versions, are looked for still
+                    logging.exception("%s: looking for new versions failed", model.name)
+
+    async def close(self) -> None:
+        """Takes no more, stops what is computed, refuses what waits, and ends the threads."""
+        self._is_closed = True
+        self._loader.shutdown(wait=False, cancel_futures=True)
+        for model in self._models.values():
+            model.stop()
+        closing = [asyncio.create_task(model.close()) for model in self._models.values()]
+        _, late = await asyncio.wait(closing, timeout=_STOP_SECONDS)
+        for task in late:
+            task.cancel()
+
+    def has(self, name: str) -> bool:
+        """Whether there is a model of the name."""
+        return name in self._models
+
+    def find(self, name: str) -> Model:
+        """A model; `Refused` where there is none of the name."""
+        if name not in self._models:
+            raise Refused(
+                404,
+                f"There are the models {', '.join(map(repr, sorted(self._models)))}. "
+                f"Received: {name[:100]!r}",
+            )
+        return self._models[name]
+
+    def only(self, name: str | None, has: Callable[[LoadedModel], Any], what: str) -> str:
+        """The name of the model that has something, where none or one is named.
+
+        Args:
+            name: as a client names it; None = the one that there is.
+            has: a `LoadedModel` -> what is looked for, or None.
+            what: that in words.
+        """
+        if name is not None:
+            if has(self.find(name).find(None).loaded) is None:
+                raise Refused(400, f"The model is one that {what}. Received: {name[:100]!r}")
+            return name
+        found = [
+            name for name, model in self._models.items() if has(model.find(None).loaded) is not None
+        ]
+        if len(found) != 1:
+            raise Refused(
+                400 if found else 404,
+                f"`model` is left out where one model {what}. "
+                f"Received: none, of {len(found)} ({', '.join(sorted(found))})",
+            )
+        return found[0]
+
+    async def run(
+        self,
+        name: str,
+        number: int | None,
+        prepare: Prepare,
+        *,
+        ragged: bool = False,
+    ) -> tuple[int, Entry, Sequence[Arrays]]:
+        """Runs a signature of a model.
+
+        Args:
+            name: of the model.
+            number: of the version; None = the newest.
+            prepare: the `LoadedModel` -> the signature's `Entry`, and its inputs.
+            ragged: as of `Batcher.run`.
+
+        Returns:
+            The version, the signature, the parts of the outputs.
+
+        Raises:
+            Refused: there is no such model, or what it says.
+        """
+        model = self.find(name)
+        while not self._is_closed:
+            version = model.find(number)
+            entry, inputs = prepare(version.loaded)
+            rows = entry.check(inputs)
+            check_limits(inputs, rows, self._options)
+            try:
+                parts = await version.batcher.run(entry, inputs, rows, ragged=ragged)
+            except Retired:  # between two lines: the newer one takes it
+                continue
+            values = sum(x.size for part in parts for x in part.values())
+            if values > self._options.max_answer_values:
+                raise Refused(
+                    413,
+                    f"An answer holds {self._options.max_answer_values} values at most: send fewer "
+                    f"texts at a time. Received: a request whose answer has {values}",
+                )
+            return version.number, entry, parts
+        raise Refused(503, "The service is stopping.", retry_after=1)
+
+    def status(self, name: str, number: int | None) -> dict[str, Any]:
+        """The versions as TensorFlow Serving tells of them."""
+        model = self.find(name)
+        if number is not None and number not in model.failed:
+            model.find(number)
+        found: dict[int, tuple[str, str, str]] = {
+            version: ("END", "UNKNOWN", why) for version, why in model.failed.items()
+        }
+        found |= dict.fromkeys(model.versions, ("AVAILABLE", "OK", ""))
+        return {
+            "model_version_status": [
+                {
+                    "version": str(version),
+                    "state": state,
+                    "status": {"error_code": code, "error_message": why},
+                }
+                for version, (state, code, why) in sorted(found.items(), reverse=True)
+                if number in (None, version)
+            ]
+        }
+
+
+def _give_back() -> None:
+    """Hands freed memory back to the system, which glibc keeps until it is asked."""
+    if sys.platform == "linux" and hasattr(glibc := ctypes.CDLL(None), "malloc_trim"):
+        glibc.malloc_trim(0)
+
+
+def check_limits(inputs: Mapping[str, Any], rows: int, options: ServiceOptions) -> None:
+    """`Refused` where a request has too many texts or too large ones.
+
+    Args:
+        inputs: name -> array.
+        rows: as `Entry.check` counts them: 1 for a signature whose inputs are no rows.
+        options: the service's.
+    """
+    if not rows:
+        raise Refused(400, "A request has one text or row at least. Received: none")
+    check_rows(rows, options.max_texts)
+    strings = {k: x for k, x in inputs.items() if x.dtype == object and x.size}
+    if not strings:
+        return
+    largest = max(int(row_sizes({k: x}, len(x) if x.ndim else 1).max()) for k, x in strings.items())
+    if largest > options.max_text_bytes:
+        raise Refused(
+            413,
+            f"A text has {options.max_text_bytes} bytes at most. Received: one of {largest}",
+        )

@@ -1,0 +1,141 @@
+"""A service that runs: what it needs of the machine, its token and its certificate."""
+
+import asyncio
+import dataclasses
+import ssl
+import sys
+from collections.abc import Callable
+
+from absl import logging
+
+from kbert.doctor import usable_cores
+from kbert.io.paths import Path, local_only
+from kbert.serve.http import server as http
+from kbert.serve.service.http_service import HttpService
+from kbert.serve.service.loaded import SAVED_MODEL
+from kbert.serve.service.metrics import Metrics
+from kbert.serve.service.models import Models, version_folders
+from kbert.serve.service.settings import ServiceOptions
+
+PACKAGES = (*http.PACKAGES, "prometheus_client")
+PACKAGES_OF_GRPC = ("grpc", "tensorflow_serving")
+_OTHER_FILES = 256  # open files beside the connections of a listener
+
+
+def serve(options: ServiceOptions, started: Callable[[list[str]], None]) -> None:
+    """Serves until SIGTERM or Ctrl-C; then takes no more, and finishes what it took.
+
+    Args:
+        options: what, where, and within which limits.
+        started: is called with the addresses once requests are taken.
+
+    Raises:
+        ValueError: a model does not load.
+        OSError: a port is taken, or a file cannot be read.
+        ImportError: an extra is not installed.
+    """
+    options = _share_cores(options)
+    http.run_until_signal(lambda stop: run(options, stop, started))
+
+
+def _share_cores(options: ServiceOptions) -> ServiceOptions:
+    """The options with a number of batches, for a process of its own.
+
+    Products of a few short texts are too small for several threads: those wait for each other
+    longer than they compute. So each batch has one core, and as many run as there are cores. A
+    thread for each batch of each model: where they were as few as the cores, long requests to one
+    model would keep those to the others waiting.
+    """
+    threads = options.intra_op_threads
+    batches = options.batch_threads
+    cores = max(int(usable_cores()), 1)
+    if "tensorflow" not in sys.modules and not needs_tensorflow(options):
+        one_each = batches is None and threads == 1
+        return dataclasses.replace(options, batch_threads=cores if one_each else batches)
+    import tensorflow as tf
+
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        if batches is None and threads == 1 and not tf.config.list_physical_devices("GPU"):
+            batches = cores
+        models = len(options.folders()) * options.num_versions
+        tf.config.threading.set_inter_op_parallelism_threads(max(models * (batches or 1), cores))
+    except RuntimeError:
+        logging.warning("TensorFlow runs already: `intra_op_threads` stays as it was")
+        return options
+    return dataclasses.replace(options, batch_threads=batches)
+
+
+def needs_tensorflow(options: ServiceOptions) -> bool:
+    """Whether what is served is known to need TensorFlow: SavedModels, and gRPC.
+
+    Args:
+        options: the service's settings.
+    """
+    if options.grpc_port is not None:
+        return True
+    try:
+        versions = [version_folders(folder) for folder in options.folders().values()]
+        folders = [folder for each in versions for folder in each.values()]
+        return any((folder / SAVED_MODEL).is_file() for folder in folders)
+    except OSError:  # told where it is loaded
+        return True
+
+
+async def run(
+    options: ServiceOptions, stop: asyncio.Event, started: Callable[[list[str]], None]
+) -> None:
+    """Serves until the event is set; otherwise as `serve`."""
+    grpc = () if options.grpc_port is None else PACKAGES_OF_GRPC
+    http.check_packages("kbert-serve", "prometheus_client", *grpc)
+    token = None if options.token_file is None else _read_token(options.token_file)
+    pair = _read_tls(options)
+    _allow_files(options)
+    metrics = Metrics()
+    models = Models(options, metrics)
+    await http.run(HttpService(models, options, metrics, token, pair), stop, started)
+
+
+def _allow_files(options: ServiceOptions) -> None:
+    """Raises the process's limit of open files to what the connections take."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return
+    listeners = 1 if options.grpc_port is None else 2
+    wanted = listeners * (options.max_connections + _OTHER_FILES)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    infinite = resource.RLIM_INFINITY
+    if soft == infinite or soft >= wanted:
+        return
+    if hard != infinite and hard < wanted:
+        raise ValueError(
+            f"The connections take {wanted} open files. A process may have {hard}: raise the limit "
+            f"(ulimit -n) or lower it. Received: max_connections={options.max_connections}"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _read_token(path: str) -> bytes:
+    token = Path(path).read_bytes().strip()
+    if not 8 <= len(token) <= 4096 or any(not 33 <= byte <= 126 for byte in token):
+        raise ValueError(
+            "A token is 8 to 4,096 visible ASCII characters on one line. "
+            f"Received: {len(token)} bytes in {path}"
+        )
+    return token
+
+
+def _read_tls(options: ServiceOptions) -> tuple[bytes, bytes] | None:
+    if options.tls_certificate is None or options.tls_key is None:
+        return None
+    certificate = local_only(options.tls_certificate, "A certificate")
+    key = local_only(options.tls_key, "A key")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise ValueError(
+            f"A certificate and its own key are PEM files ({error}). Received: "
+            f"tls_certificate={options.tls_certificate}, tls_key={options.tls_key}"
+        ) from error
+    return Path(key).read_bytes(), Path(certificate).read_bytes()
