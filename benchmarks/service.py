@@ -61,7 +61,7 @@ def export(folder: Path) -> tuple[str, str]:
     """MiniLM-L6 as a SavedModel that gives means of tokens, and for sentence-transformers."""
     import kbert
     from benchmarks._fine_tuning_runs import weights_folder
-    from kbert.extraction import export_features
+    from kbert.export import export_features
 
     encoder = kbert.Encoder.from_preset(weights_folder())
     tokenizer = kbert.load_tokenizer(weights_folder())

@@ -82,8 +82,11 @@ class _Attention(Editable):
         self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, training: bool
     ) -> tuple[Tensor, Tensors]:
         """-> outputs (B, T, H), and probabilities before dropout, scores (B, N, T, S)."""
-        scaled = query * ops.cast(self._scale, query.dtype)  # less than to scale the scores
-        return self._attend_by(_product(scaled, key), value, bias, training)
+        return self._attend_by(self._scaled_product(query, key), value, bias, training)
+
+    def _scaled_product(self, query: Tensor, key: Tensor) -> Tensor:
+        # Less than to scale the scores.
+        return _product(query * ops.cast(self._scale, query.dtype), key)
 
     def _attend_by(
         self, products: Tensor, value: Tensor, bias: Tensor, training: bool
@@ -177,6 +180,7 @@ class SelfAttention(_Attention):
         training: bool = False,
         positions: Tensor | None = None,
         position_ids: Tensor | None = None,
+        shared: Tensors | None = None,
     ) -> Any:
         """Attends.
 
@@ -189,6 +193,8 @@ class SelfAttention(_Attention):
                 otherwise has P then. Not with a bias in blocks.
             position_ids: (B, T), where the tokens stand; None = 0, 1, 2 …. For rotary positions
                 and ALiBi.
+            shared: what the model's shared layer gives for x, for attentions that `products` has it
+                read.
 
         Returns:
             outputs (B, T, H) and a dict of what they are made from: "probabilities" (B, N, T, T),
@@ -197,27 +203,65 @@ class SelfAttention(_Attention):
         """
         query, key, value = self._project(x)
         query, key = self._turned(x, query, key, position_ids, training)
-        prefix = self._prefix(x)
         if bias is not None and len(bias.shape) == 5:
+            prefix = self._prefix(x)
             made = self._attend_in_blocks(query, key, value, bias, position_ids, training, prefix)
             return made, None
         if self.alibi:
             places = self._places(x, position_ids)
             falls = alibi_bias(places, places, self.num_heads)
             bias = falls if bias is None else falls + ops.cast(bias, "float32")
+        return self._attended(x, query, key, value, bias, training, positions, shared)
+
+    def _attended(
+        self,
+        x: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        training: bool,
+        positions: Tensor | None,
+        shared: Tensors | None,
+    ) -> Any:
+        """What `call` returns, by queries of x (B, T, H) and keys and values (B, N, S, D)."""
         if positions is not None:
             query, bias = gather_rows(query, positions), gather_rows(bias, positions)
-        keys, values = key, value
+        products = self.products(query, key, positions, shared, training)
+        values, prefix = value, self._prefix(x)
         if prefix is not None:  # behind the tokens
-            keys = ops.concatenate([key, prefix[0]], axis=2)
+            far = self._scaled_product(query, prefix[0])
+            products = ops.concatenate([products, far], axis=-1)
             values = ops.concatenate([value, prefix[1]], axis=2)
             if bias is not None:
                 number = ops.shape(prefix[0])[2]
                 bias = ops.pad(bias, ((0, 0), (0, 0), (0, 0), (0, number)))
-        outputs, made = self._attend(query, keys, values, bias, training)
+        outputs, made = self._attend_by(products, values, bias, training)
         if prefix is not None:
-            made = {name: part[..., : ops.shape(x)[1]] for name, part in made.items()}
+            made = {name: part[..., : ops.shape(key)[2]] for name, part in made.items()}
         return outputs, {**made, "query": query, "key": key, "value": value}
+
+    def products(
+        self,
+        query: Tensor,
+        key: Tensor,
+        positions: Tensor | None,
+        shared: Tensors | None,
+        training: bool,
+    ) -> Tensor:
+        """The scores without the bias: what kinds of attention differ in.
+
+        Args:
+            query: (B, N, P, D), of the tokens that attend.
+            key: (B, N, S, D).
+            positions: (B, P), which tokens attend; None = all.
+            shared: as of `call`.
+            training: whether dropout is active.
+
+        Returns:
+            (B, N, P, S) in the compute dtype.
+        """
+        return self._scaled_product(query, key)
 
     def _prefix(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
         """Keys and values (B, N, G, D) of an edit, and the bias of their scores (B, 1, T, G)."""

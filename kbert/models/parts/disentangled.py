@@ -168,35 +168,24 @@ class DisentangledAttention(SelfAttention):
             if POSITION_TO_CONTENT in self.terms:
                 self.distance_query = self._add_dense(width, input_shape, "distance_query")
 
-    # Of the arguments of others it has no `position_ids`, see above.
-    def call(
+    def products(
         self,
-        x: Tensor,
-        bias: Tensor | None = None,
-        training: bool = False,
-        positions: Tensor | None = None,
-        shared: Tensors | None = None,
-    ) -> Any:
-        """Attends; arguments and what is returned as of `SelfAttention`.
-
-        Args:
-            x: (B, T, H).
-            bias: added to the scores; broadcasts to (B, N, T, T).
-            training: whether dropout is active.
-            positions: (B, P), the tokens that attend; None = every token.
-            shared: what `DistanceTable` gives for x.
+        query: Tensor,
+        key: Tensor,
+        positions: Tensor | None,
+        shared: Tensors | None,
+        training: bool,
+    ) -> Tensor:
+        """As `SelfAttention.products`; `shared` is what `DistanceTable` gives.
 
         Raises:
             ValueError: there is no table.
         """
         if shared is None:
             raise ValueError("Disentangled attention reads a table: `shared`. Received: None")
-        query: Any
-        query, key, value = self._project(x)
         table = self.table_dropout(ops.cast(shared["table"], self.compute_dtype), training=training)
+        far_query: Any
         far_query, far_key = self._project_distances(table)  # (N, R, D)
-        if positions is not None:
-            query, bias = gather_rows(query, positions), gather_rows(bias, positions)
         scale = ops.cast(self._scale, query.dtype)
         scaled = query * scale
         products = ops.matmul(scaled, ops.transpose(key, (0, 1, 3, 2)))  # (B, N, P, T)
@@ -207,7 +196,7 @@ class DisentangledAttention(SelfAttention):
             if positions is None:
                 products = products + relative_shift(by_distance)
             else:
-                products = products + relative_shift_rows(by_distance, positions, ops.shape(x)[1])
+                products = products + relative_shift_rows(by_distance, positions, ops.shape(key)[2])
         if POSITION_TO_CONTENT in self.terms:
             # From the distance 1 - T up to T.
             far_queries = ops.take(far_query * scale, shared["rows"][1:], axis=1)
@@ -218,8 +207,7 @@ class DisentangledAttention(SelfAttention):
             if positions is not None:
                 by_query = gather_rows(by_query, positions)
             products = products + by_query
-        outputs, made = self._attend_by(products, value, bias, training)
-        return outputs, {**made, "query": query, "key": key, "value": value}
+        return products
 
     def _project_distances(self, table: Tensor) -> tuple[Tensor, Tensor]:
         if self.shared_projections:

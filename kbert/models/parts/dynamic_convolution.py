@@ -188,9 +188,7 @@ class MixedAttention(SelfAttention):
         projected: Any = ops.split(self.qkv(x), 4, axis=-1)
         by_head = [ops.reshape(part, heads) for part in projected]
         query, key, value = (ops.transpose(part, (0, 2, 1, 3)) for part in by_head[:3])
-        scaled = query * ops.cast(self._scale, query.dtype)
-        products = ops.matmul(scaled, ops.transpose(key, (0, 1, 3, 2)))
-        kept, made = self._kept(products, bias, training)
+        kept, made = self._kept(self._scaled_product(query, key), bias, training)
         attended = self._merge_heads(ops.matmul(kept, value))
 
         spans = self.weights_dense(self.key_convolution(x, own) * projected[0])

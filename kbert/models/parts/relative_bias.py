@@ -118,40 +118,27 @@ class BiasedAttention(SelfAttention):
         ((1, 3, 4), (1, 2, 3, 3))
     """
 
-    # Of the arguments of others it has no `position_ids`, see above.
-    def call(
+    def products(
         self,
-        x: Tensor,
-        bias: Tensor | None = None,
-        training: bool = False,
-        positions: Tensor | None = None,
-        shared: Tensors | None = None,
-    ) -> Any:
-        """Attends; what is returned as of `SelfAttention`, the scores with the biases of distances.
+        query: Tensor,
+        key: Tensor,
+        positions: Tensor | None,
+        shared: Tensors | None,
+        training: bool,
+    ) -> Tensor:
+        """As `SelfAttention.products`, with the biases that `RelativeBiases` gives as `shared`.
 
-        Args:
-            x: (B, T, H).
-            bias: added to the scores besides; broadcasts to (B, N, T, T).
-            training: whether dropout is active.
-            positions: (B, P), the tokens that attend; None = every token.
-            shared: what `RelativeBiases` gives for x.
+        They are trained, and so no part of the bias of masks, to which no gradient need flow.
 
         Raises:
             ValueError: there are no biases.
         """
         if shared is None:
             raise ValueError("Biases of distances are read from `shared`. Received: None")
-        query: Any
-        query, key, value = self._project(x)
-        of_distances = ops.cast(shared["bias"], self.compute_dtype)
+        by_distance = ops.cast(shared["bias"], self.compute_dtype)
         if positions is not None:
-            query, bias = gather_rows(query, positions), gather_rows(bias, positions)
-            of_distances = gather_rows(of_distances, positions)
-        scaled = query * ops.cast(self._scale, query.dtype)
-        # Trained, and so no part of the bias of masks, to which no gradient need flow.
-        products = ops.matmul(scaled, ops.transpose(key, (0, 1, 3, 2))) + of_distances
-        outputs, made = self._attend_by(products, value, bias, training)
-        return outputs, {**made, "query": query, "key": key, "value": value}
+            by_distance = gather_rows(by_distance, positions)
+        return self._scaled_product(query, key) + by_distance
 
 
 class RelativeBias(Part):

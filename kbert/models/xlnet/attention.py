@@ -18,7 +18,7 @@ from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import Block, Dropout, FeedForward, SelfAttention
 from kbert.layers.bias import PENALTY
 from kbert.layers.dense import kernel_initializer
-from kbert.layers.gather import gather_positions, gather_rows
+from kbert.layers.gather import gather_positions
 from kbert.layers.normalization import add_and_norm
 from kbert.layers.positions import distance_products, relative_shift, relative_shift_rows
 
@@ -122,42 +122,52 @@ class RelativeAttention(SelfAttention):
         Raises:
             ValueError: there are no distances.
         """
-        if shared is None:
-            raise ValueError("Relative attention reads distances: `shared`. Received: None")
         query, key, value = self._project_behind(x, memory)
-        vectors = ops.cast(shared["distances"], self.compute_dtype)
-        far_key = self._split_heads(self.relative(vectors[None]))[0]  # (N, S + T, D)
-
-        def attend(query: Tensor, positions: Tensor | None, bias: Tensor | None) -> tuple:
-            scale = ops.cast(self._scale, query.dtype)
-            products = _times((query + self.content_bias[:, None]) * scale, key)
-            by_distance = distance_products((query + self.distance_bias[:, None]) * scale, far_key)
-            if positions is None:
-                products = products + relative_shift(by_distance)
-            else:
-                products = products + relative_shift_rows(by_distance, positions, ops.shape(x)[1])
-            is_other = shared.get("is_other_segment")
-            if is_other is not None:
-                if positions is not None:
-                    is_other = gather_positions(is_other, positions)
-                # What the same segment gives all keys of a query is nothing to the softmax.
-                step = (self.segments[1] - self.segments[0])[:, None]
-                by_segment = (query + self.segment_bias[:, None]) * scale * step
-                by_segment = ops.sum(by_segment, axis=-1, keepdims=True)  # (B, N, P, 1)
-                products = products + by_segment * ops.cast(is_other, query.dtype)[:, None]
-            return self._attend_by(products, value, bias, training)
-
-        if positions is not None:
-            query, bias = gather_rows(query, positions), gather_rows(bias, positions)
-        outputs, made = attend(query, positions, bias)
-        made |= {"query": query, "key": key, "value": value}
+        outputs, made = self._attended(x, query, key, value, bias, training, positions, shared)
         if queries is None:
             return outputs, made
-        found, _ = attend(self._queries(queries), query_positions, query_bias)
+        products = self.products(self._queries(queries), key, query_positions, shared, training)
+        found, _ = self._attend_by(products, value, query_bias, training)
         if query_bias is not None:
             sees = ops.any(query_bias > -PENALTY / 2, axis=-1)[:, 0, :, None]  # (B, P, 1)
             found = ops.where(sees, found, ops.zeros_like(found))
         return (outputs, found), made
+
+    def products(
+        self,
+        query: Tensor,
+        key: Tensor,
+        positions: Tensor | None,
+        shared: Tensors | None,
+        training: bool,
+    ) -> Tensor:
+        """As `SelfAttention.products`.
+
+        Raises:
+            ValueError: there are no distances.
+        """
+        if shared is None:
+            raise ValueError("Relative attention reads distances: `shared`. Received: None")
+        vectors = ops.cast(shared["distances"], self.compute_dtype)
+        far_key = self._split_heads(self.relative(vectors[None]))[0]  # (N, S + T, D)
+        scale = ops.cast(self._scale, query.dtype)
+        products = _times((query + self.content_bias[:, None]) * scale, key)
+        by_distance = distance_products((query + self.distance_bias[:, None]) * scale, far_key)
+        if positions is None:
+            products = products + relative_shift(by_distance)
+        else:
+            length = ops.shape(far_key)[1] - ops.shape(key)[2]  # T
+            products = products + relative_shift_rows(by_distance, positions, length)
+        is_other = shared.get("is_other_segment")
+        if is_other is not None:
+            if positions is not None:
+                is_other = gather_positions(is_other, positions)
+            # What the same segment gives all keys of a query is nothing to the softmax.
+            step = (self.segments[1] - self.segments[0])[:, None]
+            by_segment = (query + self.segment_bias[:, None]) * scale * step
+            by_segment = ops.sum(by_segment, axis=-1, keepdims=True)  # (B, N, P, 1)
+            products = products + by_segment * ops.cast(is_other, query.dtype)[:, None]
+        return products
 
     def _project_behind(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of x, keys and values of the memory and x: (B, N, T, D) and (B, N, S, D)."""

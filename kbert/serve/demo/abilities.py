@@ -52,12 +52,7 @@ class Texts:
     def _checked(self, value: Any, name: str) -> str:
         if not isinstance(value, str):
             raise Refused(400, f"{name!r} is a text. Received: {describe(value)}")
-        try:
-            size = len(value.encode())
-        except UnicodeEncodeError:
-            raise Refused(
-                400, f"A text consists of whole characters. Received: half of one in {name!r}"
-            ) from None
+        size = len(value.encode())
         if size > self.max_bytes:
             raise Refused(
                 400, f"A text has {self.max_bytes} bytes at most. Received: {size} in {name!r}"

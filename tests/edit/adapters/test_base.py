@@ -284,6 +284,36 @@ def test_a_prefix_is_attended_to_beside_the_tokens():
 
 
 @pytest.mark.jax_slow
+@pytest.mark.parametrize("kind", ["disentangled", "relative bias"])
+def test_a_prefix_beside_scores_of_other_kinds(kind):
+    """Which are of tokens alone: no distance leads to a prefix."""
+    encoder = Encoder(tiny_config(**KINDS[kind]))
+    randomise(encoder)
+    x = np.random.default_rng(0).normal(size=(2, 5, 16)).astype("float32")
+    bias = np.where(np.arange(5) < 4, 0.0, -1e9)[None, None, None].astype("float32")
+    attention, shared = encoder.blocks[0].attention, encoder.shared(x)
+    _, before = attention(x, bias, shared=shared)
+    adapters.add(encoder, "prefix", length=3, initializer_range=0.5)
+    for places in (None, np.array([[3, 0], [1, 4]], "int32")):
+        outputs, made = attention(x, bias, shared=shared, positions=places)
+        rows = np.arange(5)[None].repeat(2, 0) if places is None else places
+        at = (np.arange(2)[:, None, None], np.arange(4)[None, :, None], rows[:, None])
+        scores = to_numpy(before["scores"])[at]
+        keys, values = (to_numpy(part) for part in slot(attention, "prefix").keys_values())
+        query = to_numpy(before["query"])[at]
+        far = query @ keys.transpose(0, 1, 3, 2) * attention._scale
+        whole = np.concatenate([scores + bias, far], axis=-1)
+        weights = np.exp(whole - whole.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        values = np.broadcast_to(values, (2, *values.shape[1:]))
+        values = np.concatenate([to_numpy(before["value"]), values], axis=2)
+        merged = (weights @ values).transpose(0, 2, 1, 3).reshape(2, rows.shape[1], 16)
+        kernel, shift = (to_numpy(x.value) for x in attention.output_dense.weights)
+        assert_close(to_numpy(outputs), merged @ kernel + shift, 1e-5)
+        assert_close(to_numpy(made["probabilities"]), weights[..., :5], 1e-5)
+
+
+@pytest.mark.jax_slow
 def test_a_pal_is_a_small_attention_beside_the_block():
     encoder, base = adapted("pal", num_layers=1)
     ((block,), (plain,)) = encoder.blocks, base.blocks
@@ -549,9 +579,9 @@ def test_what_cannot_be(monkeypatch):
     xlnet = Encoder(tiny_config("xlnet"))
     with pytest.raises(ValueError, match=r"blocks of BERT's kin.*XlnetBlock"):
         adapters.add(xlnet, "houlsby")
-    disentangled = Encoder(tiny_config(**KINDS["disentangled"]))
-    with pytest.raises(ValueError, match=r"attention of BERT's kin.*DisentangledAttention"):
-        adapters.add(disentangled, "prefix")
+    convolved = Encoder(tiny_config(**KINDS["convolution"]))
+    with pytest.raises(ValueError, match=r"attention of BERT's kin.*MixedAttention"):
+        adapters.add(convolved, "prefix")
     bottleneck = Encoder(tiny_config(**KINDS["bottleneck"]))
     with pytest.raises(ValueError, match=r"blocks of BERT's kin"):
         adapters.add(bottleneck, "pfeiffer")

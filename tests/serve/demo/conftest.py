@@ -51,7 +51,7 @@ class Running:
         try:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
-            return response.status, dict(response.getheaders()), response.read()
+            return response.status, response.headers, response.read()
         finally:
             connection.close()
 
@@ -81,6 +81,6 @@ def demo(presets, tmp_path_factory):
     """All of them, and lines to find."""
     lines = tmp_path_factory.mktemp("lines") / "lines.txt"
     lines.write_text("\n".join(LINES), encoding="utf-8")
-    limits = {"max_body_bytes": 4000, "max_text_bytes": 1000, "timeout_seconds": 5}
+    limits = {"max_body_bytes": 4000, "max_text_bytes": 1000, "timeout_seconds": PATIENCE}
     with running(preset=list(presets.values()), lines=str(lines), **limits) as found:
         yield found

@@ -122,7 +122,7 @@ def test_an_encoder_alone_has_attention_and_vectors(presets, tmp_path):
         ("fill_mask", {}, 400, "'text' is a text. Received: null"),
         ("fill_mask", {"text": 7}, 400, "'text' is a text. Received: 7"),
         ("fill_mask", {"text": "é" * 501}, 400, "has 1000 bytes at most. Received: 1002 in 'text'"),
-        ("fill_mask", {"text": "\ud800"}, 400, "whole characters. Received: half of one in 'text'"),
+        ("fill_mask", {"text": "\ud800"}, 400, "be JSON, in UTF-8. Received: no low sur"),
         ("fill_mask", {"text": "a", "model": 9}, 400, "a number from 0 to 4. Received: 9"),
         ("fill_mask", {"text": "a", "model": True}, 400, "a number from 0 to 4. Received: True"),
         ("fill_mask", {"text": "a", "model": 1}, 404, "can do predict, attention. Received: 'fill"),

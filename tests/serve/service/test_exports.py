@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import kbert
+from kbert.export import export_features
 from kbert.export.folder import DESCRIPTION_FILE, read_description
-from kbert.extraction import export_features
 from kbert.serve import Client
 from kbert.serve.service.loaded import EXPORT, LoadedModel
 from tests.harness import randomise, tiny_config

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from kbert.extraction import export_features, features
+from kbert.export import export_features
+from kbert.extraction import features
 from tests.export.session import ask
 from tests.extraction.conftest import PAIRS, TEXTS
 from tests.harness import assert_close
