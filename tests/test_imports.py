@@ -136,7 +136,7 @@ ORDER = {
     "models": """
         blocks edits initial_values inputs_and_outputs memory pooling weights
         keras_model parts
-        from_config
+        convbert deberta ernie from_config longformer mobilebert mpnet
         elmo encoder
         captured_outputs generators reformer static universal_transformer xlnet
         transformer_xl

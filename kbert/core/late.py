@@ -33,6 +33,37 @@ TABLE = {
         "bilm": "kbert.checkpoints.bilm.checkpoint",
         "fairseq": "kbert.checkpoints.fairseq.checkpoint",
     },
+    # Hugging Face's, by `model_type`, or by the `name` that tells several of one apart, in the
+    # order in which a config is compared with them.
+    "architecture": {
+        "bert": "kbert.checkpoints.huggingface.architectures.bert:Bert",
+        "roberta": "kbert.checkpoints.huggingface.architectures.roberta:Roberta",
+        "xlm-roberta": "kbert.checkpoints.huggingface.architectures.roberta:XlmRoberta",
+        "albert": "kbert.checkpoints.huggingface.architectures.albert:Albert",
+        "distilbert": "kbert.checkpoints.huggingface.architectures.distilbert:DistilBert",
+        "electra": "kbert.checkpoints.huggingface.architectures.electra:Electra",
+        "modernbert": "kbert.checkpoints.huggingface.architectures.modernbert:ModernBert",
+        "deberta-v2": "kbert.models.deberta.huggingface:DebertaV2",
+        "neobert": "kbert.checkpoints.huggingface.architectures.rotary.neobert:NeoBert",
+        "eurobert": "kbert.checkpoints.huggingface.architectures.rotary.eurobert:EuroBert",
+        "nomic_bert": "kbert.checkpoints.huggingface.architectures.rotary.nomic:NomicBert",
+        "roformer": "kbert.checkpoints.huggingface.architectures.rotary.roformer:RoFormer",
+        "mosaicbert": "kbert.checkpoints.huggingface.architectures.mosaicbert:MosaicBert",
+        "ernie": "kbert.models.ernie.huggingface:Ernie",
+        "longformer": "kbert.models.longformer.huggingface:Longformer",
+        "mobilebert": "kbert.models.mobilebert.huggingface:MobileBert",
+        "mpnet": "kbert.models.mpnet.huggingface:MpNet",
+        "convbert": "kbert.models.convbert.huggingface:ConvBert",
+        "xlnet": "kbert.models.xlnet.huggingface:XlNet",
+        "reformer": "kbert.models.reformer.huggingface:Reformer",
+        "gpt2": "kbert.checkpoints.huggingface.architectures.gpt2:Gpt2",
+        "openai-gpt": "kbert.checkpoints.huggingface.architectures.openai_gpt:OpenAIGpt",
+        "modernbert-decoder": (
+            "kbert.checkpoints.huggingface.architectures.modern_decoder:ModernBertDecoder"
+        ),
+        "camembert": "kbert.checkpoints.huggingface.architectures.roberta:Camembert",
+        "deberta": "kbert.models.deberta.huggingface:Deberta",
+    },
     # What reads a folder's tokenizer: `load(TokenizerFolder, **options)`.
     "tokenizer": {
         "characters": "kbert.tokenizers.words.loading:load_characters",
@@ -141,12 +172,12 @@ TABLE = {
         "xlnet": "kbert.models.xlnet.xlnet:Xlnet",
     },
     "part": {
-        "bottleneck": "kbert.models.parts.bottleneck:Bottleneck",
-        "disentangled": "kbert.models.parts.disentangled:Disentangled",
-        "dynamic_convolution": "kbert.models.parts.dynamic_convolution:DynamicConvolution",
-        "global_tokens": "kbert.models.parts.global_tokens:GlobalTokens",
-        "relative_bias": "kbert.models.parts.relative_bias:RelativeBias",
-        "task_embeddings": "kbert.models.parts.task_embeddings:TaskEmbeddings",
+        "bottleneck": "kbert.models.mobilebert.bottleneck:Bottleneck",
+        "disentangled": "kbert.models.deberta.attention:Disentangled",
+        "dynamic_convolution": "kbert.models.convbert.convolution:DynamicConvolution",
+        "global_tokens": "kbert.models.longformer.attention:GlobalTokens",
+        "relative_bias": "kbert.models.mpnet.attention:RelativeBias",
+        "task_embeddings": "kbert.models.ernie.task_embeddings:TaskEmbeddings",
     },
     "edit": {
         "pruned": "kbert.edit.pruned:Pruned",

@@ -217,7 +217,7 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
                 those of their own example alone; "position_ids" (B, T), which begin again in each;
                 and "cls_positions" (B, K), where each begins, or ends with pooling="last". And
                 what its part adds to these, see `input_names`: "global_positions" of
-                `kbert.models.parts.GlobalTokens`.
+                `kbert.models.longformer.attention.GlobalTokens`.
             training: whether dropout is active.
             return_hidden_states: adds "hidden_states".
             return_attention: adds "attention".

@@ -180,7 +180,7 @@ class EncoderTask(Task):
         return super().predict_on_batch(self.encoder.checked_ids(x) if checks else x)
 
     def global_positions(self, features: Mapping[str, Any]) -> Tensor | None:
-        """The global tokens of an encoder that has such (`kbert.models.parts.GlobalTokens`).
+        """The global tokens of an encoder that has such (`kbert.models.longformer`).
 
         Here [CLS], where the heads read the pooled vector, and else none.
 

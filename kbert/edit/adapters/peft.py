@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from kbert.checkpoints.huggingface.architectures import ARCHITECTURES, infer
+from kbert.checkpoints.huggingface.architectures import architectures, infer
 from kbert.checkpoints.huggingface.architectures.base import CLASSIFIERS
 from kbert.checkpoints.renames import read_arrays
 from kbert.core.types import Arrays, PathLike
@@ -152,7 +152,7 @@ def _saved_modules(
     if parts and encoder.pooler is not None:
         parts["encoder/pooler"] = encoder.pooler
     head = next((name for name in CLASSIFIERS if name in parts), None)
-    architecture = ARCHITECTURES[infer(encoder.config, (), None)]
+    architecture = architectures()[infer(encoder.config, (), None)]
     ending = "ForQuestionAnswering" if head is None else CLASSIFIERS[head]
     content = {
         **architecture.write_fields(encoder.config, None),
@@ -248,7 +248,7 @@ def _places(encoder: Any) -> Iterator[tuple[str, str, str, np.ndarray | None]]:
             "peft's folders are read and written for encoders. "
             f"Received: a {type(encoder).__name__}"
         )
-    architecture = ARCHITECTURES[infer(encoder.config, (), None)]
+    architecture = architectures()[infer(encoder.config, (), None)]
     prefix = f"{architecture.prefix}." if architecture.prefix else ""
     content = architecture.write_fields(encoder.config, None)
     rules = {rule.name: rule for rule in architecture.rules(encoder.config, None)}

@@ -89,7 +89,7 @@ class RelativeAttention(SelfAttention):
         )
 
     # No `position_ids`: the distance of two tokens is that in the row, also in a packed one.
-    def call(
+    def call(  # type: ignore[override]
         self,
         x: Tensor,
         bias: Tensor | None = None,

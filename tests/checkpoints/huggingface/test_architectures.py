@@ -6,11 +6,11 @@ from hypothesis import given, settings, strategies as st
 
 from kbert import family
 from kbert.checkpoints.huggingface import config as huggingface_config
-from kbert.checkpoints.huggingface.architectures import ARCHITECTURES, find, identify, infer
-from kbert.checkpoints.huggingface.architectures.deberta import USUAL
+from kbert.checkpoints.huggingface.architectures import architectures, find, identify, infer
 from kbert.checkpoints.huggingface.huggingface import export_model, import_model
 from kbert.models import Encoder
-from kbert.models.parts import Disentangled
+from kbert.models.deberta.attention import Disentangled
+from kbert.models.deberta.huggingface import USUAL
 from kbert.models.weights import get_arrays
 from tests.harness import KINDS, randomise, tiny_config
 
@@ -718,7 +718,7 @@ def test_rows_of_roberta_s_positions_follow_its_padding():
 
 
 def test_an_unknown_architecture_lists_the_known():
-    with pytest.raises(ValueError, match=f"{', '.join(ARCHITECTURES)}. Received: 't5' in there"):
+    with pytest.raises(ValueError, match=f"{', '.join(architectures())}. Received: 't5' in there"):
         import_model({"model_type": "t5"}, {}, "there")
 
 
@@ -743,7 +743,7 @@ def test_the_architecture_that_is_written(changes, names, kind, expected):
     assert infer(tiny_config(**changes), names, kind) == expected
 
 
-@pytest.mark.parametrize("model_type", ARCHITECTURES)
+@pytest.mark.parametrize("model_type", architectures())
 def test_what_is_inferred_can_be_written(model_type):
     """The family's rows are written as what they are, but for XLM-R, which a vocabulary tells."""
     rows = {

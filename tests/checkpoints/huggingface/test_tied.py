@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kbert.checkpoints import read_checkpoint
-from kbert.checkpoints.huggingface.architectures import ARCHITECTURES
+from kbert.checkpoints.huggingface.architectures import architectures
 from kbert.checkpoints.renames import read_arrays
 from tests.checkpoints.huggingface.test_unread_keys import config_of
 
@@ -26,10 +26,10 @@ CLASSES = {
 }
 
 
-@pytest.mark.parametrize("model_type", ARCHITECTURES)
+@pytest.mark.parametrize("model_type", architectures())
 def test_each_copy_is_enough(model_type):
     config = config_of(model_type)
-    for rule in ARCHITECTURES[model_type].rules(config, None):
+    for rule in architectures()[model_type].rules(config, None):
         copies = (rule.sources[0], *rule.aliases) if rule.aliases else ()
         arrays = {name: np.full((3, 3), i) for i, name in enumerate(rule.sources)}
         for name in copies:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kbert.checkpoints.huggingface.architectures import ARCHITECTURES
+from kbert.checkpoints.huggingface.architectures import architectures
 from kbert.checkpoints.huggingface.huggingface import export_model, import_model
 from kbert.checkpoints.huggingface.unread_keys import says_nothing
 from kbert.configs.decoder import DecoderConfig
@@ -86,7 +86,7 @@ SIZES = {"vocabulary_size": 9, "hidden_size": 8, "num_layers": 1, "num_heads": 2
 
 
 def config_of(model_type):
-    architecture = ARCHITECTURES[model_type]
+    architecture = architectures()[model_type]
     if architecture.config_class is ReformerConfig:
         return ReformerConfig(**SIZES, intermediate_size=32)
     if architecture.config_class is DecoderConfig:
@@ -115,7 +115,7 @@ def content_of(model_type):
     return content
 
 
-@pytest.mark.parametrize("model_type", ARCHITECTURES)
+@pytest.mark.parametrize("model_type", architectures())
 def test_harmless_keys_change_nothing_and_are_named(model_type, caplog):
     content = content_of(model_type)
     found = import_model({**content, **HARMLESS}, {}, "there").config
@@ -123,15 +123,15 @@ def test_harmless_keys_change_nothing_and_are_named(model_type, caplog):
     (record,) = caplog.records
     assert record.getMessage().startswith("there: not used, as they say nothing about the model: ")
     said = record.getMessage().rpartition(": ")[2].split(", ")
-    known = {*ARCHITECTURES[model_type].ignored}
+    known = {*architectures()[model_type].ignored}
     assert said == [key for key in HARMLESS if key not in known]
 
 
-@pytest.mark.parametrize("model_type", ARCHITECTURES)
+@pytest.mark.parametrize("model_type", architectures())
 @pytest.mark.parametrize("key", OTHER_MODELS)
 def test_keys_that_may_change_the_model_are_refused(model_type, key, caplog):
-    table = ARCHITECTURES[model_type]
-    alike = [x for x in ARCHITECTURES.values() if x.model_type == table.model_type]
+    table = architectures()[model_type]
+    alike = [x for x in architectures().values() if x.model_type == table.model_type]
     marks = {mark for other in alike for mark in other.marks}
     own = {*table.fields, *table.ignored, *marks}
     if key in own or (model_type, key) == ("longformer", "attention_window"):
@@ -145,7 +145,7 @@ def test_keys_that_may_change_the_model_are_refused(model_type, key, caplog):
 
 def test_no_key_of_another_architecture_passes_for_harmless():
     """What one architecture reads must not be silently left in another's file."""
-    keys = {key for table in ARCHITECTURES.values() for key in (*table.fields, *table.required)}
+    keys = {key for table in architectures().values() for key in (*table.fields, *table.required)}
     keys -= {"max_length"}  # NeoBERT's; in all others it is of generation
     assert not [key for key in keys if says_nothing(key, 1)]
 

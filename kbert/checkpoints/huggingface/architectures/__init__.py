@@ -1,50 +1,18 @@
 """Hugging Face's architectures, a table each, and the choice between them."""
 
+import functools
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from absl import logging
 
-from kbert.checkpoints.huggingface.architectures.albert import Albert
 from kbert.checkpoints.huggingface.architectures.base import Architecture
 from kbert.checkpoints.huggingface.architectures.bert import Bert
-from kbert.checkpoints.huggingface.architectures.bert_kin import TASK_PART, Ernie, MosaicBert
-from kbert.checkpoints.huggingface.architectures.convbert import PART as CONVOLUTION, ConvBert
-from kbert.checkpoints.huggingface.architectures.deberta import (
-    PART as DISENTANGLED,
-    Deberta,
-    DebertaV2,
-)
-from kbert.checkpoints.huggingface.architectures.distilbert import DistilBert
-from kbert.checkpoints.huggingface.architectures.electra import Electra
-from kbert.checkpoints.huggingface.architectures.gpt2 import Gpt2
-from kbert.checkpoints.huggingface.architectures.longformer import PART as GLOBAL_TOKENS, Longformer
-from kbert.checkpoints.huggingface.architectures.mobilebert import PART as BOTTLENECK, MobileBert
-from kbert.checkpoints.huggingface.architectures.modernbert import ModernBert
-from kbert.checkpoints.huggingface.architectures.modernbert_decoder import ModernBertDecoder
-from kbert.checkpoints.huggingface.architectures.mpnet import PART as RELATIVE_BIAS, MpNet
-from kbert.checkpoints.huggingface.architectures.openai_gpt import OpenAIGpt
-from kbert.checkpoints.huggingface.architectures.reformer import Reformer
-from kbert.checkpoints.huggingface.architectures.roberta import Camembert, Roberta, XlmRoberta
-from kbert.checkpoints.huggingface.architectures.rotary.eurobert import EuroBert
-from kbert.checkpoints.huggingface.architectures.rotary.neobert import NeoBert
-from kbert.checkpoints.huggingface.architectures.rotary.nomic import NomicBert
-from kbert.checkpoints.huggingface.architectures.rotary.roformer import RoFormer
-from kbert.checkpoints.huggingface.architectures.xlnet import XlNet
 from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.encoder import EncoderConfig
-
-ARCHITECTURES: dict[str, Architecture] = {
-    architecture.name or architecture.model_type: architecture
-    for architecture in (
-        *(Bert(), Roberta(), XlmRoberta(), Albert(), DistilBert(), Electra(), ModernBert()),
-        *(DebertaV2(), NeoBert(), EuroBert(), NomicBert(), RoFormer(), MosaicBert(), Ernie()),
-        *(Longformer(), MobileBert(), MpNet(), ConvBert(), XlNet(), Reformer(), Gpt2()),
-        *(OpenAIGpt(), ModernBertDecoder(), Camembert(), Deberta()),
-    )
-}
+from kbert.core import late
 
 _SHARED_PREFIXES = {"model", "transformer"}  # by architectures that differ
 _CLASS_ENDINGS = r"Model|For\w+|LMHeadModel|DoubleHeadsModel"
@@ -56,8 +24,19 @@ _DECISIVE = re.compile(
 )
 
 __all__ = [
-    *("ARCHITECTURES", "Architecture", "find", "identify", "infer", "is_decisive", "usual_pooler")
+    *("Architecture", "architectures", "find", "identify", "infer", "is_decisive", "usual_pooler")
 ]
+
+
+@functools.cache
+def architectures() -> Mapping[str, Architecture]:
+    """All that kbert knows by their names, in the order in which a config is compared with them.
+
+    Example:
+        >>> architectures()["mosaicbert"].model_type
+        'bert'
+    """
+    return {name: late.load("architecture", name)() for name in late.TABLE["architecture"]}
 
 
 def identify(content: Mapping[str, Any], source: str, names: Collection[str] = ()) -> Architecture:
@@ -93,7 +72,7 @@ def identify(content: Mapping[str, Any], source: str, names: Collection[str] = (
     if model_type is None:
         _check_is_bert(content, source)
         model_type = "bert"
-    for architecture in ARCHITECTURES.values():
+    for architecture in architectures().values():
         marked = any(key in content for key in architecture.marks)
         if marked and model_type == architecture.model_type:
             return architecture
@@ -109,7 +88,7 @@ def _check_is_bert(content: Mapping[str, Any], source: str) -> None:
             f"Received: {source}"
         )
     others = {*content} - {*Bert.fields, *Bert.ignored}
-    own = {x.model_type: others & {*x.fields} for x in ARCHITECTURES.values()}
+    own = {x.model_type: others & {*x.fields} for x in architectures().values()}
     name = max(own, key=lambda name: len(own[name]))
     if len(own[name]) > 1:
         raise ValueError(
@@ -125,7 +104,7 @@ def _of_class(content: Mapping[str, Any]) -> str | None:
     first = classes[0] if isinstance(classes, list) and classes else None
     if not isinstance(first, str):
         return None
-    for architecture in ARCHITECTURES.values():
+    for architecture in architectures().values():
         if re.fullmatch(rf"(TF|Flax)?{architecture.class_prefix}({_CLASS_ENDINGS})", first):
             return architecture.model_type
     return None
@@ -134,7 +113,7 @@ def _of_class(content: Mapping[str, Any]) -> str | None:
 def _of_prefix(names: Collection[str]) -> str | None:
     """The `model_type` whose prefix the weights' names have, the first of several."""
     prefixes = {name.partition(".")[0] for name in names} - _SHARED_PREFIXES
-    for architecture in ARCHITECTURES.values():
+    for architecture in architectures().values():
         if architecture.prefix in prefixes:
             return architecture.model_type
     return None
@@ -154,12 +133,12 @@ def find(model_type: str, source: str) -> Architecture:
         >>> find("bert", "memory").prefix
         'bert'
     """
-    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
+    if not isinstance(model_type, str) or model_type not in architectures():
         raise ValueError(
-            f"kbert reads and writes the Hugging Face architectures {', '.join(ARCHITECTURES)}. "
+            f"kbert reads and writes the Hugging Face architectures {', '.join(architectures())}. "
             f"Received: {model_type!r} in {source}"
         )
-    return ARCHITECTURES[model_type]
+    return architectures()[model_type]
 
 
 def is_decisive(key: str) -> bool:
@@ -173,7 +152,7 @@ def is_decisive(key: str) -> bool:
     """
     if _DECISIVE.search(key):
         return True
-    tables = ARCHITECTURES.values()
+    tables = architectures().values()
     own = ({*x.fields, *x.required, *(x.ignored - Bert.ignored - {"auto_map"})} for x in tables)
     return any(key in keys for keys in own)
 
@@ -219,7 +198,7 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
             "A model of another library is written of an EncoderConfig or a DecoderConfig. "
             f"Received: {config}"
         )
-    for architecture in ARCHITECTURES.values():
+    for architecture in architectures().values():
         if config.kind == architecture.config_class.kind != EncoderConfig.kind:
             return architecture.model_type  # of a class of its own
     if config.kind != EncoderConfig.kind:
@@ -227,18 +206,15 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
             "Hugging Face's format has an architecture for each of its models, and none that is "
             f"this one: save it as kbert's own preset. Received: {config.told}"
         )
-    of_part = {
-        **{TASK_PART: "ernie", DISENTANGLED: "deberta-v2", GLOBAL_TOKENS: "longformer"},
-        **{BOTTLENECK: "mobilebert", RELATIVE_BIAS: "mpnet", CONVOLUTION: "convbert"},
-    }
-    if config.part is not None and config.part["name"] in of_part:
-        return of_part[config.part["name"]]
+    for architecture in architectures().values():
+        if config.part is not None and config.part["name"] == architecture.part:
+            return architecture.model_type
     if config.positions == "alibi":
         return "mosaicbert"
     if config.positions == "rotary":
         if config.block == "post_norm":
             return "nomic_bert" if config.feed_forward == "gated" else "roformer"
-        if not ARCHITECTURES["neobert"].incompatibilities(config):
+        if not architectures()["neobert"].incompatibilities(config):
             return "neobert"
         return "eurobert" if config.norm == "rms" else "modernbert"
     if config.num_layer_groups is not None:
@@ -271,6 +247,6 @@ def usual_pooler(config: EncoderConfig, names: Iterable[str], tokenizer_kind: st
         >>> usual_pooler(family("google/electra-small-discriminator"), [], None)
         'gelu'
     """
-    if config.kind not in {x.config_class.kind for x in ARCHITECTURES.values()}:
+    if config.kind not in {x.config_class.kind for x in architectures().values()}:
         return "tanh"
-    return ARCHITECTURES[infer(config, names, tokenizer_kind)].usual_pooler(config)
+    return architectures()[infer(config, names, tokenizer_kind)].usual_pooler(config)

@@ -98,6 +98,7 @@ class Architecture:
             permutations.
         span_class: end of the name of the class that finds answers.
         class_endings: ends of names of classes that go by others there.
+        part: of encoders that are written as this one, by its name; None = it decides nothing.
         name: where several have its `model_type`, what it goes by here.
         marks: keys that tell it from others of its `model_type`.
     """
@@ -135,6 +136,7 @@ class Architecture:
     causal_class: ClassVar[str] = "LMHeadModel"
     span_class: ClassVar[str] = "ForQuestionAnswering"
     class_endings: ClassVar[Mapping[str, str]] = {}
+    part: ClassVar[str | None] = None
     name: ClassVar[str | None] = None
     marks: ClassVar[tuple[str, ...]] = ()
 

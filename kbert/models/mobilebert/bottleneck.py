@@ -19,7 +19,7 @@ from kbert.core.types import DType, Shape, Tensor
 from kbert.layers import Block, Dense, Dropout, Embeddings, FeedForward, LayerNorm, SelfAttention
 from kbert.layers.gather import gather_positions
 from kbert.layers.normalization import add_and_norm
-from kbert.models.parts.base import Part
+from kbert.models.parts import Part
 
 OWN, BOTTLENECK, WHOLE = "own_bottleneck", "bottleneck", "whole"
 

@@ -12,7 +12,7 @@ from kbert.core.options import option
 from kbert.core.types import Shape, Tensor
 from kbert.layers import Embeddings
 from kbert.models.blocks import embeddings_of
-from kbert.models.parts.base import Part
+from kbert.models.parts import Part
 
 
 class EmbeddingsOfTask(Embeddings):

@@ -21,7 +21,7 @@ from kbert.layers import SelfAttention
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_rows
 from kbert.layers.positions import relative_shift
-from kbert.models.parts.base import Part
+from kbert.models.parts import Part
 
 
 def bias_buckets(num_buckets: int, max_distance: int) -> np.ndarray:

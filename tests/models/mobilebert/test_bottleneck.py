@@ -8,7 +8,6 @@ import kbert
 from kbert.catalog.families import family
 from kbert.checkpoints import Checkpoint, read_checkpoint
 from kbert.checkpoints.huggingface.architectures import find
-from kbert.checkpoints.huggingface.architectures.mobilebert import USUAL
 from kbert.checkpoints.huggingface.config import read_config
 from kbert.checkpoints.huggingface.huggingface import import_model, write_folder
 from kbert.checkpoints.renames import read_arrays
@@ -16,8 +15,9 @@ from kbert.checkpoints.vocabulary import extend_vocabulary
 from kbert.configs.encoder import EncoderConfig
 from kbert.layers import SharedEmbeddings
 from kbert.models import Encoder, describe
-from kbert.models.parts import Bottleneck, part_of
-from kbert.models.parts.bottleneck import NoNorm
+from kbert.models.mobilebert.bottleneck import Bottleneck, NoNorm
+from kbert.models.mobilebert.huggingface import USUAL
+from kbert.models.parts import part_of
 from kbert.models.weights import named_weights, set_arrays
 from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from tests.harness import (

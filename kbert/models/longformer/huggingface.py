@@ -12,7 +12,6 @@ from kbert.checkpoints.renames import Rule
 from kbert.configs.transformer import GLOBAL
 from kbert.core.protocols import TokenizerLike
 
-PART = "global_tokens"  # of `kbert.models.parts`
 _WINDOW = 512  # where the config does not say it
 
 
@@ -20,6 +19,7 @@ class Longformer(Roberta):
     """A window for each layer, in `attention_window`."""
 
     model_type = "longformer"
+    part = "global_tokens"
     title = "Longformer"
     class_prefix = "Longformer"
     prefix = "longformer"
@@ -57,7 +57,7 @@ class Longformer(Roberta):
             pattern = [windows]
         widest = 2 * found["max_positions"] if isinstance(found["max_positions"], int) else None
         pattern = [clipped(window, widest) for window in pattern]
-        return {**found, "attention_pattern": pattern, "part": {"name": PART}}
+        return {**found, "attention_pattern": pattern, "part": {"name": self.part}}
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         fields = super().write_fields(config, tokenizer)
@@ -66,8 +66,8 @@ class Longformer(Roberta):
 
     def misfits(self, config: Any) -> list[str]:
         found = super().misfits(config)
-        if config.part is None or config.part["name"] != PART:
-            found.append(f"its part is {PART!r}")
+        if config.part is None or config.part["name"] != self.part:
+            found.append(f"its part is {self.part!r}")
         if GLOBAL in config.attention_pattern:
             found.append("each of its layers has a window")
         return found

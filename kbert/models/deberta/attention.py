@@ -22,7 +22,7 @@ from kbert.layers import Dropout, LayerNorm, SelfAttention
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_rows
 from kbert.layers.positions import distance_products, relative_shift, relative_shift_rows
-from kbert.models.parts.base import Part
+from kbert.models.parts import Part
 
 CONTENT_TO_POSITION, POSITION_TO_CONTENT = "content_to_position", "position_to_content"
 TERMS = (CONTENT_TO_POSITION, POSITION_TO_CONTENT)

@@ -19,7 +19,7 @@ from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import SelfAttention, gather_positions
 from kbert.layers.bias import attention_bias, mask_bias
 from kbert.layers.gather import gather_rows
-from kbert.models.parts.base import Part
+from kbert.models.parts import Part
 
 
 class GlobalPlaces(keras.layers.Layer):
@@ -135,8 +135,8 @@ class GlobalAttention(SelfAttention):
         self.global_query = self._add_dense(width, input_shape, "global_query")
         self.global_key_value = self._add_dense(2 * width, input_shape, "global_key_value")
 
-    # Of the arguments of others it has no `position_ids`: its positions are in the vectors.
-    def call(
+    # It has no `position_ids`: its positions are in the vectors.
+    def call(  # type: ignore[override]
         self,
         x: Tensor,
         bias: Tensor | None = None,

@@ -19,7 +19,7 @@ from kbert.checkpoints.renames import Rule
 from kbert.configs.encoder import IDENTITY, EncoderConfig
 from kbert.core.protocols import TokenizerLike
 
-PART = "bottleneck"  # of `kbert.models.parts`, whose defaults these are:
+# Of the part, whose defaults these are:
 USUAL: dict[str, Any] = {
     "width": 128,
     "num_feed_forwards": 4,
@@ -56,6 +56,7 @@ class MobileBert(Architecture):
     """Layers of another width inside, and a pooler that may be nothing."""
 
     model_type = "mobilebert"
+    part = "bottleneck"
     title = "MobileBERT"
     class_prefix = "MobileBert"
     prefix = "mobilebert"
@@ -143,7 +144,7 @@ class MobileBert(Architecture):
         part = {name: value for name, value in options.items() if value != USUAL[name]}
         return {
             **found,
-            "part": {"name": PART, **part},
+            "part": {"name": self.part, **part},
             # Else the weights decide.
             "pooler_activation": None if said["classifier_activation"] else IDENTITY,
         }
@@ -164,8 +165,8 @@ class MobileBert(Architecture):
 
     def misfits(self, config: EncoderConfig) -> list[str]:
         found = super().misfits(config)
-        if config.part is None or config.part["name"] != PART:
-            return [*found, f"its part is {PART!r}"]
+        if config.part is None or config.part["name"] != self.part:
+            return [*found, f"its part is {self.part!r}"]
         options = {**USUAL, **config.part}
         if options["attention_input"] == "whole" and options["width"] != config.hidden_size:
             found.append("attention to whole hidden states is as wide as they are")

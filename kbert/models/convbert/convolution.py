@@ -20,7 +20,7 @@ from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import FeedForward, SelfAttention
 from kbert.layers.activations import get_activation
 from kbert.layers.dense import Dense, kernel_initializer
-from kbert.models.parts.base import Part
+from kbert.models.parts import Part
 
 
 class OwnNeighbours(keras.layers.Layer):

@@ -27,7 +27,7 @@ from kbert.configs.encoder import EncoderConfig
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
 
-PART = "disentangled"  # of `kbert.models.parts`, whose defaults these are:
+# Of the part, whose defaults these are:
 USUAL: dict[str, Any] = {
     "position_buckets": 256,
     "max_distance": 512,
@@ -52,6 +52,7 @@ class DebertaV2(Architecture):
     """Disentangled attention, no positions besides, and the pooler a part of the classifiers."""
 
     model_type = "deberta-v2"
+    part = "disentangled"
     title = "DeBERTa-v2"
     class_prefix = "DebertaV2"
     prefix = "deberta"
@@ -133,7 +134,7 @@ class DebertaV2(Architecture):
             )
         distance = _count(content, "max_relative_positions", -1, source)
         part: dict[str, Any] = {
-            "name": PART,
+            "name": self.part,
             "position_buckets": max(_count(content, "position_buckets", -1, source), 0),
             "max_distance": found["max_positions"] if distance < 1 else distance,
         }
@@ -186,8 +187,8 @@ class DebertaV2(Architecture):
 
     def misfits(self, config: EncoderConfig) -> list[str]:
         found = super().misfits(config)
-        if config.part is None or config.part["name"] != PART:
-            found.append(f"its part is {PART!r}")
+        if config.part is None or config.part["name"] != self.part:
+            found.append(f"its part is {self.part!r}")
         if config.positions not in ("learned", "none"):
             found.append("its positions are learned, if tokens have any")
         return found

@@ -9,7 +9,7 @@ from kbert import family
 from kbert.layers import LayerNorm
 from kbert.layers.bias import attention_bias
 from kbert.models import Encoder, describe
-from kbert.models.parts.disentangled import (
+from kbert.models.deberta.attention import (
     TERMS,
     Disentangled,
     DisentangledAttention,

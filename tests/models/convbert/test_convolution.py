@@ -5,7 +5,7 @@ import pytest
 
 from kbert.layers.bias import attention_bias
 from kbert.models import Encoder, describe
-from kbert.models.parts.dynamic_convolution import (
+from kbert.models.convbert.convolution import (
     GroupedFeedForward,
     MixedAttention,
     OwnNeighbours,

@@ -5,7 +5,7 @@ import pytest
 
 from kbert.checkpoints.huggingface.huggingface import export_model
 from kbert.models import Encoder, describe
-from kbert.models.parts import TaskEmbeddings
+from kbert.models.ernie.task_embeddings import TaskEmbeddings
 from kbert.models.weights import get_arrays, set_arrays
 from tests.harness import assert_close, randomise, tiny_config, tiny_inputs, to_numpy
 

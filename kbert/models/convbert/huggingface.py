@@ -13,7 +13,7 @@ from kbert.checkpoints.keys import known_activation
 from kbert.checkpoints.renames import Rule
 from kbert.core.protocols import TokenizerLike
 
-PART = "dynamic_convolution"  # of `kbert.models.parts`, whose defaults these are:
+# Of the part, whose defaults these are:
 USUAL = {"kernel_size": 9, "num_groups": 1}
 _SUMMARY = {"summary_type": "first", "summary_use_proj": True}
 
@@ -22,6 +22,7 @@ class ConvBert(Electra):
     """Its heads are those that attend times `head_ratio`; as many as attend convolve."""
 
     model_type = "convbert"
+    part = "dynamic_convolution"
     title = "ConvBERT"
     class_prefix = "ConvBert"
     prefix = "convbert"
@@ -91,7 +92,7 @@ class ConvBert(Electra):
         # With more heads to one than there are, one attends.
         heads = max(said["num_attention_heads"] // said["head_ratio"], 1)
         part = {name: said[name] for name, usual in USUAL.items() if said[name] != usual}
-        return {**found, "num_heads": heads, "part": {"name": PART, **part}}
+        return {**found, "num_heads": heads, "part": {"name": self.part, **part}}
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         options = _options(config)
@@ -126,8 +127,8 @@ class ConvBert(Electra):
 
     def misfits(self, config: Any) -> list[str]:
         found = super().misfits(config)
-        if config.part is None or config.part["name"] != PART:
-            found.append(f"its part is {PART!r}")
+        if config.part is None or config.part["name"] != self.part:
+            found.append(f"its part is {self.part!r}")
         if config.pooler_activation not in (None, config.activation):
             found.append("its pooler has the activation of its layers")
         return found

@@ -6,7 +6,7 @@ from keras import ops
 
 from kbert.layers.bias import attention_bias
 from kbert.models import Encoder, describe
-from kbert.models.parts.relative_bias import BiasedAttention, RelativeBiases, bias_buckets
+from kbert.models.mpnet.attention import BiasedAttention, RelativeBiases, bias_buckets
 from tests.harness import (
     KINDS,
     assert_close,

@@ -6,7 +6,7 @@ from keras import ops
 
 from kbert.layers.bias import layer_biases
 from kbert.models import Encoder, describe
-from kbert.models.parts.global_tokens import GlobalAttention, GlobalPlaces
+from kbert.models.longformer.attention import GlobalAttention, GlobalPlaces
 from tests.harness import (
     KINDS,
     assert_close,

@@ -11,7 +11,7 @@ from kbert.checkpoints.huggingface.architectures.roberta import Roberta
 from kbert.checkpoints.renames import Rule
 from kbert.core.protocols import TokenizerLike
 
-PART = "relative_bias"  # of `kbert.models.parts`, whose defaults these are:
+# Of the part, whose defaults these are:
 USUAL = {"num_buckets": 32, "max_distance": 128}
 _PAD_ID = 1
 
@@ -20,6 +20,7 @@ class MpNet(Roberta):
     """One table of biases for all layers."""
 
     model_type = "mpnet"
+    part = "relative_bias"
     title = "MPNet"
     class_prefix = "MPNet"
     prefix = "mpnet"
@@ -44,7 +45,7 @@ class MpNet(Roberta):
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         _check_padding(content.get("pad_token_id", _PAD_ID), source)
-        return {**super().read_fields(content, source), "part": {"name": PART}}
+        return {**super().read_fields(content, source), "part": {"name": self.part}}
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         if tokenizer is not None:
@@ -53,8 +54,8 @@ class MpNet(Roberta):
 
     def misfits(self, config: Any) -> list[str]:
         found = super().misfits(config)
-        if {**USUAL, **(config.part or {})} != {**USUAL, "name": PART}:
-            found.append(f"its part is {PART!r} with the usual buckets")
+        if {**USUAL, **(config.part or {})} != {**USUAL, "name": self.part}:
+            found.append(f"its part is {self.part!r} with the usual buckets")
         return found
 
 

@@ -1,0 +1,1 @@
+"""ConvBERT: convolutions beside the attention."""

@@ -1,0 +1,1 @@
+"""DeBERTa: attention to contents and distances."""

@@ -1,0 +1,1 @@
+"""ERNIE: a vector of the task."""

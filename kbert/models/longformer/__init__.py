@@ -1,0 +1,1 @@
+"""Longformer: windows and global tokens."""

@@ -1,0 +1,1 @@
+"""MobileBERT: narrow blocks between bottlenecks."""

@@ -1,0 +1,1 @@
+"""MPNet: biases of distances."""
