@@ -7,7 +7,7 @@
   "inside" is the runtime fed by the tokenizer that the export has for it, "one thread" TensorFlow
   with one for each product.
 - `quality`: MiniLM-L6 fine-tuned on SST-2, STS-B and SQuAD's sample, its metric in each precision,
-  and after fine-tuning for 8 bits (`kbert.quantization`).
+  and after fine-tuning for 8 bits (`kbert.edit.quantization`).
 
 `python -m benchmarks.exports [speed] [quality] [--data FOLDER] [--size minilm bert-base]
 [--formats savedmodel onnx openvino litert torch]
@@ -40,8 +40,8 @@ from benchmarks._data import SQUAD, SST2, STSB, add_data
 from benchmarks._experiments import mean, print_table
 from benchmarks._export_contender import LENGTH
 from benchmarks._fine_tuning_runs import RUNS, make_job, weights_folder
-from kbert import quantization
 from kbert.data import Table
+from kbert.edit import quantization
 from kbert.export.folder import read_description
 from kbert.export.task import TEXTS
 

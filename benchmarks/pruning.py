@@ -58,7 +58,7 @@ def fine_tuned(train: tuple[list[str], list[str]]) -> Any:
 
 
 def lost(task: Any, train: tuple[list[str], list[str]], dev: tuple[list[str], list[str]]) -> None:
-    from kbert import pruning
+    from kbert.edit import pruning
 
     def show(name: str, small: Any) -> None:
         accuracy = small.evaluate(*dev, verbose=0)["accuracy"]
@@ -102,7 +102,7 @@ def zeros_while_trained(
     shares: list[float],
     epochs: int,
 ) -> None:
-    from kbert import pruning
+    from kbert.edit import pruning
 
     how: dict[str, Any] = {"epochs": epochs, "batch_size": 32, "learning_rate": 1e-4, "verbose": 0}
     for share in (0.0, *shares):
@@ -125,7 +125,7 @@ def zeros_while_trained(
 def timed(encoder: Any) -> None:
     import tensorflow as tf
 
-    from kbert import pruning
+    from kbert.edit import pruning
 
     def halved(model: Any, part: str) -> Any:
         if part == "neurons":

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
         layers as layers,
         metrics as metrics,
         models as models,
-        pruning as pruning,
-        quantization as quantization,
         search as search,
         serve as serve,
         signatures as signatures,

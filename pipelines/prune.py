@@ -24,7 +24,8 @@ from typing import Any
 from absl import flags
 
 import kbert
-from kbert import experiments, pruning
+from kbert import experiments
+from kbert.edit import pruning
 from kbert.io.paths import Path
 
 from . import command, option_flags

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 RANKS = {
     "core": -4,
     "io": -3,
-    **dict.fromkeys(("beam", "finite", "graphs", "version"), -2),
+    "version": -2,
     "configs": -2,
     "catalog": -1.5,
     **dict.fromkeys(("doctor", "hub"), -1),
@@ -22,8 +22,6 @@ RANKS = {
     **dict.fromkeys(("tasks", "word_vectors"), 3),
     **dict.fromkeys(("conversion", "visualization", "__init__"), 4),
     "edit": 3.2,
-    "pruning": 3.5,
-    "quantization": 3.8,
     "extraction": 3.9,
     "export": 4,
     "experiments": 4.2,
@@ -33,8 +31,8 @@ RANKS = {
 # subfolder, from itself). So no two subfolders lean on each other.
 ORDER = {
     "core": """
-        devices in_memory late options ragged text_table types
-        contexts protocols registry
+        devices finite in_memory late options ragged text_table types
+        contexts graphs protocols registry
     """,
     "catalog": """
         distillation glue recipe repositories
@@ -91,6 +89,8 @@ ORDER = {
     "edit": """
         base
         adapters movement pruned rounding
+        pruning
+        quantization
     """,
     "export": """
         array_answers folder savedmodel tensorflow_copy text_rows
@@ -141,12 +141,6 @@ ORDER = {
         captured_outputs generators reformer static universal_transformer xlnet
         transformer_xl
         description
-    """,
-    "pruning": """
-        rebuilding schedule
-        heads importance layer_drop layers magnitude vocabulary
-        movement
-        named
     """,
     "search": """
         exact

@@ -1,6 +1,6 @@
 """Kernels with a mask and scores: which weights are kept is trained, and not only what they are.
 
-`kbert.pruning.with_movement` makes such models of others, `apply_movement` plain ones of them.
+`kbert.edit.pruning.with_movement` makes such models of others, `apply_movement` plain ones of them.
 
 Shapes: `N` rows, `I` width in, `O` width out.
 """

@@ -1,7 +1,7 @@
 """Layers that were pruned: each has fewer heads, and fewer neurons, than the config says.
 
-`kbert.pruning` makes such models of trained ones. The width of a head is what it was, so that the
-heads that are left compute what they did.
+`kbert.edit.pruning` makes such models of trained ones. The width of a head is what it was, so that
+the heads that are left compute what they did.
 """
 
 import contextlib

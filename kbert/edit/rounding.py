@@ -102,7 +102,7 @@ class Rounding(Edit):
 
     Norms, softmax, activations and the products of queries, keys and values stay as they are, as in
     Q8BERT (https://arxiv.org/abs/1910.06188) and in the runtimes. Each dense layer has one number
-    more: its moving range. `kbert.quantization` makes such models of others, and plain ones of
+    more: its moving range. `kbert.edit.quantization` makes such models of others, and plain ones of
     them again.
 
     Example:

@@ -14,9 +14,9 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from kbert.beam import pipeline_options
 from kbert.core import late
 from kbert.core.types import PathLike
+from kbert.data.corpus.beam import pipeline_options
 from kbert.experiments import answer_file
 from kbert.experiments.catalogue import task_for
 from kbert.experiments.records import Record, Records

@@ -2,10 +2,9 @@
 
 from typing import Any, cast
 
-from kbert import pruning
 from kbert.catalog.named_tasks import TASKS, NamedTask, named_task, task_options
 from kbert.core import registry
-from kbert.edit import adapters
+from kbert.edit import adapters, pruning
 from kbert.experiments.settings import Settings, flag_options, settings_of
 from kbert.tasks import FineTuningTask, Task
 

@@ -7,18 +7,17 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from kbert import pruning
 from kbert.catalog.named_tasks import named_task
 from kbert.core.types import PathLike
 from kbert.data import Table
-from kbert.edit import adapters
+from kbert.edit import adapters, pruning
+from kbert.edit.quantization import quantization_aware
 from kbert.experiments.catalogue import settings_for
 from kbert.experiments.evaluation import check_submission, is_labelled
 from kbert.experiments.folder import checksum_of
 from kbert.experiments.reading import TableParts, label_places, labels_of, read
 from kbert.experiments.settings import Settings
 from kbert.io.paths import Path
-from kbert.quantization import quantization_aware
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.prepared import prepare_rows
 from kbert.training.run.history import History

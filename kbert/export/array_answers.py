@@ -16,11 +16,11 @@ import numpy as np
 from absl import logging
 
 from kbert.core import late
+from kbert.core.finite import refuse_not_finite
 from kbert.core.ragged import Ragged
 from kbert.core.types import PathLike
 from kbert.data.tables.inputs import build_inputs
 from kbert.data.tables.table import Table, as_table
-from kbert.finite import refuse_not_finite
 from kbert.inference.batches import BATCH_SIZE, by_length, check_batch_size
 from kbert.inference.texts import READ_WHOLE, chunks, warn_of_cut
 from kbert.io.progress import Progress

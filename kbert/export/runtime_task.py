@@ -11,10 +11,10 @@ import numpy as np
 
 from kbert.checkpoints.keys import make_config
 from kbert.core import registry
+from kbert.core.graphs import graph
 from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.export.folder import DESCRIPTION_FILE
-from kbert.graphs import graph
 from kbert.io.paths import Path
 from kbert.signatures.requests import Signature, bounded
 from kbert.signatures.rows import Run

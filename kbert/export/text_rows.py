@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from kbert.core.graphs import graph
 from kbert.core.late import tf
-from kbert.graphs import graph
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.bpe.pre_split import PATTERNS
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer

@@ -8,10 +8,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from kbert.core.finite import refuse_not_finite
+from kbert.core.graphs import graph
 from kbert.core.late import tf
 from kbert.core.types import Shape, Tensors
-from kbert.finite import refuse_not_finite
-from kbert.graphs import graph
 
 
 class _Forward(keras.Model):
@@ -76,7 +76,7 @@ def compiled(
         function: of a dict of arrays, a tensor or a structure of tensors.
         *layers: the layers whose weights it uses.
         jit_compile: whether XLA compiles on TensorFlow; JAX always does.
-        check: whether results that are not finite are refused, by name; see `kbert.finite`.
+        check: whether results that are not finite are refused, by name; see `kbert.core.finite`.
 
     Returns:
         A function from a dict of NumPy arrays to NumPy arrays, which raises ValueError where these

@@ -12,10 +12,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from kbert.core.graphs import on_cpu
 from kbert.core.late import has_tensorflow, tf
 from kbert.core.types import Tensors
 from kbert.data.tables.rows import Rows, gather
-from kbert.graphs import on_cpu
 from kbert.inference.batches import by_length, pad
 from kbert.inference.forward import compiled
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import keras
 
+from kbert.core.graphs import graph
 from kbert.core.late import tf
 from kbert.core.types import Tensor
-from kbert.graphs import graph
 
 # Compiling costs a tenth of a second for every shape, which narrow layers never earn back.
 MIN_WIDTH = 128

@@ -199,6 +199,7 @@ def _quantize_hint(model: Any, mode: Any) -> str:
     return (
         "Keras' quantize rounds Keras' own layers, and a kbert model has none: nothing would "
         'change. task.export(folder, precision="int8") writes weights of 8 bits, also with '
-        'format="onnx", "openvino" or "litert", and kbert.quantization.quantization_aware(model) '
-        f"trains for them. Received: mode={mode!r} for a {type(model).__name__}"
+        'format="onnx", "openvino" or "litert", and '
+        "kbert.edit.quantization.quantization_aware(model) trains for them. "
+        f"Received: mode={mode!r} for a {type(model).__name__}"
     )

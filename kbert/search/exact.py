@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from kbert.core.graphs import graph
 from kbert.core.late import tf
-from kbert.graphs import graph
 
 # A block of products has 64 MiB.
 QUERIES, ROWS, GROUP = 512, 32768, 64

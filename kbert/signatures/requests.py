@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from kbert.core.graphs import graph
 from kbert.core.late import tf
-from kbert.graphs import graph
 
 # Tokens of a chunk, padding included. Of 512 tokens each, in a model of twelve heads, the products
 # of the attention are 200 MB.

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from kbert.core.graphs import graph
 from kbert.core.late import tf
-from kbert.graphs import graph
 from kbert.signatures.requests import Signature
 
 # What runs an export: arrays by the names of the inputs -> arrays by the names of the outputs.

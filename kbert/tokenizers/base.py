@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from kbert.core.graphs import on_cpu
 from kbert.core.late import has_tensorflow, tf
 from kbert.core.types import MaybeNone
-from kbert.graphs import on_cpu
 from kbert.io import atomic, fingerprints
 from kbert.io.paths import Path
 from kbert.tokenizers.arrays import ArrayEncoder, encode_each, refuse

@@ -6,8 +6,8 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from kbert.core.graphs import on_cpu
 from kbert.core.late import tf
-from kbert.graphs import on_cpu
 from kbert.tokenizers.batching import batches, with_progress
 
 # Different words held at a time (about 1 GB); past it the words seen once are forgotten.

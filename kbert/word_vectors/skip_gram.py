@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from kbert.core.graphs import graph
 from kbert.core.in_memory import column_or_rows
 from kbert.core.late import tf
-from kbert.graphs import graph
 from kbert.io.progress import Progress
 from kbert.word_vectors.vectors import WordVectors, split_words
 

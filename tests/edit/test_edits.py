@@ -8,10 +8,9 @@ import pytest
 from keras import ops
 
 import kbert
-from kbert import pruning, quantization
 from kbert.conversion.lengthening import lengthen
 from kbert.core.contexts import without_rounding
-from kbert.edit import adapters
+from kbert.edit import adapters, pruning, quantization
 from kbert.edit.base import products
 from kbert.models.generators.as_decoder import config_of_decoder
 from kbert.models.generators.warm_start import config_of_encoder

@@ -36,7 +36,7 @@ def test_a_run_keeps_an_ordinary_model_with_zeros(preset, tmp_path, kind):
     assert (result.steps, result.best_step) == (8, 8)
     task = kbert.tasks.Task.from_preset(tmp_path / "run/preset")
     assert task.encoder.config.part is None
-    assert set(kbert.pruning.sparsity(task).values()) == {0.75}
+    assert set(kbert.edit.pruning.sparsity(task).values()) == {0.75}
     assert task.evaluate(data(24, 1), verbose=0)["accuracy"] == result.dev["accuracy"]
     with pytest.raises(ValueError, match="prune_weights"):
         experiments.run(
@@ -60,7 +60,7 @@ def test_a_student_is_pruned_in_its_last_stage(preset, tmp_path):
     experiments.run(experiment, tmp_path / "run", prune_weights=given, **OPTIONS)
     task = kbert.tasks.Task.from_preset(tmp_path / "run/preset")
     assert task.encoder.config.part is None
-    assert set(kbert.pruning.sparsity(task).values()) == {0.75}
+    assert set(kbert.edit.pruning.sparsity(task).values()) == {0.75}
 
 
 def test_what_does_not_go_together_is_told_before_the_run(preset):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kbert.tasks import tensorflow_copy
+from kbert.export import tensorflow_copy
 from tests.export import session
 
 

@@ -518,30 +518,32 @@ def write_edits(tokenizers):
         return randomise(tasks.TextClassifier(model, wordpiece, **options), seed)
 
     whole = task(120)
-    heads = kbert.pruning.prune_heads(whole, {0: [1]})
+    heads = kbert.edit.pruning.prune_heads(whole, {0: [1]})
     write_preset("pruned_heads", "Task", heads, ask(TEXTS))
-    both = kbert.pruning.prune_neurons(heads, {0: [1, 2, 5], 1: [0]})
+    both = kbert.edit.pruning.prune_neurons(heads, {0: [1, 2, 5], 1: [0]})
     write_preset("pruned_neurons", "Task", both, ask(TEXTS))
-    narrow = kbert.pruning.prune_neurons(task(121, **KINDS["modern"]), {0: [1, 2], 1: [0, 7]})
+    narrow = kbert.edit.pruning.prune_neurons(task(121, **KINDS["modern"]), {0: [1, 2], 1: [0, 7]})
     write_preset("pruned_alike", "Task", narrow, ask(TEXTS))
-    write_preset("bottom_layer", "Task", kbert.pruning.keep_layers(whole, "bottom", 1), ask(TEXTS))
-    small = kbert.pruning.prune_vocabulary(whole, texts=TEXTS, keep=("moon",))
+    write_preset(
+        "bottom_layer", "Task", kbert.edit.pruning.keep_layers(whole, "bottom", 1), ask(TEXTS)
+    )
+    small = kbert.edit.pruning.prune_vocabulary(whole, texts=TEXTS, keep=("moon",))
     small = small[0] if isinstance(small, tuple) else small
     write_preset("pruned_vocabulary", "Task", small, ask(TEXTS))
 
     sparse = task(122)
-    drop = [kbert.pruning.LayerDrop(0.3), kbert.pruning.MagnitudePruning(0.5, end_step=4)]
+    drop = [kbert.edit.pruning.LayerDrop(0.3), kbert.edit.pruning.MagnitudePruning(0.5, end_step=4)]
     sparse.fit(texts, labels, **how, callbacks=drop)
     write_preset("zeros", "Task", sparse, ask(TEXTS))
-    scored = kbert.pruning.with_movement(task(123))
-    movement = kbert.pruning.MovementPruning(0.5, begin_step=1, end_step=5)
+    scored = kbert.edit.pruning.with_movement(task(123))
+    movement = kbert.edit.pruning.MovementPruning(0.5, begin_step=1, end_step=5)
     scored.fit(texts, labels, **how, callbacks=[movement])
     write_preset("movement", "Task", scored, ask(TEXTS))
-    write_preset("moved", "Task", kbert.pruning.apply_movement(scored), ask(TEXTS))
-    aware = kbert.quantization.quantization_aware(task(124))
+    write_preset("moved", "Task", kbert.edit.pruning.apply_movement(scored), ask(TEXTS))
+    aware = kbert.edit.quantization.quantization_aware(task(124))
     aware.fit(texts, labels, **how)
     write_preset("quantization_aware", "Task", aware, ask(TEXTS))
-    write_preset("rounded", "Task", kbert.quantization.rounded(aware), ask(TEXTS))
+    write_preset("rounded", "Task", kbert.edit.quantization.rounded(aware), ask(TEXTS))
 
     embedder = tasks.TextEmbedder.from_preset("presets/embedder")
     static = kbert.distillation.distill_static(embedder, 3, max_length=30, verbose=0)

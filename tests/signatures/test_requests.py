@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kbert.core.graphs import graph
 from kbert.export import export_saved_model
-from kbert.graphs import graph
 from kbert.signatures import Signature, requests, text_tokens
 from tests.export import session
 

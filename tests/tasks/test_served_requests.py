@@ -7,9 +7,9 @@ import tensorflow as tf
 
 import kbert
 from kbert import tasks
+from kbert.core.graphs import graph
 from kbert.decoding import Beam, Sampling
 from kbert.export.savedmodel.tf_serving import warm_up_requests
-from kbert.graphs import graph
 from kbert.signatures import requests
 from tests.harness import assert_close
 from tests.tasks.generation import writing

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from kbert.beam import pipeline_options
+from kbert.core.late import optional
 from kbert.data.corpus import chunks, records, shards as shard_files, spill
 from kbert.data.corpus.manifest import Shard
 from kbert.io import atomic
@@ -151,3 +151,27 @@ def _merge(
 
 def _as_arrays(segment: spill.Segment) -> dict[str, np.ndarray]:
     return {field.name: getattr(segment, field.name) for field in dataclasses.fields(segment)}
+
+
+def pipeline_options(flags: Sequence[str], what: str) -> Any:
+    """Beam's options from its own flags, which are checked before any work.
+
+    Args:
+        flags: such as "--runner=FlinkRunner".
+        what: the work, as an error names it.
+
+    Returns:
+        The `PipelineOptions`.
+
+    Raises:
+        ImportError: Apache Beam is not installed.
+        ValueError: there is no such flag.
+    """
+    beam = optional("apache_beam.options.pipeline_options", "beam", f"{what} on Apache Beam")
+    options = beam.PipelineOptions(list(flags))
+    known = options.get_all_options(retain_unknown_options=False)
+    named = [flag.removeprefix("--").split("=")[0].replace("-", "_") for flag in flags]
+    unknown = [name for name, flag in zip(named, flags, strict=True) if "--" in flag]
+    if unknown := [x for x in unknown if x not in known and x.removeprefix("no_") not in known]:
+        raise ValueError(f"Beam has no such flag. Received: {', '.join(unknown)}")
+    return options

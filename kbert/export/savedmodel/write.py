@@ -17,10 +17,10 @@ import keras
 import numpy as np
 from absl import logging
 
+from kbert.core.finite import refuse_not_finite
+from kbert.core.graphs import graph
 from kbert.core.late import tf
 from kbert.export.savedmodel.tf_serving import warm_up_requests, write_settings, write_warm_up
-from kbert.finite import refuse_not_finite
-from kbert.graphs import graph
 from kbert.io.paths import Path, copy, copy_tree, is_remote, remove_tree
 from kbert.signatures.requests import MAX_BYTES, Signature, bounded
 from kbert.signatures.rows import largest

@@ -15,11 +15,11 @@ import numpy as np
 from keras import ops
 
 from kbert import inference
+from kbert.core.finite import refuse_not_finite
 from kbert.core.late import tf
 from kbert.core.types import Tensors
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
-from kbert.finite import refuse_not_finite
 from kbert.io.progress import Progress
 from kbert.tasks.losses import Pair
 

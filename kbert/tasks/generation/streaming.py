@@ -10,8 +10,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from kbert.core.graphs import graph
 from kbert.decoding import stream
-from kbert.graphs import graph
 
 
 class TokenStream:

@@ -13,11 +13,11 @@ import numpy as np
 from keras import ops
 
 from kbert import inference
+from kbert.core.graphs import on_cpu
 from kbert.core.late import tf
 from kbert.core.options import Options
 from kbert.core.types import Tensors
 from kbert.data.tables.table import Table
-from kbert.graphs import on_cpu
 from kbert.signatures import Signature, text_tokens
 from kbert.signatures.requests import TOKENS_AT_ONCE
 from kbert.tasks.encoder_task import EncoderTask

@@ -18,10 +18,10 @@ from kbert.checkpoints import ignoring, read_checkpoint
 from kbert.configs.base import check_choice
 from kbert.configs.encoder import EncoderConfig
 from kbert.core import registry
+from kbert.core.graphs import on_cpu
 from kbert.core.late import tf
 from kbert.core.types import DType, MaybeNone, PathLike, Tensor, Tensors, Terms
 from kbert.data.tables.table import Table
-from kbert.graphs import on_cpu
 from kbert.heads import DiscriminatorHead, MaskedLMHead
 from kbert.hub import locate
 from kbert.layers import SharedEmbeddings

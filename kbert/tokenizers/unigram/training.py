@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from kbert.core.graphs import on_cpu
 from kbert.core.in_memory import each_text
 from kbert.core.late import tf
-from kbert.graphs import on_cpu
 from kbert.tokenizers.batching import batches, with_progress
 from kbert.tokenizers.unigram.model import DEBERTA_BEGINNING, FAIRSEQ_BEGINNINGS, PREPARED
 from kbert.tokenizers.unigram.normalization import TextPreparation

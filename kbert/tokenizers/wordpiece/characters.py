@@ -12,8 +12,8 @@ import itertools
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
+from kbert.core.graphs import on_cpu
 from kbert.core.late import tf
-from kbert.graphs import on_cpu
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.wordpiece.kernel import WordPieceKernel
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from kbert.core.graphs import on_cpu
 from kbert.core.late import tf
-from kbert.graphs import on_cpu
 from kbert.tokenizers.batching import batches, with_progress
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.word_counts import limited, repeated

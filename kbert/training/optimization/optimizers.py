@@ -15,9 +15,9 @@ import keras
 from keras import ops
 
 from kbert.catalog.recipe import OPTIMIZER_SETTINGS
+from kbert.core.graphs import graph
 from kbert.core.late import tf
 from kbert.core.types import Tensor
-from kbert.graphs import graph
 
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 

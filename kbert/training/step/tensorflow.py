@@ -9,9 +9,9 @@ from typing import Any
 
 import keras
 
+from kbert.core.graphs import graph
 from kbert.core.late import tf
 from kbert.core.types import Tensors
-from kbert.graphs import graph
 from kbert.training.step.state import Replicas, only_features
 
 # What Keras' `fit` and `evaluate` call: an iterator over batches -> the logs of a step.

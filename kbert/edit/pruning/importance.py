@@ -19,9 +19,9 @@ from keras import ops
 from kbert import inference
 from kbert.core.late import tf
 from kbert.core.types import Tensor, Tensors
+from kbert.edit.pruning.rebuilding import plain_encoder, sizes_of
 from kbert.layers import Dense
 from kbert.models import capturing
-from kbert.pruning.rebuilding import plain_encoder, sizes_of
 from kbert.tasks import EncoderTask, FineTuningTask
 
 _NAME = "masked"

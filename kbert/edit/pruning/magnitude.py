@@ -14,9 +14,9 @@ from keras import ops
 from kbert.core.options import option
 from kbert.core.types import Logs, Tensor
 from kbert.edit.movement import Movement
+from kbert.edit.pruning.schedule import GradualPruning, PruningSettings
 from kbert.models import Encoder
 from kbert.models.weights import named_weights
-from kbert.pruning.schedule import GradualPruning, PruningSettings
 
 # Of all dense layers in the blocks of an encoder.
 BLOCKS = ("encoder/layers/*/kernel",)

@@ -7,9 +7,9 @@ from hypothesis import given, settings, strategies as st
 
 import kbert
 from kbert.edit import adapters
+from kbert.edit.pruning import kept_tokens, prune_vocabulary
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
-from kbert.pruning import kept_tokens, prune_vocabulary
 from kbert.tasks import Pretraining, ReplacedTokenDetection, TextClassifier
 from kbert.tokenizers import (
     BytePairTokenizer,

@@ -7,14 +7,14 @@ import tensorflow as tf
 import kbert
 from kbert.data.tables.table import as_table
 from kbert.edit import adapters
-from kbert.models import Encoder
-from kbert.pruning import (
+from kbert.edit.pruning import (
     head_importance,
     least_important,
     neuron_importance,
     prune_heads,
     prune_neurons,
 )
+from kbert.models import Encoder
 from kbert.tasks import Pretraining
 from tests.distillation.toys import TABLES, make_task
 from tests.harness import KINDS, assert_close, randomise, tiny_config

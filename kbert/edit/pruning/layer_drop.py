@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from kbert.core.types import Logs, Tensor
-from kbert.pruning.rebuilding import plain_encoder
+from kbert.edit.pruning.rebuilding import plain_encoder
 
 
 class LayerDrop(keras.callbacks.Callback):
@@ -44,7 +44,7 @@ class LayerDrop(keras.callbacks.Callback):
         >>> task = kbert.tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["no", "yes"])
         >>> _ = task.fit(["good", "bad"], ["yes", "no"], epochs=1, verbose=0,
         ...              callbacks=[LayerDrop(0.2)])
-        >>> kbert.pruning.keep_layers(task, "alternate", 2).encoder.config.num_layers
+        >>> kbert.edit.pruning.keep_layers(task, "alternate", 2).encoder.config.num_layers
         2
     """
 

@@ -8,11 +8,17 @@ import tensorflow as tf
 import kbert
 from kbert.distillation import Distiller, SoftTargets
 from kbert.edit.movement import MovementMask
+from kbert.edit.pruning import (
+    MagnitudePruning,
+    MovementPruning,
+    apply_movement,
+    sparsity,
+    with_movement,
+)
+from kbert.edit.pruning.movement import _highest
 from kbert.layers import Dense
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays, named_weights
-from kbert.pruning import MagnitudePruning, MovementPruning, apply_movement, sparsity, with_movement
-from kbert.pruning.movement import _highest
 from kbert.tasks import TextClassifier
 from kbert.training import AdamW
 from tests.harness import KINDS, randomise, tiny_config, tiny_inputs, to_numpy

@@ -16,7 +16,7 @@ import numpy as np
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.transformer import GLOBAL
 from kbert.core.types import Arrays
-from kbert.pruning.rebuilding import plain_encoder, rebuilt, sizes_of, with_sizes
+from kbert.edit.pruning.rebuilding import plain_encoder, rebuilt, sizes_of, with_sizes
 
 BOTTOM, TOP, ALTERNATE = "bottom", "top", "alternate"
 _LAYER = re.compile(r"encoder/layers/(\d+)/(.*)")

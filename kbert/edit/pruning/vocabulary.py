@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kbert.core.types import Arrays
-from kbert.pruning.rebuilding import encoder_of, rebuilt
+from kbert.edit.pruning.rebuilding import encoder_of, rebuilt
 from kbert.tasks import EncoderTask
 from kbert.tokenizers import BytePairTokenizer, WordPieceTokenizer
 from kbert.tokenizers.base import Tokenizer

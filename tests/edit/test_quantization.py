@@ -6,9 +6,9 @@ import pytest
 
 import kbert
 from kbert import experiments
+from kbert.edit.quantization import quantization_aware, rounded
 from kbert.export.task import row_function
 from kbert.models.weights import get_arrays
-from kbert.quantization import quantization_aware, rounded
 from kbert.tasks import TextClassifier
 from tests.edit.adapters.conftest import WORDS, make_encoder, reviews
 from tests.harness import KINDS, assert_close, randomise, tiny_config, tiny_inputs, to_numpy

@@ -8,9 +8,9 @@ from hypothesis import given, settings, strategies as st
 
 import kbert
 from kbert.edit import Pruned, adapters
+from kbert.edit.pruning import least_important, neuron_magnitudes, prune_heads, prune_neurons
 from kbert.models import Encoder, describe
 from kbert.models.weights import get_arrays, set_arrays
-from kbert.pruning import least_important, neuron_magnitudes, prune_heads, prune_neurons
 from kbert.tasks import TextClassifier
 from kbert.tasks.pretraining.replaced_tokens import sharing
 from tests.harness import KINDS, assert_close, randomise, tiny_config, tiny_inputs, to_numpy

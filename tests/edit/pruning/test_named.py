@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from kbert.pruning import MagnitudePruning, MovementPruning, parse
+from kbert.edit.pruning import MagnitudePruning, MovementPruning, parse
 
 
 def test_each_kind_is_made_of_its_settings():

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import kbert
+from kbert.edit.pruning import keep_layers, prune_heads, prune_neurons
 from kbert.layers.block import Block
 from kbert.models import Encoder, describe
 from kbert.models.weights import get_arrays
-from kbert.pruning import keep_layers, prune_heads, prune_neurons
 from tests.harness import KINDS, assert_close, randomise, tiny_config, tiny_inputs, to_numpy
 
 

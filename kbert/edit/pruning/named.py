@@ -1,9 +1,9 @@
 """The gradual prunings by name, as a flag says them."""
 
 from kbert.core.options import parse_kind
-from kbert.pruning.magnitude import MagnitudePruning
-from kbert.pruning.movement import MovementPruning
-from kbert.pruning.schedule import GradualPruning
+from kbert.edit.pruning.magnitude import MagnitudePruning
+from kbert.edit.pruning.movement import MovementPruning
+from kbert.edit.pruning.schedule import GradualPruning
 
 GRADUAL: dict[str, type[GradualPruning]] = {
     "magnitude": MagnitudePruning,

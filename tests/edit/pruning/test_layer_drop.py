@@ -4,13 +4,13 @@ import keras
 import numpy as np
 import pytest
 
+from kbert.edit.pruning import LayerDrop
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
-from kbert.pruning import LayerDrop
 from kbert.tasks import TextClassifier
 from kbert.training import AdamW
+from tests.edit.pruning.test_layers import skipping
 from tests.harness import KINDS, assert_close, randomise, tiny_config, tiny_inputs, to_numpy
-from tests.pruning.test_layers import skipping
 
 TEXTS = ["the red fox", "a dog", "the old man and the king", "moon"]
 LABELS = ["no", "yes", "no", "yes"]

@@ -1,6 +1,6 @@
 """Fine-tuning for 8 bits: an encoder that computes in training as a runtime in int8 will.
 
-task = kbert.quantization.quantization_aware(task)
+task = kbert.edit.quantization.quantization_aware(task)
 task.fit(texts, labels)
 task.export("int8", format="onnx", precision="int8")
 """
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from kbert.core.types import Arrays
+from kbert.edit.pruning.rebuilding import with_edit, without_edit
 from kbert.edit.rounding import Rounding
 from kbert.io.arrays import check_finite, to_8_bits
-from kbert.pruning.rebuilding import with_edit, without_edit
 
 _RANGE = "/fake_quantization/range"
 _TABLE = "encoder/embeddings/token"  # a decoder's makes logits too, and stays as it is

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import kbert
-from kbert.graphs import graph
+from kbert.core.graphs import graph
 from tests.harness import tiny_config
 
 pytestmark = pytest.mark.tensorflow

@@ -6,9 +6,9 @@ import pytest
 
 import kbert
 from kbert.distillation import Distiller, SoftTargets
+from kbert.edit.pruning import MagnitudePruning, keep_layers, sparsity
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
-from kbert.pruning import MagnitudePruning, keep_layers, sparsity
 from kbert.tasks import TextClassifier
 from kbert.training import AdamW
 from tests.harness import randomise, tiny_config

@@ -13,7 +13,7 @@ import numpy as np
 
 from kbert.core.types import Arrays
 from kbert.edit.pruned import check_heads_are_alone
-from kbert.pruning.rebuilding import Cut, plain_encoder, rebuilt, sizes_of, with_sizes
+from kbert.edit.pruning.rebuilding import Cut, plain_encoder, rebuilt, sizes_of, with_sizes
 
 _LAYER = r"encoder/layers/(\d+)/"
 _HEADS = re.compile(_LAYER + r"attention/(qkv|output)/(kernel|bias)")
@@ -138,7 +138,7 @@ def prune_neurons(model: Any, neurons: Chosen) -> Any:
 
     Example:
         >>> import kbert
-        >>> from kbert.pruning import least_important, neuron_magnitudes
+        >>> from kbert.edit.pruning import least_important, neuron_magnitudes
         >>> encoder = kbert.Encoder(kbert.family("bert-tiny"))
         >>> half = least_important(neuron_magnitudes(encoder), 0.5, by_layer=True)
         >>> prune_neurons(encoder, half).config.intermediate_size

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kbert.finite import not_finite, refuse_not_finite
+from kbert.core.finite import not_finite, refuse_not_finite
 
 INF, NAN = np.inf, np.nan
 

@@ -3,10 +3,10 @@
 (Sanh, Wolf & Rush 2020, "Movement Pruning: Adaptive Sparsity by Fine-Tuning",
 https://arxiv.org/abs/2005.07683, section 4.)
 
-scored = kbert.pruning.with_movement(task)
-pruning = kbert.pruning.MovementPruning(0.85, begin_step=500, end_step=2500)
+scored = kbert.edit.pruning.with_movement(task)
+pruning = kbert.edit.pruning.MovementPruning(0.85, begin_step=500, end_step=2500)
 scored.fit(texts, labels, epochs=6, callbacks=[pruning])
-sparse = kbert.pruning.apply_movement(scored)
+sparse = kbert.edit.pruning.apply_movement(scored)
 
 Shapes: `n` weights of a kernel, or of all of them.
 """
@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from kbert.core.graphs import graph
 from kbert.core.late import tf
 from kbert.core.options import option
 from kbert.core.types import Arrays, Logs
 from kbert.edit.base import check_edit, products
 from kbert.edit.movement import Movement
-from kbert.graphs import graph
-from kbert.pruning.rebuilding import with_edit, without_edit
-from kbert.pruning.schedule import GradualPruning, PruningSettings
+from kbert.edit.pruning.rebuilding import with_edit, without_edit
+from kbert.edit.pruning.schedule import GradualPruning, PruningSettings
 
 _SCORES, _MASK = f"/{Movement.kind}/scores", f"/{Movement.kind}/mask"
 _KERNEL = "/kernel"
@@ -141,7 +141,7 @@ class MovementPruning(GradualPruning):
         >>> task = with_movement(task)
         >>> pruning = MovementPruning(0.75, end_step=3)
         >>> _ = task.fit(["good", "bad"], ["yes", "no"], epochs=4, verbose=0, callbacks=[pruning])
-        >>> sorted(set(kbert.pruning.sparsity(apply_movement(task)).values()))
+        >>> sorted(set(kbert.edit.pruning.sparsity(apply_movement(task)).values()))
         [0.75]
     """
 
