@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from kbert.decoding import Beam, Greedy, Sampling
-from kbert.export.tensorflow_copy import from_json, to_json
+from kbert.decoding.methods import from_json, to_json
 from kbert.tasks.generation.base import batches_of_like_width, padded
 from tests.export import session
 from tests.tasks.generation import writing
