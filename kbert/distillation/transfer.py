@@ -33,6 +33,7 @@ class LayerTransfer(OfLayers):
             of the run. In evaluation all count. None: all learn at once ("joint").
     """
 
+    name: ClassVar[str]  # of its value
     steps_per_layer: int | None = None
 
     def __post_init__(self) -> None:
@@ -40,12 +41,27 @@ class LayerTransfer(OfLayers):
         if self.steps_per_layer is not None:
             check_count("steps_per_layer", self.steps_per_layer, minimum=1)
 
-    def _mean(
-        self, student: Reading, teacher: Reading, compare: Callable[[int, int], Pair]
-    ) -> Pair:
+    def compare(self, found: Tensor, wanted: Tensor, real: Tensor, student: Reading) -> Pair:
+        """What one layer of the student has to learn.
+
+        Args:
+            found: hidden states (B, T, H), or scores of its attention.
+            wanted: the teacher's.
+            real: (B, T), 1 for the tokens that count.
+            student: the whole reading.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `compare`.")
+
+    def pairs(
+        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> dict[str, Pair]:
         layers = self.pairs_of_layers(student.task, teacher.task)
-        found = [compare(ours, theirs) for ours, theirs in layers]
-        totals = [total for total, _ in found]
+        pairs = []
+        for ours, theirs in layers:
+            found, wanted = self._read(student, ours), self._read(teacher, theirs)
+            found = project(found) if self.projects else found
+            pairs.append(self.compare(found, wanted, real, student))
+        totals = [total for total, _ in pairs]
         if self.steps_per_layer is not None and student.step is not None:
             depth = student.task.encoder.config.num_layers
             phase = phase_of(student.step, self.steps_per_layer, depth)
@@ -53,98 +69,72 @@ class LayerTransfer(OfLayers):
                 total * ops.cast(ops.equal(phase, ours - 1), "float32")
                 for total, (ours, _) in zip(totals, layers, strict=True)
             ]
-        return sum(totals) / len(layers), found[0][1]  # the same tokens in every layer
+        # The same tokens count in every layer.
+        return {self.name: (sum(totals) / len(layers), pairs[0][1])}
+
+    def _read(self, reading: Reading, layer: int) -> Tensor:
+        if self.compares == "scores":
+            return reading.outputs["internals"][layer - 1]["scores"]
+        return reading.outputs["hidden_states"][layer]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureMaps(LayerTransfer):
     """Squared difference of the layers' hidden states, each normalised over its width.
 
-    (Section 3.3.1; the statistics that this leaves out are terms of their own.)
-
-    Args:
-        weight: see `Term`; the published one is 100.
-        layers: see `LayerTransfer`.
-        steps_per_layer: likewise.
+    (Section 3.3.1; the statistics that this leaves out are terms of their own.) The published
+    weight is 100.
     """
 
+    name = "feature_maps"
     compares: ClassVar[str] = "hidden_states"
     returned = HIDDEN
     projects: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("feature_maps",)
 
-    def pairs(
-        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
-    ) -> dict[str, Pair]:
-        states = [reading.outputs["hidden_states"] for reading in (student, teacher)]
-
-        def compare(ours: int, theirs: int) -> Pair:
-            found, wanted = project(states[0][ours]), states[1][theirs]
-            return losses.mean_squares(_normalised(found), _normalised(wanted), real)
-
-        return {"feature_maps": self._mean(student, teacher, compare)}
+    def compare(self, found: Tensor, wanted: Tensor, real: Tensor, student: Reading) -> Pair:
+        return losses.mean_squares(_normalised(found), _normalised(wanted), real)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureMeans(LayerTransfer):
     """Squared difference of the means over the width of the layers' hidden states.
 
-    Args:
-        weight: see `Term`; the published one is 5,000.
-        layers: see `LayerTransfer`.
-        steps_per_layer: likewise.
+    The published weight is 5,000.
     """
 
+    name = "feature_means"
     compares: ClassVar[str] = "hidden_states"
     returned = HIDDEN
 
-    def pairs(
-        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
-    ) -> dict[str, Pair]:
-        states = [reading.outputs["hidden_states"] for reading in (student, teacher)]
-
-        def compare(ours: int, theirs: int) -> Pair:
-            found, wanted = (_moments(x)[0] for x in (states[0][ours], states[1][theirs]))
-            return losses.mean_squares(found, wanted, real)
-
-        return {"feature_means": self._mean(student, teacher, compare)}
+    def compare(self, found: Tensor, wanted: Tensor, real: Tensor, student: Reading) -> Pair:
+        return losses.mean_squares(_moments(found)[0], _moments(wanted)[0], real)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureVariances(LayerTransfer):
-    """Difference of the variances over the width of the layers' hidden states, without its sign.
+    """Absolute difference of the variances over the width of the layers' hidden states.
 
-    Args:
-        weight: see `Term`; the published one is 5.
-        layers: see `LayerTransfer`.
-        steps_per_layer: likewise.
+    The published weight is 5.
     """
 
+    name = "feature_variances"
     compares: ClassVar[str] = "hidden_states"
     returned = HIDDEN
 
-    def pairs(
-        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
-    ) -> dict[str, Pair]:
-        states = [reading.outputs["hidden_states"] for reading in (student, teacher)]
-
-        def compare(ours: int, theirs: int) -> Pair:
-            found, wanted = (_moments(x)[1] for x in (states[0][ours], states[1][theirs]))
-            return ops.sum(ops.abs(found - wanted)[..., 0] * real), ops.sum(real)
-
-        return {"feature_variances": self._mean(student, teacher, compare)}
+    def compare(self, found: Tensor, wanted: Tensor, real: Tensor, student: Reading) -> Pair:
+        difference = ops.abs(_moments(found)[1] - _moments(wanted)[1])[..., 0]
+        return ops.sum(difference * real), ops.sum(real)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionMaps(LayerTransfer):
     """KL of the layers' attention: the mean over the heads for each token (section 3.3.2).
 
-    Args:
-        weight: see `Term`; the published one is 1.
-        layers: see `LayerTransfer`.
-        steps_per_layer: likewise.
+    The published weight is 1.
     """
 
+    name = "attention_maps"
     compares: ClassVar[str] = "scores"
     returned = INTERNALS
     shown: ClassVar[tuple[str, ...]] = ("attention_maps",)
@@ -153,16 +143,8 @@ class AttentionMaps(LayerTransfer):
         super().check(student, teacher)
         check_equal(student, teacher, "num_heads", "Attention is compared head by head")
 
-    def pairs(
-        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
-    ) -> dict[str, Pair]:
-        internals = [reading.outputs["internals"] for reading in (student, teacher)]
-
-        def compare(ours: int, theirs: int) -> Pair:
-            scores = internals[0][ours - 1]["scores"], internals[1][theirs - 1]["scores"]
-            return losses.relation_divergence(*scores, student.numbered(real), real)
-
-        return {"attention_maps": self._mean(student, teacher, compare)}
+    def compare(self, found: Tensor, wanted: Tensor, real: Tensor, student: Reading) -> Pair:
+        return losses.relation_divergence(found, wanted, student.numbered(real), real)
 
 
 def progressive(terms: Sequence[Term], student: EncoderTask, steps: int) -> tuple[Term, ...]:

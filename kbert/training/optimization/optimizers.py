@@ -302,17 +302,7 @@ class StableAdamW(AdamW):
     1, so that no clipping of gradients is needed (Wortsman et al. 2023, section 3.4,
     https://arxiv.org/abs/2304.13013). ModernBERT was trained with it.
 
-    Args:
-        learning_rate: A float or a schedule.
-        weight_decay: Share of a weight that a step of learning rate 1 would take away.
-        beta_1: Decay of the mean of the gradients.
-        beta_2: Decay of the mean of their squares.
-        epsilon: Added to the root of the second moment.
-        bias_correction: Whether early moments are scaled up, see `AdamW`.
-        rate_scales: Path of a weight -> factor of its learning rate, see `AdamW`.
-        ema: Decay of an exponential moving average of the weights, in `averages`, which follows
-            every update; None = none. See `kbert.training.use_moving_average`.
-        name: Name of the optimizer.
+    It has the arguments of `AdamW`.
 
     Example:
         >>> w = keras.Variable([[1.0, 2.0]])
@@ -352,18 +342,7 @@ class Lamb(_Moments):
     Adam's direction plus the decayed weight, scaled for each variable by ‖weight‖ / ‖direction‖.
     Biases and LayerNorm are neither decayed nor rescaled. ALBERT does without bias correction.
 
-    Args:
-        learning_rate: A float or a schedule.
-        weight_decay: Share of a weight that a step of learning rate 1 would take away.
-        beta_1: Decay of the mean of the gradients.
-        beta_2: Decay of the mean of their squares.
-        epsilon: Added to the root of the second moment.
-        bias_correction: Whether early moments are scaled up, by √(1 - β₂ᵗ) / (1 - β₁ᵗ) in update t.
-        rate_scales: Path of a weight -> factor of its learning rate, and so of its decay: a number
-            or a schedule; 1 for weights that are not named. See `kbert.training.layer_scales`.
-        ema: Decay of an exponential moving average of the weights, in `averages`, which follows
-            every update; None = none. See `kbert.training.use_moving_average`.
-        name: Name of the optimizer.
+    It has the arguments of `AdamW`.
 
     Example:
         >>> w = keras.Variable([[3.0, 4.0]])
