@@ -17,7 +17,9 @@ from kbert.layers import (
     Embeddings,
     FeedForward,
     LayerNorm,
+    LearnedPositions,
     SelfAttention,
+    SinusoidalPositions,
 )
 from kbert.layers.recompute import run_layer
 
@@ -142,6 +144,27 @@ def last_norm(config: Any, *, kind: str = "layer", **kwargs: Any) -> LayerNorm |
     if config.block == "post_norm":
         return None
     return LayerNorm(config.layer_norm_epsilon, kind=kind, **kwargs)
+
+
+def normed(x: Tensor, norm: keras.layers.Layer | None) -> Tensor:
+    """What a norm makes of x, where the model has it."""
+    return x if norm is None else norm(x)
+
+
+def positions_of(
+    config: Any, *, initializer_range: float, **kwargs: Any
+) -> keras.layers.Layer | None:
+    """The layer that adds positions to the tokens' vectors; None where the attention knows them.
+
+    Args:
+        config: a decoder's, or an encoder-decoder's.
+        initializer_range: of a table that is learned.
+        **kwargs: `name` and `dtype` of the layer.
+    """
+    sizes = (config.max_positions, config.hidden_size)
+    if config.positions == "learned":
+        return LearnedPositions(*sizes, initializer_range=initializer_range, **kwargs)
+    return SinusoidalPositions(*sizes, **kwargs) if config.positions == "sinusoidal" else None
 
 
 class Reads(NamedTuple):

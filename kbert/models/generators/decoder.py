@@ -15,8 +15,6 @@ from kbert.layers import (
     Dense,
     Dropout,
     LayerNorm,
-    LearnedPositions,
-    SinusoidalPositions,
     TokenEmbeddings,
     attention_bias,
 )
@@ -26,6 +24,8 @@ from kbert.models.blocks import (
     Reads,
     last_norm,
     layer_block,
+    normed,
+    positions_of,
     prefill_blocks,
     run_blocks,
     step_blocks,
@@ -73,18 +73,13 @@ class Decoder(FromConfig, keras.Model):
         self.check_config(config)
         super().__init__(name=name, dtype=dtype, autocast=False, **kwargs)
         self.config = config
-        sizes = (config.hidden_size,)
         common = {"initializer_range": config.initializer_range, "dtype": self.dtype_policy}
         self.embeddings = TokenEmbeddings(
-            config.vocabulary_size, *sizes, name="embeddings", **common
+            config.vocabulary_size, config.hidden_size, name="embeddings", **common
         )
         policy = {"dtype": self.dtype_policy}
-        self.positions: Any = None  # but in the attention, if there
-        sizes = (config.max_positions, *sizes)
-        if config.positions == "learned":
-            self.positions = LearnedPositions(*sizes, name="positions", **common)
-        elif config.positions == "sinusoidal":
-            self.positions = SinusoidalPositions(*sizes, name="positions", **policy)
+        # None where they are in the attention.
+        self.positions: Any = positions_of(config, name="positions", **common)
         self.embedding_norm = None
         if config.embedding_norm:
             self.embedding_norm = LayerNorm(
@@ -164,7 +159,7 @@ class Decoder(FromConfig, keras.Model):
         hidden_states, attention = run_blocks(
             self.blocks, x, biases, reads=reads, training=training
         )
-        hidden_states[-1] = self._normed(hidden_states[-1])
+        hidden_states[-1] = normed(hidden_states[-1], self.norm)
         outputs: dict[str, Any] = {"sequence": hidden_states[-1]}
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
@@ -207,7 +202,7 @@ class Decoder(FromConfig, keras.Model):
         last = ops.take_along_axis(x, lengths[:, None, None] - 1, axis=1)[:, 0]  # (B, H)
         bias = attention_bias(padding_mask)
         prompt = {"layers": layers, "bias": bias, "lengths": lengths}
-        return self.logits(self._normed(last)), {"prompt": prompt, "decoded": decoded}
+        return self.logits(normed(last, self.norm)), {"prompt": prompt, "decoded": decoded}
 
     def step(self, token_ids: Tensor, cache: dict, t: Tensor) -> tuple[Any, dict]:
         """Reads one more token of each row.
@@ -224,7 +219,7 @@ class Decoder(FromConfig, keras.Model):
         x = self._embed(token_ids[:, None], places)
         options = [{"position_ids": places, "window": window} for window in self._windows]
         x, cache = step_blocks(self.blocks, x, cache, t, options=options)
-        return self.logits(self._normed(x)[:, 0]), cache
+        return self.logits(normed(x, self.norm)[:, 0]), cache
 
     def compute_output_spec(
         self,
@@ -259,9 +254,6 @@ class Decoder(FromConfig, keras.Model):
     @property
     def _windows(self) -> list[int | None]:
         return [self.config.window(layer) for layer in range(self.config.num_layers)]
-
-    def _normed(self, x: Tensor) -> Tensor:
-        return x if self.norm is None else self.norm(x)
 
     def _check_length(self, length: int, max_new_tokens: int) -> None:
         most = self.config.max_positions

@@ -14,8 +14,6 @@ from kbert.core.types import DType, Shape, Tensor, Tensors
 from kbert.layers import (
     Dropout,
     LayerNorm,
-    LearnedPositions,
-    SinusoidalPositions,
     TokenEmbeddings,
     attention_bias,
     causal_bias,
@@ -25,6 +23,8 @@ from kbert.models.blocks import (
     BLOCKS,
     Reads,
     last_norm,
+    normed,
+    positions_of,
     prefill_blocks,
     run_blocks,
     step_blocks,
@@ -88,8 +88,9 @@ class Seq2Seq(FromConfig, keras.Model):
             name="embeddings",
             **policy,
         )
-        self.encoder_positions = _positions(config, name="encoder_positions", **policy)
-        self.decoder_positions = _positions(config, name="decoder_positions", **policy)
+        table = {"initializer_range": config.table_range, **policy}
+        self.encoder_positions: Any = positions_of(config, name="encoder_positions", **table)
+        self.decoder_positions: Any = positions_of(config, name="decoder_positions", **table)
         self.encoder_embedding_norm = _embedding_norm(
             config, name="encoder_embedding_norm", **policy
         )
@@ -210,7 +211,7 @@ class Seq2Seq(FromConfig, keras.Model):
             hidden_states.append(x)
             attention.append(probabilities)
             cross_attention.append(crossed)
-        x = hidden_states[-1] = _normed(x, self.decoder_norm)
+        x = hidden_states[-1] = normed(x, self.decoder_norm)
         outputs = {"sequence": x, "encoder_sequence": memory}
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
@@ -265,7 +266,7 @@ class Seq2Seq(FromConfig, keras.Model):
         context = (bias, memory, memory_bias)
         x, layers, decoded = prefill_blocks(self.decoder_blocks, x, max_new_tokens, *context)
         prompt = {"layers": layers, "bias": bias, "memory_bias": memory_bias}
-        logits = self.logits(_normed(x, self.decoder_norm)[:, 0])
+        logits = self.logits(normed(x, self.decoder_norm)[:, 0])
         return logits, {"prompt": prompt, "decoded": decoded}
 
     def step(self, token_ids: Tensor, cache: dict, t: Tensor) -> tuple[Any, dict]:
@@ -282,7 +283,7 @@ class Seq2Seq(FromConfig, keras.Model):
         places = ops.ones_like(token_ids)[:, None] * (1 + t)  # behind the start
         x = self._embed_target(token_ids[:, None], places)
         x, cache = step_blocks(self.decoder_blocks, x, cache, t, cache["prompt"]["memory_bias"])
-        return self.logits(_normed(x, self.decoder_norm)[:, 0]), cache
+        return self.logits(normed(x, self.decoder_norm)[:, 0]), cache
 
     def compute_output_spec(
         self,
@@ -310,37 +311,26 @@ class Seq2Seq(FromConfig, keras.Model):
     def _encode(self, inputs: Tensors, training: bool, reads: Reads) -> Any:
         """-> (B, S, H), its bias for the decoder, and what lay on the way."""
         x = self.encoder_positions(self.embeddings(inputs["encoder_token_ids"]))
-        x = self.dropout(_normed(x, self.encoder_embedding_norm), training=training)
+        x = self.dropout(normed(x, self.encoder_embedding_norm), training=training)
         bias = None
         if inputs.get("encoder_padding_mask") is not None:
             bias = attention_bias(inputs["encoder_padding_mask"])
         hidden_states, attention = run_blocks(
             self.encoder_blocks, x, bias, reads=reads, training=training
         )
-        x = hidden_states[-1] = _normed(hidden_states[-1], self.encoder_norm)
+        x = hidden_states[-1] = normed(hidden_states[-1], self.encoder_norm)
         return x, bias, {"hidden_states": hidden_states, "attention": attention}
 
     def _embed_target(
         self, token_ids: Tensor, places: Tensor | None = None, training: bool = False
     ) -> Tensor:
         x = self.decoder_positions(self.embeddings(token_ids), places)
-        return self.dropout(_normed(x, self.decoder_embedding_norm), training=training)
-
-
-def _positions(config: Seq2SeqConfig, **kwargs: Any) -> keras.layers.Layer:
-    sizes = (config.max_positions, config.hidden_size)
-    if config.positions == "sinusoidal":
-        return SinusoidalPositions(*sizes, **kwargs)
-    return LearnedPositions(*sizes, initializer_range=config.table_range, **kwargs)
+        return self.dropout(normed(x, self.decoder_embedding_norm), training=training)
 
 
 def _embedding_norm(config: Seq2SeqConfig, **kwargs: Any) -> keras.layers.Layer | None:
     normalised = config.embeddings == "normalised"
     return LayerNorm(config.layer_norm_epsilon, **kwargs) if normalised else None
-
-
-def _normed(x: Tensor, norm: keras.layers.Layer | None) -> Tensor:
-    return x if norm is None else norm(x)
 
 
 def check_inputs(inputs: Tensor) -> None:
