@@ -114,12 +114,12 @@ def test_a_resumed_run_is_one_run(texts, tiny, tmp_path, call, capsys):
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_two_devices_train_as_one(texts, tiny, tmp_path, call, mirrored, monkeypatch):
-    from pipelines import pretrain
+    from pipelines import pretrain, pretraining
 
     flags = ("--steps=4", "--checkpoint_every=1", "--set=dropout=0")
     flags += ("--set=attention_dropout=0",)
     two = Strategy(name="mirrored", num_replicas=2, num_hosts=1, host_index=0, engine=mirrored)
-    monkeypatch.setattr(pretrain, "make_strategy", lambda *_: two)
+    monkeypatch.setattr(pretraining, "make_strategy", lambda *_: two)
     call(pretrain, *arguments(texts, tiny, tmp_path / "two", *flags))
     monkeypatch.undo()
     # The same rows: of an even number for one device too.
