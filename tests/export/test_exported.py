@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import kbert
 from kbert import tasks
+from kbert.export import load_exported
 from tests.harness import MODERN
 from tests.processes import ROOT, run_code
 
@@ -68,7 +69,7 @@ def test_onnx_runtime_answers_as_the_task(tmp_path, config, tokenizer, name):
     task = make(name, config, tokenizer)
     path = task.export(tmp_path / "out", format="onnx")
     assert path == str(tmp_path / "out")
-    loaded, texts = tasks.load_exported(path, threads=1), MAKE[name][1]
+    loaded, texts = load_exported(path, threads=1), MAKE[name][1]
     assert_alike(list(task.predict(texts)), list(loaded.predict(texts)), atol=1e-5)
 
 
@@ -77,7 +78,7 @@ def test_onnx_runtime_answers_as_the_task(tmp_path, config, tokenizer, name):
 def test_other_runtimes_answer_as_the_task(tmp_path, config, tokenizer, format):
     pytest.importorskip({"openvino": "openvino", "litert": "ai_edge_litert"}[format])
     task = make("classes", config, tokenizer)
-    loaded = tasks.load_exported(task.export(tmp_path / "out", format=format))
+    loaded = load_exported(task.export(tmp_path / "out", format=format))
     assert_alike(task.predict(TEXTS), loaded.predict(TEXTS), atol=1e-5)
 
 
@@ -94,11 +95,11 @@ def folder(tmp_path_factory, config, tokenizer):
 def test_an_evaluation_is_the_tasks(folder, config, tokenizer):
     data = {"text": TEXTS, "label": ["a", "b", "c", "a"]}
     ours = make("classes", config, tokenizer).evaluate(data)
-    assert tasks.load_exported(folder).evaluate(data) == pytest.approx(ours, abs=1e-5)
+    assert load_exported(folder).evaluate(data) == pytest.approx(ours, abs=1e-5)
 
 
 def test_the_folder_describes_itself(folder, config):
-    loaded = tasks.load_exported(folder)
+    loaded = load_exported(folder)
     made = loaded.description
     assert list(made["inputs"]) == ["token_ids", "segment_ids", "padding_mask"]
     assert made["outputs"] == {"classifier": ["batch", 3], "probabilities": ["batch", 3]}
@@ -110,7 +111,7 @@ def test_the_folder_describes_itself(folder, config):
 
 
 def test_it_has_no_weights_in_keras(folder):
-    task = tasks.load_exported(folder).task
+    task = load_exported(folder).task
     assert sum(np.prod(v.shape) for v in task.encoder.variables) == 0
     with pytest.raises(NotImplementedError, match="An export has no layers"):
         task.encoder({"token_ids": np.ones((1, 3))})
@@ -120,7 +121,7 @@ def test_it_has_no_weights_in_keras(folder):
 def test_an_encoder_without_segments_takes_none(tmp_path, config, tokenizer):
     pytest.importorskip("tf2onnx")
     task = make("numbers", config.replace(num_segments=0), tokenizer)
-    loaded = tasks.load_exported(task.export(tmp_path / "out", format="onnx"))
+    loaded = load_exported(task.export(tmp_path / "out", format="onnx"))
     assert list(loaded.description["inputs"]) == ["token_ids", "padding_mask"]
     assert_alike(task.predict(TEXTS), loaded.predict(TEXTS), atol=1e-5)
 
@@ -161,7 +162,7 @@ def test_texts_without_kbert(tmp_path, config, tokenizer, format, package):
 def test_where_a_tokenizer_inside_would_not_do(tmp_path, config, tokenizer, name, why):
     pytest.importorskip("tf2onnx")
     path = make(name, config, tokenizer).export(tmp_path / "out", format="onnx")
-    said = tasks.load_exported(path).description["tokenizer"]
+    said = load_exported(path).description["tokenizer"]
     assert said.keys() == {"beside", "why"}
     assert why in said["why"]
 
@@ -170,7 +171,7 @@ def test_where_a_tokenizer_inside_would_not_do(tmp_path, config, tokenizer, name
 def test_windows_of_attention_and_rotary_positions(tmp_path, config, tokenizer):
     pytest.importorskip("tf2onnx")
     task = make("numbers", config.replace(**MODERN), tokenizer)
-    loaded = tasks.load_exported(task.export(tmp_path / "out", format="onnx"))
+    loaded = load_exported(task.export(tmp_path / "out", format="onnx"))
     assert_alike(task.predict(TEXTS), loaded.predict(TEXTS), atol=1e-5)
 
 
@@ -256,4 +257,4 @@ def test_a_task_of_an_unknown_class_is_refused(folder, tmp_path):
     with open(path, "w") as file:
         json.dump(content, file)
     with pytest.raises(ValueError, match=r"must be known: .*, my\.tasks\. Received: a wonder in"):
-        tasks.load_exported(folder)
+        load_exported(folder)

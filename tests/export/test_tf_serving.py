@@ -11,6 +11,7 @@ from tensorflow.core.framework import tensor_pb2
 from kbert.export import export_saved_model
 from kbert.export.savedmodel import tf_serving
 from kbert.signatures import Signature, text_tokens
+from kbert.signatures.requests import WARM_UP_TEXTS
 from tests.export import session
 from tests.waiting import PATIENCE
 
@@ -87,7 +88,7 @@ def test_requests_to_warm_up_with(exported):
     ]
     assert asked[-1][1]["text"].tolist() == [b"of mine"]
     answers = session.ask(exported, *asked)  # the loader is not kept from loading
-    assert answers[1]["bytes"].tolist() == [len(x.encode()) for x in tf_serving.TEXTS]
+    assert answers[1]["bytes"].tolist() == [len(x.encode()) for x in WARM_UP_TEXTS]
 
 
 def test_rows_of_strings_have_requests_too():

@@ -55,6 +55,7 @@ from kbert.core import registry
 from kbert.distillation import Distiller, HiddenStates, SoftTargets
 from kbert.distillation.augmentation import folder as augmented
 from kbert.experiments import answer_file
+from kbert.export import load_exported
 from kbert.extraction import write as features
 from kbert.models import ElmoEncoder, PrefixSeq2Seq
 from kbert.tokenizers import SPECIAL_TOKENS, train_tokenizer, train_unigram
@@ -984,7 +985,7 @@ def write_exports():
             served = tf.saved_model.load(f"{folder}/1").signatures
             answers = plain(served["serving_default"](text=tf.constant(TEXTS)))
         else:
-            answers = plain(tasks.load_exported(folder).predict(TEXTS))
+            answers = plain(load_exported(folder).predict(TEXTS))
         files = {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
         write_zip(f"{folder}.zip", {f"{x.relative_to(folder)}": y for x, y in files.items()})
         shutil.rmtree(folder)

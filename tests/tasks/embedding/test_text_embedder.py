@@ -12,6 +12,7 @@ from keras import ops
 import kbert
 from kbert import tasks
 from kbert.distillation import Distiller, HiddenStates, OwnLoss
+from kbert.export import load_exported
 from kbert.layers import Dropout
 from kbert.tasks.embedding import global_batch
 
@@ -317,7 +318,7 @@ def test_presets_and_exports(config, tokenizer, tmp_path):
 def test_other_runtimes(config, tokenizer, tmp_path, format):
     pytest.importorskip({"onnx": "tf2onnx", "openvino": "openvino"}[format])
     task = make(config, tokenizer, projection=6)
-    loaded = tasks.load_exported(task.export(tmp_path / "out", format=format))
+    loaded = load_exported(task.export(tmp_path / "out", format=format))
     np.testing.assert_allclose(loaded.predict(TEXTS), task.predict(TEXTS), atol=1e-4)
 
 
