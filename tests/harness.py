@@ -81,6 +81,7 @@ KINDS = {
         "activation": "gelu",
         "embedding_size": 8,
     },
+    "grouped products": {"part": {"name": "grouped", "num_groups": 2}},
     "relative bias": {
         "part": {"name": "relative_bias"},
         "num_segments": 0,

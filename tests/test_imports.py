@@ -137,6 +137,7 @@ ORDER = {
         blocks edits initial_values inputs_and_outputs memory pooling weights
         keras_model parts
         convbert deberta ernie from_config longformer mobilebert mpnet
+        squeezebert
         elmo encoder
         captured_outputs generators reformer static universal_transformer xlnet
         transformer_xl

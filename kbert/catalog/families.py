@@ -265,6 +265,11 @@ def _mpnet() -> Row:
     return Row(config, unused_rows=1)
 
 
+def _squeezebert() -> Row:
+    values: dict[str, Any] = {"activation": "gelu", "part": {"name": "grouped"}}
+    return Row(_config(12, 768, 12, _PADDED_UNCASED, **values))
+
+
 def _convbert(
     num_layers: int, hidden_size: int, num_heads: int, embedding_size: int, **part: Any
 ) -> Row:
@@ -502,6 +507,8 @@ FAMILY: dict[str, Row] = {
     "allenai/longformer-large-4096": _longformer(24, 1024),
     # MPNet (https://arxiv.org/abs/2004.09297), over BERT's pieces and five more.
     "microsoft/mpnet-base": _mpnet(),
+    # SqueezeBERT (https://arxiv.org/abs/2006.11316).
+    "squeezebert/squeezebert-uncased": _squeezebert(),
     # ConvBERT (https://arxiv.org/abs/2008.02496); heads that attend.
     #                               layers hidden heads embedding
     "YituTech/conv-bert-small":        _convbert(12, 256, 2, 128),

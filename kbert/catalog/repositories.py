@@ -58,6 +58,7 @@ _PREFIXED = (
     "google/mobilebert-uncased",
     *(f"microsoft/deberta-v3-{size}" for size in ("xsmall", "small", "base", "large")),
     "microsoft/mpnet-base",
+    "squeezebert/squeezebert-uncased",
     *(f"YituTech/conv-bert-{size}" for size in ("small", "medium-small", "base")),
     "allenai/longformer-base-4096",
     "allenai/longformer-large-4096",

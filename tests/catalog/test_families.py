@@ -99,7 +99,9 @@ def test_tokenizers():
             kind = None
         elif name.startswith("transfo-xl"):
             kind = "words"
-        elif "mobilebert" in name or name.startswith(("ib-bert", "microsoft/mpnet", "Yitu")):
+        elif "mobilebert" in name or name.startswith(
+            ("ib-bert", "microsoft/mpnet", "Yitu", "squeezebert")
+        ):
             kind = "wordpiece"
         elif name.startswith(("roberta", "distilroberta")) or not is_plain(name):
             kind = "bpe"
@@ -262,6 +264,9 @@ HUB = {
         ),
         "YituTech/conv-bert-base": (12, 768, 12, {}),
     },
+    "squeezebert": {
+        "squeezebert/squeezebert-uncased": (12, 768, 12, {"vocab_size": 30528}),
+    },
     "mpnet": {
         "microsoft/mpnet-base": (
             *(12, 768, 12),
@@ -372,7 +377,7 @@ def _reference_config(architecture, layers, hidden, heads, changes):
     kind |= {"nomic_bert": "NomicBertConfig", "roformer": "RoFormerConfig"}
     kind |= {"ernie": "ErnieConfig", "reformer": "ReformerConfig"}
     kind |= {"mobilebert": "MobileBertConfig", "mpnet": "MPNetConfig"}
-    kind["convbert"] = "ConvBertConfig"
+    kind |= {"convbert": "ConvBertConfig", "squeezebert": "SqueezeBertConfig"}
     return getattr(transformers, kind[architecture])(**common, **changes)
 
 

@@ -142,6 +142,17 @@ ARCHITECTURES = {
             **{"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"},
         },
     ),
+    "squeezebert": (
+        "SqueezeBert",
+        {
+            **_BERT,
+            "max_position_embeddings": POSITIONS,
+            "embedding_size": _BERT["hidden_size"],
+            **dict.fromkeys(
+                ("q_groups", "k_groups", "v_groups", "intermediate_groups", "output_groups"), 2
+            ),
+        },
+    ),
     "mpnet": ("MPNet", {**_BERT, "max_position_embeddings": POSITIONS + 2}),
     "xlnet": (
         "XLNet",

@@ -112,7 +112,7 @@ def test_large_models_hold_what_the_formula_says_reduced(name):
     config = config.replace(
         vocabulary_size=50,
         hidden_size=2 * config.num_heads,
-        intermediate_size=14,
+        intermediate_size=16,
         max_positions=11,
         attention_pattern=tuple(pattern),
         num_layers=min(config.num_layers, 3),

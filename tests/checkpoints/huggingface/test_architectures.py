@@ -764,6 +764,7 @@ def test_what_is_inferred_can_be_written(model_type):
         "ernie": "nghuyong/ernie-3.0-base-zh",
         "longformer": "allenai/longformer-large-4096",
         "mpnet": "microsoft/mpnet-base",
+        "squeezebert": "squeezebert/squeezebert-uncased",
         "convbert": "YituTech/conv-bert-base",
         "xlnet": "xlnet-base-cased",
         "reformer": "google/reformer-enwik8",
@@ -810,6 +811,12 @@ def test_what_is_inferred_can_be_written(model_type):
         ("mobilebert", {}, "its part is 'bottleneck'"),
         ("convbert", {}, "its part is 'dynamic_convolution'"),
         ("mpnet", {"num_segments": 0}, "its part is 'relative_bias' with the usual buckets"),
+        ("squeezebert", {}, "its part is 'grouped'"),
+        (
+            "squeezebert",
+            {**KINDS["grouped products"], "layer_norm_epsilon": 1e-5},
+            "its epsilon is 1e-12",
+        ),
         (
             "mpnet",
             {"num_segments": 0, "part": {"name": "relative_bias", "num_buckets": 16}},

@@ -95,6 +95,7 @@ def config_of(model_type):
     changes = {"num_layer_groups": 1} if architecture.shared_layers else {}
     kinds = {"deberta-v2": "disentangled", "longformer": "global tokens", "xlnet": "xlnet"}
     kinds |= {"mobilebert": "bottleneck", "mpnet": "relative bias", "convbert": "convolution"}
+    kinds["squeezebert"] = "grouped products"
     changes |= KINDS[kinds[model_type]] if model_type in kinds else {}
     if model_type == "deberta":  # the first version
         first = {"position_buckets": 0, "shared_projections": False, "table_norm": False}

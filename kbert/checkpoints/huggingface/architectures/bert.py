@@ -54,7 +54,7 @@ class Bert(Architecture):
         "enable_recompute fuse init_class num_classes paddlenlp_version".split()
     )
     head_dropouts = dict.fromkeys(CLASSIFIERS, ("classifier_dropout", None))
-    sentence_objective = "next_sentence"
+    sentence_objective: ClassVar[str | None] = "next_sentence"
     sentence_class = "ForNextSentencePrediction"
 
     def rules(self, config: Any, head: str | None) -> list[Rule]:

@@ -1,0 +1,1 @@
+"""SqueezeBERT: products of groups of columns."""

@@ -1,0 +1,134 @@
+"""Hugging Face's SqueezeBERT: BERT's embeddings and heads, and convolutions of one token.
+
+(Iandola et al. 2020, https://arxiv.org/abs/2006.11316.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kbert.checkpoints.huggingface.architectures.base import Architecture, dense, norm
+from kbert.checkpoints.huggingface.architectures.bert import Bert
+from kbert.checkpoints.renames import Rule
+from kbert.core.protocols import TokenizerLike
+
+# Of the part, whose default this is:
+_USUAL_GROUPS = 4
+_GROUPED = ("q_groups", "k_groups", "v_groups", "intermediate_groups", "output_groups")
+_EPSILON = 1e-12  # of the layers' norms, whatever the config says
+
+
+class SqueezeBert(Bert):
+    """All its groups are as many, but for the attention's output, which has one."""
+
+    model_type = "squeezebert"
+    part = "grouped"
+    title = "SqueezeBERT"
+    class_prefix = "SqueezeBert"
+    prefix = "transformer"
+    required: ClassVar[Mapping[str, tuple]] = {
+        **Bert.required,
+        "post_attention_groups": (1, None),
+    }
+    # The first are read in `read_fields`; the embeddings are as wide as the layers.
+    ignored = Bert.ignored | {*_GROUPED, "embedding_size"}
+    own_fields = (*Architecture.own_fields, "part")
+    head_dropouts: ClassVar[dict[str, tuple[str, float | None]]] = {}
+    sentence_objective: ClassVar[str | None] = None
+
+    def rules(self, config: Any, head: str | None) -> list[Rule]:
+        table = {rule.name: rule for rule in super().rules(config, head)}
+        width, groups = config.hidden_size, _groups(config)
+        for i in range(config.num_layers):
+            here, there = f"encoder/layers/{i}", f"{self.prefix}.encoder.layers.{i}"
+            for name in ("kernel", "bias"):
+                del table[f"{here}/attention/qkv/{name}"]
+            grouped = {
+                **{f"attention/{name}": f"attention.{name}" for name in ("query", "key", "value")},
+                "feed_forward/intermediate": "intermediate.conv1d",
+                "feed_forward/output": "output.conv1d",
+            }
+            changed = [
+                Rule(
+                    f"{here}/attention/output/kernel",
+                    (f"{there}.post_attention.conv1d.weight",),
+                    transpose=True,
+                    shapes=((width, width), (width, width, 1)),
+                ),
+                dense(f"{here}/attention/output", f"{there}.post_attention.conv1d")[1],
+                *norm(f"{here}/attention_norm", f"{there}.post_attention.layernorm"),
+                *norm(f"{here}/feed_forward_norm", f"{there}.output.layernorm"),
+            ]
+            for ours, theirs in grouped.items():
+                kernel = _GroupedKernel(
+                    f"{here}/{ours}/kernel", (f"{there}.{theirs}.weight",), groups=groups
+                )
+                changed += [kernel, dense(f"{here}/{ours}", f"{there}.{theirs}")[1]]
+            table.update({rule.name: rule for rule in changed})
+        return list(table.values())
+
+    def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
+        found = super().read_fields(content, source)
+        said = {key: content.get(key, _USUAL_GROUPS) for key in _GROUPED}
+        if len({*said.values()}) > 1:
+            raise ValueError(
+                "The grouped products that kbert reads have as many groups each. Received: "
+                f"{', '.join(f'{key}={value}' for key, value in said.items())} in {source}"
+            )
+        width, hidden = content.get("embedding_size", found["hidden_size"]), found["hidden_size"]
+        if width != hidden:
+            raise ValueError(
+                "SqueezeBERT's embeddings are as wide as its layers. Received: "
+                f"embedding_size={width}, hidden_size={hidden} in {source}"
+            )
+        if found["layer_norm_epsilon"] != _EPSILON:
+            raise ValueError(
+                f"SqueezeBERT's layers have norms with {_EPSILON}, whatever `layer_norm_eps` says; "
+                "kbert's have those of the embeddings too. Received: "
+                f"layer_norm_eps={found['layer_norm_epsilon']} in {source}"
+            )
+        (number,) = {*said.values()}
+        groups = {} if number == _USUAL_GROUPS else {"num_groups": number}
+        return {**found, "part": {"name": self.part, **groups}}
+
+    def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
+        return {
+            **super().write_fields(config, tokenizer),
+            **dict.fromkeys(_GROUPED, _groups(config)),
+            "embedding_size": config.hidden_size,
+        }
+
+    def misfits(self, config: Any) -> list[str]:
+        found = super().misfits(config)
+        if config.part is None or config.part["name"] != self.part:
+            found.append(f"its part is {self.part!r}")
+        if config.layer_norm_epsilon != _EPSILON:
+            found.append(f"its epsilon is {_EPSILON}")
+        return found
+
+
+def _groups(config: Any) -> int:
+    return (config.part or {}).get("num_groups", _USUAL_GROUPS)
+
+
+@dataclasses.dataclass(frozen=True)
+class _GroupedKernel(Rule):
+    """A kernel (G, I / G, O / G), there (O, I / G, 1)."""
+
+    groups: int = 1
+
+    def read(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        array = arrays[self.sources[0]]
+        if array.ndim != 3 or array.shape[0] % self.groups:
+            return array  # whoever sets the weights names it
+        shape = (self.groups, array.shape[0] // self.groups, array.shape[1])
+        return array.reshape(shape).transpose(0, 2, 1)
+
+    def write(self, array: np.ndarray) -> dict[str, np.ndarray]:
+        groups, inputs, outputs = array.shape
+        there = array.transpose(0, 2, 1).reshape(groups * outputs, inputs, 1)
+        return {self.sources[0]: there}
