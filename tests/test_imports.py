@@ -94,7 +94,7 @@ ORDER = {
     """,
     "export": """
         array_answers folder savedmodel tensorflow_copy text_rows
-        adapters elmo exported features litert onnx openvino runtime_task text_graphs
+        elmo exported features litert onnx openvino runtime_task text_graphs
         task
     """,
     "extraction": """

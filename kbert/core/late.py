@@ -91,6 +91,7 @@ TABLE = {
     "export": {
         "task": "kbert.export.task:export_task",
         "elmo": "kbert.export.elmo:export_embeddings",
+        "savedmodel": "kbert.export.savedmodel.write:export_saved_model",
         "runtime task": "kbert.export.runtime_task:RuntimeTask",
         "stored weights": "kbert.export.savedmodel.stored:StoredWeights",
     },

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from kbert.core import late
 
 if TYPE_CHECKING:
-    from kbert.export.adapters import export_adapters as export_adapters
     from kbert.export.exported import ExportedTask as ExportedTask, load_exported as load_exported
     from kbert.export.features import export_features as export_features
     from kbert.export.folder import (

@@ -255,7 +255,7 @@ class SelfAttention(_Attention):
             query: (B, N, P, D), of the tokens that attend.
             key: (B, N, S, D).
             positions: (B, P), which tokens attend; None = all.
-            shared: as of `call`.
+            shared: what the model's shared layer gives, or None.
             training: whether dropout is active.
 
         Returns:

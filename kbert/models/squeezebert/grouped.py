@@ -25,7 +25,7 @@ class GroupedAttention(SelfAttention):
     Args:
         num_heads: heads; divides the width of the input.
         num_groups: G; divides the width of the input.
-        **options: of `SelfAttention`; it has biases.
+        **options: other arguments of `SelfAttention`; it has biases.
 
     Example:
         >>> outputs, made = GroupedAttention(2, num_groups=2)(keras.ops.ones((1, 3, 8)))

@@ -101,9 +101,9 @@ class Application:
 
         Args:
             name: what it is counted as.
-            path: as Starlette has it.
-            method: of HTTP.
-            answer: of a request: what JSON can hold, or a response of Starlette.
+            path: a pattern of Starlette's.
+            method: HTTP's.
+            answer: request -> what JSON can hold, or a response of Starlette.
         """
         from starlette.responses import Response
         from starlette.routing import Route

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import kbert
-from kbert.export import export_adapters
+from kbert.edit import adapters
 from tests.edit.adapters.conftest import make_encoder, reviews
 from tests.edit.adapters.test_folder import draw, make, probabilities
 from tests.harness import assert_close
@@ -30,7 +30,7 @@ def test_each_task_has_its_signature_and_the_base_is_there_once(tokenizer, tmp_p
         tasks[kind] = make(tokenizer, encoder, kind, f"own_{n}", **options)
         draw(tasks[kind], seed=n)
     texts = [*reviews(5)[0], "", "nothing that is known"]
-    path = export_adapters(tasks, tmp_path / "many")
+    path = adapters.export(tasks, tmp_path / "many")
     loaded = tf.saved_model.load(path)
     for name, task in tasks.items():
         found = loaded.signatures[f"{name}_classify"](text=tf.constant(texts))
@@ -44,8 +44,8 @@ def test_each_task_has_its_signature_and_the_base_is_there_once(tokenizer, tmp_p
 def test_tasks_on_several_encoders_or_without_adapters_are_refused(tokenizer, tmp_path):
     one, other = make(tokenizer), make(tokenizer)
     with pytest.raises(ValueError, match="2 tasks on 2 encoders"):
-        export_adapters({"one": one, "other": other}, tmp_path)
+        adapters.export({"one": one, "other": other}, tmp_path)
     plain = kbert.tasks.TextClassifier(one.encoder, tokenizer, ["no", "yes"])
     with pytest.raises(ValueError, match="without one: plain"):
-        export_adapters({"one": one, "plain": plain}, tmp_path)
+        adapters.export({"one": one, "plain": plain}, tmp_path)
     assert not np.any(list(tmp_path.iterdir()))

@@ -12,7 +12,6 @@ import kbert
 from kbert.distillation import OwnLoss, SoftTargets
 from kbert.edit import adapters
 from kbert.edit.adapters.base import base_weights, weights_of
-from kbert.export import export_adapters
 from tests.edit.adapters.conftest import make_encoder, reviews
 from tests.harness import assert_close, to_numpy
 
@@ -327,7 +326,7 @@ def test_what_a_folder_and_an_export_of_several_need(tokenizer, tmp_path):
         adapters.load_task(make_encoder(tokenizer), tmp_path)
     for none in ([task], {}):
         with pytest.raises(ValueError, match="Tasks have names"):
-            export_adapters(none, tmp_path / "served")
+            adapters.export(none, tmp_path / "served")
     with pytest.raises(ValueError, match=r"has the options pooler, rank, .*Received: rankk"):
         adapters.add(task, "lora", name="more", rankk=4)
     with pytest.raises(ValueError, match=r"letters, digits and underscores.*Received: 3"):

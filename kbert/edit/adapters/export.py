@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kbert.core import late
 from kbert.core.types import PathLike
-from kbert.export.savedmodel.write import export_saved_model
 from kbert.signatures import MAX_BYTES, Signature
 
 
-def export_adapters(
+def export(
     tasks: Mapping[str, Any], directory: PathLike, max_bytes: int = MAX_BYTES, **options: Any
 ) -> str:
     """Writes tasks with adapters on one encoder as one SavedModel.
@@ -50,4 +50,5 @@ def export_adapters(
             signatures[f"{name}_{entry}"] = signature
         resources |= {id(module): module for module in task.tokenizer.resources}
     modules = list(resources.values())
-    return export_saved_model(directory, signatures, resources=modules, max_bytes=max_bytes)
+    write = late.load("export", "savedmodel")
+    return write(directory, signatures, resources=modules, max_bytes=max_bytes)
