@@ -102,7 +102,7 @@ $(VENV)/.installed-docs: $(VENV)/.created setup.py kbert/version.py
 
 coverage: $(VENV)/.installed-test
 	rm -f .coverage
-	$(BIN)/python -m tests.parts --parts=tensorflow-1,tensorflow-2 $(SPREAD) --cov --cov-append --cov-report=
+	$(BIN)/python -m tests.parts --parts=tensorflow-1,tensorflow-2,tensorflow-3 $(SPREAD) --cov --cov-append --cov-report=
 	$(BIN)/python -m coverage report
 
 bench: $(VENV)/.installed-test

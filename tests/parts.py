@@ -4,7 +4,7 @@
     python -m tests.parts --parts=jax -n 2 -x       # other arguments are pytest's
 
 TensorFlow gives back little of the memory that graphs and compiled programs took, and in one go a
-process grew to 5.8 GB: so its tests run in two halves. On JAX, layers, models and heads run once
+process grew to 5.8 GB: so its tests run in three parts. On JAX, layers, models and heads run once
 more. Most of their time is XLA's, for programs that run once: it does not have to make them fast,
 and what it takes longest for runs in `make test-slow`.
 """
@@ -26,15 +26,18 @@ def find_parts() -> dict[str, tuple[list[str], dict[str, str]]]:
     folders = sorted(f"tests/{x.name}" for x in Path(ROOT, "tests").iterdir() if x.is_dir())
     folders = [x for x in folders if "__" not in x]
     files = sorted(f"tests/{x.name}" for x in Path(ROOT, "tests").glob("test_*.py"))
-    halves = [x for x in folders if x < "tests/m"], [x for x in folders if x > "tests/m"]
+    thirds: list[list[str]] = [[], [], []]
+    for folder in folders:
+        thirds[(folder > "tests/m") + (folder > "tests/t")].append(folder)
     jax = {"KERAS_BACKEND": "jax", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     rooms = [f"tests/{room}" for room in ("layers", "edit", "models", "heads")]
     # What trains, which is tests/training's for JAX.
     without = ("tests/edit/pruning", "tests/edit/test_quantization.py")
     few = ["-m", "not slow and not jax_slow", *rooms, *(f"--ignore={x}" for x in without)]
     return {
-        "tensorflow-1": (halves[0], {}),
-        "tensorflow-2": ([*halves[1], *files, "kbert"], {}),
+        "tensorflow-1": (thirds[0], {}),
+        "tensorflow-2": (thirds[1], {}),
+        "tensorflow-3": ([*thirds[2], *files, "kbert"], {}),
         "jax": (few, jax),
     }
 
