@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.tensorflow
 
-SESSION = Path(__file__).parents[2] / "serving" / "session.py"
+SESSION = Path(__file__).parents[2] / "export" / "session.py"
 ENDINGS = {
     tasks.TextClassifier: "ForSequenceClassification",
     tasks.TokenClassifier: "ForTokenClassification",

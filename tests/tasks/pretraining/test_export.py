@@ -17,7 +17,7 @@ from tests.export import session
 
 pytestmark = pytest.mark.tensorflow
 
-SERVING = Path(__file__).parents[2] / "serving"
+SERVING = Path(__file__).parents[2] / "export"
 TEXTS = ["the quick [MASK] fox", "[MASK] jumps over the [MASK] dog", "no mask", "", "a " * 60]
 PAIRS = (["the red pen", "it is day", ""], ["the fox jumps", "the moon " * 40, "a dog"])
 # tensorflow-text's operations that TensorFlow Serving links (its `ops_lib`) and kbert may use.

@@ -17,7 +17,7 @@ from kbert.signatures import Signature
 from kbert.tokenizers import UnigramTokenizer, load_tokenizer, train_unigram
 from tests.tokenizers.unigram.sentencepiece_reference import corpus, original_ids, pieces_of
 
-SESSION = Path(__file__).parents[2] / "serving" / "session.py"
+SESSION = Path(__file__).parents[2] / "export" / "session.py"
 TEXTS = [
     "The Battle of the River, in 2012, of 10,000 ``men''.",
     "don\u2019t  na\u0131\u0308ve CAF\u00c9 \u0153uvre \ufb01 \u00bd \u338f",
