@@ -74,7 +74,8 @@ class SqueezeBert(Bert):
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         found = super().read_fields(content, source)
         said = {key: content.get(key, _USUAL_GROUPS) for key in _GROUPED}
-        if len({*said.values()}) > 1:
+        first, *others = said.values()
+        if any(number != first for number in others):
             raise ValueError(
                 "The grouped products that kbert reads have as many groups each. Received: "
                 f"{', '.join(f'{key}={value}' for key, value in said.items())} in {source}"
@@ -91,8 +92,7 @@ class SqueezeBert(Bert):
                 "kbert's have those of the embeddings too. Received: "
                 f"layer_norm_eps={found['layer_norm_epsilon']} in {source}"
             )
-        (number,) = {*said.values()}
-        groups = {} if number == _USUAL_GROUPS else {"num_groups": number}
+        groups = {} if first == _USUAL_GROUPS else {"num_groups": first}
         return {**found, "part": {"name": self.part, **groups}}
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:

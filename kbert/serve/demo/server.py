@@ -40,7 +40,7 @@ def serve(options: DemoOptions, started: Callable[[str], None]) -> None:
         OSError: the port is taken.
         ImportError: the extra "serve" is not installed.
     """
-    http.check_packages("kbert-demo")
+    http.check_packages("kbert-demo", *http.PACKAGES)
     demo = Demo(options)
     http.run_until_signal(lambda stop: http.run(demo, stop, lambda addresses: started(*addresses)))
 

@@ -44,9 +44,9 @@ def run_until_signal(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def check_packages(program: str, *more: str) -> None:
-    """Raises ImportError, which names the extra, where a package of the server is not there."""
-    for package in (*PACKAGES, *more):
+def check_packages(program: str, *packages: str) -> None:
+    """Raises ImportError, which names the extra, where one of the packages is not there."""
+    for package in packages:
         optional(package, "serve", program)  # some are imported by the first request only
 
 

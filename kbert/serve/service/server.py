@@ -87,7 +87,7 @@ async def run(
 ) -> None:
     """Serves until the event is set; otherwise as `serve`."""
     grpc = () if options.grpc_port is None else PACKAGES_OF_GRPC
-    http.check_packages("kbert-serve", "prometheus_client", *grpc)
+    http.check_packages("kbert-serve", *PACKAGES, *grpc)
     token = None if options.token_file is None else _read_token(options.token_file)
     pair = _read_tls(options)
     _allow_files(options)
