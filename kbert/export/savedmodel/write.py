@@ -7,11 +7,12 @@ plain functions that capture the variables avoids both.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -171,7 +172,8 @@ def run_once(folder: str, signatures: Mapping[str, Signature]) -> None:
         return
     v1 = tf.compat.v1
     with tf.Graph().as_default() as loaded, v1.Session(graph=loaded) as session:
-        meta = v1.saved_model.load(session, [tf.saved_model.SERVING], folder)
+        with _quiet():
+            meta = v1.saved_model.load(session, [tf.saved_model.SERVING], folder)
         for name, texts in requests.items():
             if not texts:
                 continue
@@ -186,6 +188,18 @@ def run_once(folder: str, signatures: Mapping[str, Signature]) -> None:
                     f"Received: {name!r}: {' '.join(error.message.split())[:500]}"
                 ) from error
             refuse_not_finite(answers, f"{name!r}")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without TensorFlow's advice against the session loader, which servers have."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def compare(
