@@ -197,9 +197,15 @@ def dtype_of(tensor) -> str:
 
 
 def freeze_unread(encoder: keras.Model) -> None:
-    """Freezes what only an input of its own kind reads: XLNet's queries."""
+    """Freezes what no output depends on: XLNet's queries of masked positions, biases of keys.
+
+    A bias of keys adds the same to all scores of a query, which the softmax takes away again.
+    """
     if hasattr(encoder, "query"):
         encoder.query.trainable = False
+    for weight in encoder.trainable_variables:
+        if weight.path.endswith("attention/key/bias"):
+            weight.trainable = False
 
 
 def layer_gradients(layer: keras.layers.Layer, loss) -> dict[str, np.ndarray]:
