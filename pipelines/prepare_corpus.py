@@ -37,6 +37,7 @@ from kbert.io import atomic
 from kbert.io.paths import Path, is_file
 from kbert.text import chinese_lexicon, open_sources, read_pairs
 from kbert.text.chinese import segmenter
+from kbert.tokenizers.text_ops import import_without_keras
 
 from . import beam_flags, command
 
@@ -111,6 +112,7 @@ def _says_the_vocabulary(values: dict) -> bool:
 
 
 def _prepare(options: flags.FlagValues) -> None:
+    import_without_keras()  # texts are split here, and no model is made
     given = beam_flags.read(options)
     sources: list = command.split_sources(options.input)
     if options.target:

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from kbert.tokenizers import text_ops
-from tests.processes import ROOT
+from tests.processes import ROOT, run_code
 
 TEXTS = ["the cat sat on the mat", "", "a  ham und Größe", "日本 ☃", "the ca" * 40]
 PRIVATE = "kbert/tokenizers/text_ops.py"
@@ -88,3 +88,18 @@ def test_no_other_file_uses_private_names():
         if private_imports(path.read_text(encoding="utf-8"))
     }
     assert files == {PRIVATE}
+
+
+def test_texts_are_split_in_a_process_without_keras():
+    code = """
+import sys
+from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer, text_ops
+import kbert.data.corpus.workers
+text_ops.import_without_keras()
+print(WordPieceTokenizer([*SPECIAL_TOKENS, "the", "fox"])(["the fox"]).to_list())
+print([name for name in sys.modules if name.partition(".")[0] == "keras"])
+import keras, tensorflow as tf
+print(keras.layers.Dense(2)(tf.ones([1, 3])).shape, tf.keras.Model is keras.Model)
+"""
+    ids, modules, after = run_code(code, KERAS_BACKEND="tensorflow").splitlines()[-3:]
+    assert (ids, modules, after) == ("[[5, 6]]", "[]", "(1, 2) True")

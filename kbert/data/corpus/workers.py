@@ -12,6 +12,7 @@ from typing import Any
 
 from kbert.core.late import tf
 from kbert.tokenizers.base import Tokenizer
+from kbert.tokenizers.text_ops import import_without_keras
 
 # Jobs handed out beyond those being worked on: a chunk waits in memory until a worker is free.
 _WAITING_PER_WORKER = 1
@@ -82,6 +83,7 @@ def _start_worker(tokenizer_type: type[Tokenizer], config: dict) -> None:
     global _worker_tokenizer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_exit_with_parent, daemon=True).start()
+    import_without_keras()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.set_visible_devices([], "GPU")
