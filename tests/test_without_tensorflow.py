@@ -26,6 +26,7 @@ sys.modules.pop("jax", None)  # which `LIGHT` hides
 """
 TENSORFLOW = BLOCKED.format(names=("tensorflow", "tensorflow_text", "tensorflow_datasets"))
 KERAS_TOO = BLOCKED.format(names=("tensorflow", "tensorflow_text", "keras", "jax"))
+FIT = {"epochs": 3, "batch_size": 2, "learning_rate": 1e-3, "verbose": 0}
 TEXTS = ["the quick fox", "a Dog, they don't!", "", "the king " * 30]
 
 
@@ -74,10 +75,11 @@ found["scores"] = task.evaluate(texts, ["ham", "spam"] * 2, verbose=0)
 found["ids"] = task.tokenizer(texts).to_list()
 vectors = tasks.TextEmbedder(task.encoder, task.tokenizer)
 found["vectors"] = vectors.predict(texts).tolist()
+found["fit"] = task.fit(texts, ["ham", "spam"] * 2, **{FIT!r}).history["loss"]
 try:
-    task.fit(texts, ["ham", "spam"] * 2, verbose=0)
+    tasks.TokenClassifier(task.encoder, task.tokenizer, ["a", "b"]).predict([["the", "fox"]])
 except ImportError as error:
-    found["fit"] = str(error)
+    found["tags"] = str(error)
 batch = dict(token_ids=[[2, 9, 3, 0]], padding_mask=[[1, 1, 1, 0]], segment_ids=[[0] * 4],
              mask_positions=[[1, 0]], mask_ids=[[9, 0]], next_sentence_labels=[1])
 batch = dict((name, np.array(x * 4, "int32")) for name, x in batch.items())
@@ -97,7 +99,10 @@ print(json.dumps(found))
     assert found["ids"] == classifier.tokenizer(TEXTS).to_list()
     vectors = tasks.TextEmbedder(classifier.encoder, classifier.tokenizer).predict(TEXTS)
     np.testing.assert_allclose(found["vectors"], vectors, atol=1e-5)
-    assert "pip install tensorflow" in found["fit"]
+    classifier = tasks.TextClassifier.from_preset(tmp_path / "task")
+    fitted = classifier.fit(TEXTS, ["ham", "spam"] * 2, **FIT)
+    np.testing.assert_allclose(found["fit"], fitted.history["loss"], atol=1e-4)
+    assert "pip install tensorflow" in found["tags"]
     assert found["losses"][-1] < found["losses"][0]
 
 

@@ -8,8 +8,8 @@ The public classes compute the same with the same operators, but
   lists of numbers: 0.9 instead of 0.45 seconds for the 250,000 pieces of XLM-R.
 - Importing it imports Keras for layers of its own.
 
-`tests/tokenizers/test_text_ops.py` compares the operators with the public classes. Where a version of
-tensorflow-text has moved something, it has to be found again here: the public classes' modules
+`tests/tokenizers/test_text_ops.py` compares the operators with the public classes. Where a version
+of tensorflow-text has moved something, it has to be found again here: the public classes' modules
 show where.
 
 Shapes: B texts, P pieces of all texts together.

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import keras
 
 from kbert.core.devices import STRATEGIES
-from kbert.core.late import tf
+from kbert.core.late import has_tensorflow, tf
 from kbert.core.types import MaybeNone, Tensors
 from kbert.training.layout import model_parallel
 
@@ -51,6 +51,8 @@ class Strategy:
         self, dataset: tf.data.Dataset
     ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
         """Distributes a dataset of this host's rows of every global batch to the host's devices."""
+        if not has_tensorflow():
+            return ((batch,) for batch in dataset)  # what Keras takes of a generator
         if self.num_hosts == 1 or keras.backend.backend() == "jax":
             return dataset  # fit splits the batches
         local = self.num_replicas // self.num_hosts

@@ -10,6 +10,8 @@ generators", OOPSLA 2014; constants of Stafford's variant 13), applied to `key +
 
 from __future__ import annotations
 
+import numpy as np
+
 from kbert.core.late import tf
 
 _GAMMA = 0x9E3779B97F4A7C15
@@ -43,6 +45,20 @@ def fold(key: tf.Tensor | int, number: tf.Tensor | int) -> tf.Tensor:
     bits = _shift_xor(bits, 30) * _u64(0xBF58476D1CE4E5B9)
     bits = _shift_xor(bits, 27) * _u64(0x94D049BB133111EB)
     return _shift_xor(bits, 31)
+
+
+def fold_arrays(key: np.ndarray | int, number: np.ndarray | int) -> np.ndarray:
+    """`fold` of NumPy arrays, with the same bits.
+
+    >>> bits = fold(fold(7, 0), tf.range(3)).numpy()
+    >>> bool((fold_arrays(fold_arrays(7, 0), np.arange(3)) == bits).all())
+    True
+    """
+    with np.errstate(over="ignore"):  # modulo 2**64, as everywhere
+        bits = np.uint64(key) + (np.uint64(number) + np.uint64(1)) * np.uint64(_GAMMA)
+        for by, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            bits = (bits ^ (bits >> np.uint64(by))) * np.uint64(factor)
+    return bits ^ (bits >> np.uint64(31))
 
 
 def below(bits: tf.Tensor, limit: tf.Tensor | int) -> tf.Tensor:

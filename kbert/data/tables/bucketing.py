@@ -9,12 +9,15 @@ Shapes: N rows, W rows of a window, S batches of one, B rows of a batch.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from kbert.core.late import tf
-from kbert.data.masking.hashing import fold
+import numpy as np
+
+from kbert.core.late import has_tensorflow, tf
+from kbert.data.masking.hashing import fold, fold_arrays
 from kbert.data.pipeline import exact_options
 from kbert.data.tables.rows import Rows, gather
 from kbert.data.tables.shards import StoredRows
@@ -59,7 +62,8 @@ def bucketed_batches(
     Returns:
         A dataset of dicts: what `assemble` gives, `label_weights` (those of `assemble`, else ones,
         (B,) float32; 0 for copies), `rows` (B,) int32, the number of each row, and `position`
-        (B, 3) int32: the `start` that resumes after this batch.
+        (B, 3) int32: the `start` that resumes after this batch. Without TensorFlow `ArrayBatches`
+        of the same.
 
     Raises:
         ValueError: if there are no rows, or a number is out of range.
@@ -92,6 +96,12 @@ def bucketed_batches(
     share = batch_size // num_hosts
     own_rows = slice(host_index * share, (host_index + 1) * share)
     order_seed = seed if shuffle else None
+    if not has_tensorflow():
+        assert isinstance(rows, Rows), "rows on disk are read by TensorFlow"
+        first = (first_epoch, first_batch)
+        return ArrayBatches(
+            rows, assemble, batch_size, order_seed, by_length, first, epochs, own_rows
+        )
     window_steps = steps
     if rows.window_rows is not None:
         window_steps = min(steps, max(1, rows.window_rows // batch_size))
@@ -151,6 +161,77 @@ def bucketed_batches(
         left = max(0, (epochs - first_epoch) * steps - first_batch)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(left))
     return dataset.with_options(exact_options())
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayBatches:
+    """The batches of `bucketed_batches` as NumPy arrays, for rows in memory: without TensorFlow.
+
+    Args:
+        rows: the data.
+        assemble: see `bucketed_batches`, as for all that follows.
+        batch_size: B.
+        seed: of the orders; None = the order of the rows.
+        by_length: whether rows of like length meet.
+        start: the epoch and the batch of the first one.
+        epochs: passes over the data.
+        own_rows: the part of each batch that is wanted.
+    """
+
+    rows: Rows
+    assemble: Callable[[dict[str, Any]], dict[str, Any]]
+    batch_size: int
+    seed: int | None
+    by_length: bool
+    start: tuple[int, int]
+    epochs: int | None
+    own_rows: slice
+
+    @property
+    def element_spec(self) -> dict[str, np.ndarray]:
+        """A batch, which has the names, the types and the shapes."""
+        return next(iter(self))
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        epoch, first = self.start
+        while self.epochs is None or epoch < self.epochs:
+            order, weights = self._plan(epoch)
+            steps = len(order)
+            for batch in range(first, steps):
+                yield self._batch(
+                    order[batch], weights[batch], divmod(epoch * steps + batch + 1, steps)
+                )
+            epoch, first = epoch + 1, 0
+
+    def _plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows of an epoch meet, (S, B), and their weights (S, B): as `_plan` and `Keys`."""
+        lengths = np.asarray(self.rows.lengths)
+        buckets = -(-lengths // BUCKET) if self.by_length else np.zeros_like(lengths)
+        keys = buckets * 2**_RANDOM_BITS + self._draws(epoch, 0, len(lengths))
+        order = np.argsort(keys, kind="stable")
+        copies = -len(order) % self.batch_size
+        order = np.concatenate([np.repeat(order[:1], copies), order])
+        weights = (np.arange(len(order)) >= copies).astype(np.float32)
+        places = np.argsort(self._draws(epoch, 1, len(order) // self.batch_size), kind="stable")
+        return tuple(x.reshape(-1, self.batch_size)[places] for x in (order, weights))
+
+    def _draws(self, epoch: int, what: int, count: int) -> np.ndarray:
+        """(count,) int64."""
+        if self.seed is None:
+            return np.zeros(count, np.int64)
+        bits = fold_arrays(fold_arrays(fold_arrays(self.seed, epoch), what), np.arange(count))
+        return (bits >> np.uint64(64 - _RANDOM_BITS)).astype(np.int64)
+
+    def _batch(
+        self, index: np.ndarray, weights: np.ndarray, position: tuple[int, int]
+    ) -> dict[str, np.ndarray]:
+        columns = {**self.rows.ragged, **{k: np.asarray(x) for k, x in self.rows.dense.items()}}
+        batch = {k: np.asarray(x) for k, x in self.assemble(gather(columns, index)).items()}
+        own = batch.get("label_weights", np.ones_like(weights)).astype(np.float32)
+        batch["label_weights"] = own * weights.reshape(-1, *[1] * (own.ndim - 1))
+        batch["rows"] = index.astype(np.int32)
+        batch["position"] = np.tile(np.array([[*position, 0]], np.int32), (len(index), 1))
+        return {name: feature[self.own_rows] for name, feature in batch.items()}
 
 
 class Keys:

@@ -76,7 +76,12 @@ class Rows:
         """Of all columns: the same for the same data, on any machine."""
         crc = 0
         for name, column in sorted({**self.ragged, **self.dense}.items()):
-            parts = map(np.asarray, tf.nest.flatten(column, expand_composites=True))
+            if isinstance(column, Ragged):
+                parts = [column.flat_values, column.row_splits]
+            elif isinstance(column, np.ndarray):
+                parts = [column]
+            else:
+                parts = map(np.asarray, tf.nest.flatten(column, expand_composites=True))
             crc = fingerprints.crc32([name, *parts], crc)
         return crc
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
         using as using,
     )
     from kbert.edit.adapters.bottleneck import Houlsby as Houlsby, Pfeiffer as Pfeiffer
-    from kbert.edit.adapters.servable import export as export
     from kbert.edit.adapters.folder import load as load, load_task as load_task, save as save
     from kbert.edit.adapters.lora import BitFit as BitFit, Lora as Lora
     from kbert.edit.adapters.peft import read_peft as read_peft, write_peft as write_peft
+    from kbert.edit.adapters.servable import export as export
 else:
     __getattr__, __dir__, __all__ = late.public_names(__name__)

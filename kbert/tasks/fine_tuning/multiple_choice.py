@@ -94,7 +94,8 @@ class MultipleChoice(FineTuningTask):
         counts = _count_choices(table)
         first = self.encode_texts(table["context"])  # (N, ragged)
         second = self.encode_texts([text for choices in table["choices"] for text in choices])
-        lengths = np.repeat(first.row_lengths().numpy(), counts) + second.row_lengths().numpy()
+        lengths = np.repeat(np.asarray(first.row_lengths()), counts)
+        lengths = lengths + np.asarray(second.row_lengths())
         starts = np.cumsum(counts) - counts
         longest = np.maximum.reduceat(lengths, starts) if len(counts) else counts
         longest = longest + self.form.specials(2)

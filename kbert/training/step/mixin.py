@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
@@ -246,7 +246,7 @@ class TrainStep(_Base):
     ) -> keras.callbacks.History:
         """Keras' `fit`; a dataset comes in its own order. `verbose`: see `keras_verbosity`."""
         check_callbacks(self, kwargs.get("callbacks"), in_run=False)
-        if is_dataset(x):
+        if is_dataset(x) or isinstance(x, Generator):
             kwargs.setdefault("shuffle", False)  # else Keras warns that it cannot
         with _to_the_end(kwargs.get("steps_per_epoch")):
             return super().fit(x, *args, verbose=keras_verbosity(verbose), **kwargs)
@@ -310,7 +310,9 @@ class TrainStep(_Base):
                 self.optimizer.build(self.trainable_variables)
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        self.prepare(engine.spec_of(self, iterator, data_batch))
+        # Again is too late: it would take a batch of a generator.
+        if not (self.metrics and self.optimizer.built):
+            self.prepare(engine.spec_of(self, iterator, data_batch))
 
     _symbolic_build = _maybe_symbolic_build  # Keras' name of it on JAX
 

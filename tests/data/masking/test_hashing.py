@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbert.data.masking.hashing import below, chance, fold, heads
+from kbert.data.masking.hashing import below, chance, fold, fold_arrays, heads
 
 WORD = 2**64
 
@@ -29,6 +29,13 @@ def test_fold_is_the_same_in_a_graph():
     numbers = tf.range(1000)
     graph = tf.function(lambda n: fold(fold(3, n), 1))
     assert np.array_equal(graph(numbers), fold(fold(3, numbers), 1))
+
+
+def test_fold_of_arrays_has_the_same_bits():
+    numbers = np.array([0, 1, 2**31, 2**40, 2**63 - 1])
+    for seed in (0, 7, 2**40):
+        bits = fold(fold(seed, 3), numbers).numpy()
+        assert fold_arrays(fold_arrays(seed, 3), numbers).tolist() == bits.tolist()
 
 
 def test_fold_order_of_numbers_matters():

@@ -1,11 +1,16 @@
 """Batches by length: every row once an epoch, another order each epoch, exact restarts."""
 
+import dataclasses
+import unittest.mock
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from kbert.core.ragged import Ragged
+from kbert.data.tables import bucketing
 from kbert.data.tables.bucketing import BUCKET, bucketed_batches
 from kbert.data.tables.rows import Rows
 
@@ -14,7 +19,7 @@ SETTINGS = hypothesis.settings(max_examples=8, deadline=None)
 
 def make_rows(lengths):
     lengths = np.asarray(lengths)
-    ids = tf.RaggedTensor.from_row_lengths(tf.range(lengths.sum()), lengths)
+    ids = tf.RaggedTensor.from_row_lengths(tf.range(int(lengths.sum())), lengths)
     return Rows(
         ragged={"first": ids},
         dense={"labels": np.arange(len(lengths), dtype=np.int32)},
@@ -71,6 +76,43 @@ def test_a_restart_resumes_bit_equal(seed, stop):
     for found, wanted in zip(rest, whole[stop:], strict=True):
         for name in wanted:
             np.testing.assert_array_equal(found[name], wanted[name])
+
+
+@SETTINGS
+@hypothesis.given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=40),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2**31),
+    st.data(),
+)
+def test_without_tensorflow_batches_are_the_same(lengths, shuffle, by_length, seed, data):
+    rows, steps = make_rows(lengths), -(-len(lengths) // 4)
+    start = (data.draw(st.integers(0, 2)), data.draw(st.integers(0, steps - 1)), 0)
+    options = {"shuffle": shuffle, "by_length": by_length, "seed": seed, "start": start}
+    options |= {"batch_size": 4, "epochs": 3, "num_hosts": 2, "host_index": 1}
+    wanted = batches(rows, **options)
+    ids = rows.ragged["first"]
+    arrays = dataclasses.replace(rows, ragged={"first": Ragged.of(ids.to_list())})
+    with unittest.mock.patch.object(bucketing, "has_tensorflow", return_value=False):
+        made = bucketed_batches(arrays, assemble_arrays, **options)
+        found = list(made)
+    assert {k: x.dtype for k, x in made.element_spec.items()} == {
+        name: x.dtype for name, x in wanted[0].items()
+    }
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in theirs:
+            np.testing.assert_array_equal(ours[name], theirs[name])
+    assert arrays.checksum == rows.checksum
+
+
+def assemble_arrays(columns):
+    ids = columns["first"]
+    dense = np.zeros((len(ids), ids.row_lengths().max()), np.int32)
+    for row, numbers in zip(dense, ids, strict=True):
+        row[: len(numbers)] = numbers
+    return {"ids": dense, "labels": columns["labels"]}
 
 
 def test_orders_follow_from_seed_and_epoch():
