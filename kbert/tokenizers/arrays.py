@@ -26,8 +26,8 @@ class NeedsTensorFlow(ValueError):
 def refuse(tokenizer: Any, what: str) -> NeedsTensorFlow:
     """The error of a tokenizer that has `what`, which only the graph knows."""
     return NeedsTensorFlow(
-        "Without TensorFlow texts are split by WordPiece and by GPT-2's and RoBERTa's byte pairs, "
-        "without added tokens and special tokens in the text. "
+        "Without TensorFlow texts are split by byte pairs between the words of GPT-2, and by "
+        "WordPiece without added tokens and special tokens in the text. "
         f"Received: a {type(tokenizer).__name__} with {what}"
     )
 

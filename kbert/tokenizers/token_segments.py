@@ -6,6 +6,7 @@ all segments together.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -13,10 +14,16 @@ from typing import NamedTuple
 import numpy as np
 
 from kbert.core.late import tf
+from kbert.core.ragged import Ragged
+from kbert.tokenizers.arrays import ArrayEncoder, as_text
 from kbert.tokenizers.base import Pieces
 
 # White space as Unicode has it (and so Python and Hugging Face); RE2's \s is ASCII's.
 WHITE_SPACE = r"\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}"
+# Its characters; Python takes four controls more for white space.
+_WHITE_SPACE = "".join(
+    x for x in map(chr, range(0x3001)) if x.isspace() and not "\x1c" <= x <= "\x1f"
+)
 # Characters of words: `\w` as Unicode has it (UTS 18, annex C), and so Hugging Face.
 _IN_WORDS = (
     r"[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}"
@@ -66,12 +73,44 @@ class TokenSegments:
         self._single_words = "|".join(re.escape(t).replace("\\ ", spaces) for t in whole)
         self._alone = alone
         self._spaces = spaces
+        self._tokens = {token: tokens[token] for token in longest_first}
+        self._space_token = takes_space
         self._takes_space = None if takes_space is None else tokens[takes_space]
+
+    @functools.cached_property
+    def _by_hash(self) -> tuple[np.ndarray, np.ndarray]:
+        """Fingerprints of the tokens in order, (n,) int64, and their ids, (n,) int32."""
         with tf.init_scope(), tf.device("CPU"):
-            found = fingerprints(tf.constant(longest_first)).numpy()
+            found = fingerprints(tf.constant(list(self._tokens))).numpy()
         order = np.argsort(found)
-        self._hashes = found[order]
-        self._ids = np.array([tokens[token] for token in longest_first], np.int32)[order]
+        return found[order], np.array(list(self._tokens.values()), np.int32)[order]
+
+    def around(self, encode_rest: ArrayEncoder) -> ArrayEncoder:
+        """What gives the ids of texts without TensorFlow, those of the tokens among them.
+
+        It knows neither other spaces in tokens nor single words.
+
+        Args:
+            encode_rest: gives the ids of the texts between tokens.
+        """
+        pattern = re.compile(f"({'|'.join(map(re.escape, self._tokens))})")
+
+        def encode(texts: Sequence[str | bytes]) -> Ragged:
+            cut = [pattern.split(as_text(text)) for text in texts]  # in turn text and token
+            for parts in cut:
+                for place in range(1, len(parts), 2):
+                    if parts[place] == self._space_token:
+                        parts[place - 1] = parts[place - 1].rstrip(_WHITE_SPACE)
+            between = iter(encode_rest([text for parts in cut for text in parts[::2]]))
+            rows = []
+            for parts in cut:
+                row = [next(between)]
+                for token in parts[1::2]:
+                    row += [np.array([self._tokens[token]], np.int32), next(between)]
+                rows.append(np.concatenate(row))
+            return Ragged.of(rows)
+
+        return encode
 
     def encode(self, texts: tf.Tensor, encode_rest: Callable[[tf.Tensor], Pieces]) -> Pieces:
         """Pieces of texts, the tokens that are found among them.
@@ -95,7 +134,8 @@ class TokenSegments:
         is_token = _index_in_row(segments) % 2 == 1
         tokens = tf.boolean_mask(flat, is_token)
         written = tf.strings.regex_replace(tokens, self._spaces, " ")
-        token_ids = tf.gather(self._ids, tf.searchsorted(self._hashes, fingerprints(written)))
+        hashes, ids = self._by_hash
+        token_ids = tf.gather(ids, tf.searchsorted(hashes, fingerprints(written)))
         rest = tf.where(is_token, "", flat)
         num_bytes = tf.strings.length(flat)
         if self._takes_space is not None:

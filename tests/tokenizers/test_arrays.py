@@ -93,15 +93,41 @@ def test_byte_pairs(prefix):
     check()
 
 
+@pytest.mark.parametrize("prefix", [True, False])
+@pytest.mark.parametrize("normalization", ["nfc", None])
+@pytest.mark.parametrize("late", [None, ["low", "é!"]])
+def test_byte_pairs_with_tokens_in_the_text(prefix, normalization, late):
+    """Added ones, of which one begins as another; a mask that takes white space; NFC."""
+    vocabulary = [*CHARACTERS, "Ġt", "  ", "   ", "low", "lowest", "é!", "<s>", "</s>", "<mask>"]
+    tokenizer = BytePairTokenizer(
+        vocabulary,
+        ["Ġ t"],
+        added_tokens=["  ", "   ", "low", "lowest", "é!"],
+        normalized_tokens=late,
+        special_tokens={"cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<s>"},
+        special_tokens_in_text=True,
+        mask_takes_space=True,
+        normalization=normalization,
+        add_prefix_space=prefix,
+    )
+    known = [x for x in HARD_TEXTS if all(unicodedata.category(y) != "Cn" for y in x)]
+    spaces = "low\x1c \u2003\x85<mask> t<mask>"
+    assert_alike(tokenizer, [*known, spaces, "<mask>", "<s><s>low", "e\u0301! é! lowe\u0301st"])
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.lists(st.text("lowest é!\u0301<mask/>\n\u2003\x1c", max_size=30), max_size=4))
+    def check(texts):
+        assert_alike(tokenizer, texts)
+
+    check()
+
+
 def test_what_only_the_graph_knows_is_refused():
     added = [*VOCABULARY, "<url>"]
-    masks = {"special_tokens": {"mask": "<mask>"}, "special_tokens_in_text": True}
     for tokenizer in (
         WordPieceTokenizer(added, added_tokens=["<url>"]),
         WordPieceTokenizer(VOCABULARY, special_tokens_in_text=True),
-        BytePairTokenizer(CHARACTERS, [], normalization="nfc"),
         BytePairTokenizer(CHARACTERS, [], words="llama3"),
-        BytePairTokenizer([*CHARACTERS, "<mask>"], [], **masks),
         WordTokenizer(["</S>", "<S>", "<UNK>", "a"]),
     ):
         with pytest.raises(NeedsTensorFlow, match=r"Without TensorFlow .* Received: a \w+ with"):

@@ -13,7 +13,7 @@ import numpy as np
 from kbert.core.late import tf
 from kbert.io import fingerprints
 from kbert.io.paths import Path
-from kbert.tokenizers.arrays import ArrayEncoder, array_encoder, refuse
+from kbert.tokenizers.arrays import ArrayEncoder, array_encoder, as_text, refuse
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS, is_spelled, piece_bytes
 from kbert.tokenizers.bpe.files import (
@@ -165,14 +165,18 @@ class BytePairTokenizer(Tokenizer):
         self._num_bytes = np.array([len(data) for data in self._bytes], np.int32)
 
     def _array_encoder(self) -> ArrayEncoder:
-        found = self._in_given or self._in_normal
-        if found or self.normalization or self.words != "gpt2":
-            raise refuse(self, "added tokens, special tokens in the text, NFC or Llama's words")
+        if self.words != "gpt2":
+            raise refuse(self, "Llama's words")
         import tokenizers  # takes a moment
 
         model = tokenizers.models.BPE(self._id_of, self.merges, ignore_merges=self.ignore_merges)
         words = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
-        return array_encoder(model, words, None)
+        encode = array_encoder(model, words, None)
+        if self._in_normal is not None:
+            encode = self._in_normal.around(encode)
+        if self.normalization is not None:
+            encode = _normalized(encode)
+        return encode if self._in_given is None else self._in_given.around(encode)
 
     def _normal_token(self, token: str) -> str:
         return token if self.normalization is None else unicodedata.normalize("NFC", token)
@@ -347,6 +351,10 @@ class BytePairTokenizer(Tokenizer):
         parts = ids.with_flat_values(tf.gather(self._bytes, ids.flat_values))
         texts = tf.strings.reduce_join(parts, axis=-1)
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+
+
+def _normalized(encode: ArrayEncoder) -> ArrayEncoder:
+    return lambda texts: encode([unicodedata.normalize("NFC", as_text(x)) for x in texts])
 
 
 def known_tokens(vocabulary: Collection[str]) -> dict[str, str]:
