@@ -17,14 +17,13 @@ Shapes: B texts, P pieces of all texts together.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from kbert.core.late import LazyModule, tf
+from kbert.core.late import LazyModule, tf, tf_text
 
 _SENTENCEPIECE = LazyModule("tensorflow_text.python.ops.sentencepiece_tokenizer")
 _FAST = LazyModule("tensorflow_text.python.ops.fast_sentencepiece_tokenizer")
@@ -46,8 +45,8 @@ def import_without_keras() -> None:
     hidden: dict[str, Any] = {"keras": None, _LAYERS: ModuleType(_LAYERS)}
     sys.modules.update(hidden)
     try:
-        for name in ("tensorflow", "tensorflow_text"):
-            importlib.import_module(name)
+        for module in (tf, tf_text):
+            module.__version__  # noqa: B018  # imports it
     finally:
         for name in hidden:
             del sys.modules[name]

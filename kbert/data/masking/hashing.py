@@ -10,6 +10,8 @@ generators", OOPSLA 2014; constants of Stafford's variant 13), applied to `key +
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from kbert.core.late import tf
@@ -55,7 +57,7 @@ def fold_arrays(key: np.ndarray | int, number: np.ndarray | int) -> np.ndarray:
     True
     """
     with np.errstate(over="ignore"):  # modulo 2**64, as everywhere
-        bits = np.uint64(key) + (np.uint64(number) + np.uint64(1)) * np.uint64(_GAMMA)
+        bits: Any = np.uint64(key) + (np.uint64(number) + np.uint64(1)) * np.uint64(_GAMMA)
         for by, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             bits = (bits ^ (bits >> np.uint64(by))) * np.uint64(factor)
     return bits ^ (bits >> np.uint64(31))

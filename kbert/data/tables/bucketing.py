@@ -171,9 +171,9 @@ class ArrayBatches:
         rows: the data.
         assemble: see `bucketed_batches`, as for all that follows.
         batch_size: B.
-        seed: of the orders; None = the order of the rows.
+        seed: None keeps the order of the rows.
         by_length: whether rows of like length meet.
-        start: the epoch and the batch of the first one.
+        start: the epoch and the batch to begin with.
         epochs: passes over the data.
         own_rows: the part of each batch that is wanted.
     """
@@ -213,7 +213,8 @@ class ArrayBatches:
         order = np.concatenate([np.repeat(order[:1], copies), order])
         weights = (np.arange(len(order)) >= copies).astype(np.float32)
         places = np.argsort(self._draws(epoch, 1, len(order) // self.batch_size), kind="stable")
-        return tuple(x.reshape(-1, self.batch_size)[places] for x in (order, weights))
+        shape = (-1, self.batch_size)
+        return order.reshape(shape)[places], weights.reshape(shape)[places]
 
     def _draws(self, epoch: int, what: int, count: int) -> np.ndarray:
         """(count,) int64."""
@@ -225,8 +226,7 @@ class ArrayBatches:
     def _batch(
         self, index: np.ndarray, weights: np.ndarray, position: tuple[int, int]
     ) -> dict[str, np.ndarray]:
-        columns = {**self.rows.ragged, **{k: np.asarray(x) for k, x in self.rows.dense.items()}}
-        batch = {k: np.asarray(x) for k, x in self.assemble(gather(columns, index)).items()}
+        batch = {k: np.asarray(x) for k, x in self.assemble(self.rows.gather(index)).items()}
         own = batch.get("label_weights", np.ones_like(weights)).astype(np.float32)
         batch["label_weights"] = own * weights.reshape(-1, *[1] * (own.ndim - 1))
         batch["rows"] = index.astype(np.int32)

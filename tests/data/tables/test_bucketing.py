@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from kbert.core.ragged import Ragged
-from kbert.data.tables import bucketing
+from kbert.data.tables import bucketing, rows as table_rows
 from kbert.data.tables.bucketing import BUCKET, bucketed_batches
 from kbert.data.tables.rows import Rows
 
@@ -94,12 +94,14 @@ def test_without_tensorflow_batches_are_the_same(lengths, shuffle, by_length, se
     wanted = batches(rows, **options)
     ids = rows.ragged["first"]
     arrays = dataclasses.replace(rows, ragged={"first": Ragged.of(ids.to_list())})
-    with unittest.mock.patch.object(bucketing, "has_tensorflow", return_value=False):
+    none = {"has_tensorflow": lambda: False}
+    with (
+        unittest.mock.patch.multiple(bucketing, **none),
+        unittest.mock.patch.multiple(table_rows, **none),
+    ):
         made = bucketed_batches(arrays, assemble_arrays, **options)
-        found = list(made)
-    assert {k: x.dtype for k, x in made.element_spec.items()} == {
-        name: x.dtype for name, x in wanted[0].items()
-    }
+        found, spec = list(made), made.element_spec
+    assert {k: x.dtype for k, x in spec.items()} == {name: x.dtype for name, x in wanted[0].items()}
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.keys() == theirs.keys()
         for name in theirs:
