@@ -9,6 +9,15 @@ from keras import ops
 from kbert.core.types import Tensor
 from kbert.layers.ids import check_ids, whole_numbers
 
+# Hugging Face's names of inputs -> ours.
+_ELSEWHERE = {
+    "input_ids": "token_ids",
+    "attention_mask": "padding_mask",
+    "token_type_ids": "segment_ids",
+}
+# Inputs with a value for each token.
+_OF_TOKENS = ("padding_mask", "segment_ids")
+
 
 def named_inputs(
     inputs: Any,
@@ -25,18 +34,35 @@ def named_inputs(
         model: for messages.
 
     Raises:
-        ValueError: a name is unknown or missing, or token ids are not of two dimensions.
+        ValueError: a name is unknown or missing, token ids are not of two dimensions, or another
+            input has not their shape.
     """
     if not isinstance(inputs, dict):
         inputs = {main: inputs}
     known = (main, *optional)
     if main not in inputs or not set(inputs) <= set(known):
+        theirs = [f"`{x}` is `{_ELSEWHERE[x]}` here" for x in inputs if x in _ELSEWHERE]
+        hint = f" ({', '.join(theirs)})" if theirs else ""
         raise ValueError(
-            f"{model} takes `{main}` and optionally {' and '.join(f'`{x}`' for x in optional)}. "
-            f"Received: {', '.join(inputs)}"
+            f"{model} takes `{main}` and optionally {' and '.join(f'`{x}`' for x in optional)}"
+            f"{hint}. Received: {', '.join(inputs)}"
         )
     check_rank(main, inputs[main])
+    shape = tuple(inputs[main].shape)
+    for name in _OF_TOKENS:
+        if inputs.get(name) is not None and not _agree(tuple(inputs[name].shape), shape):
+            raise ValueError(
+                f"`{name}` must have the shape of `{main}`, {shape}. "
+                f"Received: shape {tuple(inputs[name].shape)}"
+            )
     return dict(inputs)
+
+
+def _agree(one: tuple, other: tuple) -> bool:
+    """Whether two shapes may be equal, where sizes that are not known are None."""
+    return len(one) == len(other) and all(
+        a == b or a is None or b is None for a, b in zip(one, other, strict=True)
+    )
 
 
 def as_integers(

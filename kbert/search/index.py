@@ -391,6 +391,11 @@ class Index:
 def _checked(vectors: Any, what: str) -> np.ndarray:
     """(N, D) float32, a copy of nothing that is so already."""
     vectors = np.asarray(vectors)
+    if vectors.dtype.kind in "US":
+        raise ValueError(
+            "An index compares vectors: index.search(embedder.predict(texts)). "
+            f"Received: texts as {what}"
+        )
     if vectors.ndim != 2 or vectors.dtype.kind not in "iufbV":
         raise ValueError(
             f"The {what} must be an array of numbers, (number of {what}, width). "

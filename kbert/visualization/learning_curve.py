@@ -22,7 +22,7 @@ _SPAN = 0.03  # of the run: how far the thick line averages to each side
 
 
 def learning_curve(
-    steps: Sequence[Mapping[str, float]],
+    steps: Any,
     values: Sequence[str] = ("loss",),
     *,
     changes: Mapping[int, str] | None = None,
@@ -31,8 +31,9 @@ def learning_curve(
     """Values of the steps of a run, thin, and their running means, thick; one panel a value.
 
     Args:
-        steps: of each step its values and its number, `step`, in order, such as the history of a
-            run has (`history.steps`) or `steps.jsonl` holds.
+        steps: what `fit` returned; or for each step, in order, a dict of its values and its
+            number, `step`, as the lines of `steps.jsonl`. A history without a `model_dir` has the
+            values of epochs alone.
         values: names of those that are drawn.
         changes: step -> what begins there, such as another length of the rows; a line is drawn.
         title: above the picture; None for none.
@@ -48,13 +49,20 @@ def learning_curve(
         >>> figure = learning_curve(steps, changes={3: "longer rows"})
         >>> figure.axes[0].get_ylabel(), [text.get_text() for text in figure.axes[0].texts]
         ('loss', ['longer rows', '2.62'])
+        >>> from types import SimpleNamespace
+        >>> history = SimpleNamespace(history={"loss": [3.0, 2.0], "val_loss": [3.5, 3.0]})
+        >>> learning_curve(history, ["loss", "val_loss"]).axes[1].get_xlabel()
+        'epoch'
     """
+    unit = "step"
+    if isinstance(getattr(steps, "history", None), Mapping):
+        unit, steps = _steps_of(steps)
     lacking = [name for name in ("step", *values) if any(name not in step for step in steps)]
     if len(steps) < 2 or not values or lacking:
         raise ValueError(
-            "A learning curve has two steps or more, and in each the values that are drawn. "
-            f"Received: {len(steps)} steps, values {', '.join(values) or 'none'}"
-            + (f", of which {', '.join(lacking)} is not in every step" if lacking else "")
+            f"A learning curve has two {unit}s or more, and in each the values that are drawn. "
+            f"Received: {len(steps)} {unit}s, values {', '.join(values) or 'none'}"
+            + (f", of which {', '.join(lacking)} is not in every {unit}" if lacking else "")
         )
     numbers = np.array([step["step"] for step in steps], "int64")
     figure = new_figure(7.5, 0.8 + 2.2 * len(values))
@@ -89,9 +97,18 @@ def learning_curve(
         axes.set_ylabel(shown(name.replace("_", " ")), **style())
         axes.grid(axis="y", color="#eeeeee")
         bare(axes, "bottom", "left")
-    panels[-1].set_xlabel("step", **style())
+    panels[-1].set_xlabel(unit, **style())
     set_title(panels[0], title)
     return figure
+
+
+def _steps_of(history: Any) -> tuple[str, Sequence[Mapping[str, float]]]:
+    """The unit and the values of a history: of its steps, or of its epochs."""
+    if getattr(history, "steps", None):
+        return "step", history.steps
+    rows = zip(*history.history.values(), strict=True)
+    epochs = [dict(zip(history.history, row, strict=True)) for row in rows]
+    return "epoch", [{"step": number, **values} for number, values in enumerate(epochs, 1)]
 
 
 def _running_mean(values: np.ndarray, span: int) -> np.ndarray:

@@ -19,7 +19,10 @@ _DARK = 0.18
 
 
 def confusion_matrix(
-    matrix: Any, names: Sequence[str], *, title: str | None = "Confusion matrix"
+    matrix: Any,
+    names: Sequence[str] | None = None,
+    *,
+    title: str | None = "Confusion matrix",
 ) -> Any:
     """A confusion matrix: which classes a classifier takes for which.
 
@@ -27,8 +30,8 @@ def confusion_matrix(
     frequent ones; the number is the count.
 
     Args:
-        matrix: (C, C) counts, `matrix[true, predicted]`, as `kbert.metrics` gives it.
-        names: C names of classes.
+        matrix: what `task.report` gives, or (C, C) counts, `matrix[true, predicted]`.
+        names: C names of classes; None with a report, which has them.
         title: above the picture; None for none.
 
     Returns:
@@ -43,8 +46,11 @@ def confusion_matrix(
         >>> [text.get_text() for text in figure.axes[0].texts]
         ['9', '1', '2', '8']
     """
+    if hasattr(matrix, "confusion"):
+        names = matrix.names if names is None else names
+        matrix = matrix.confusion
     counts = np.asarray(matrix)
-    names = list(names)
+    names = list(names or ())
     if counts.shape != (len(names), len(names)) or not names:
         raise ValueError(
             "A confusion matrix has a row and a column for each name. Received: a matrix of shape "

@@ -120,6 +120,14 @@ class Table:
             lines=None if self.lines is None else [self.lines[row] for row in rows],
         )
 
+    def head(self, rows: int = 5) -> "Table":
+        """The first rows.
+
+        >>> Table({"text": ["a", "b", "c"]}).head(2)["text"]
+        ['a', 'b']
+        """
+        return self[:rows]
+
     def rename(self, names: Mapping[str, str]) -> "Table":
         """The same rows with columns renamed: `names` is old name -> new name."""
         for name in names:
@@ -189,12 +197,26 @@ class Table:
             for value in values
         ]
 
+    def _one_number(self, row: int, values: list) -> Any:
+        """The number of a row of one, as labels of shape (N, 1) have them."""
+        numbers = [value for value in map(plain, values) if isinstance(value, int | float)]
+        if len(numbers) == len(values) == 1:
+            return numbers[0]
+        if len(numbers) < len(values):
+            return values  # refused as no list of names
+        raise ValueError(
+            f"{self.place(row)}: labels are class ids or names, one a row, and not one-hot: give "
+            f"labels.argmax(1); of several labels their names. Received: {values!r:.80}"
+        )
+
     def _labels(self, values: list) -> list:
         """Names, integers, numbers or lists of names: one of these throughout."""
         labels: list[Any] = []
         kinds: dict[str, int] = {}  # kind -> the first row that has it
         for row, value in enumerate(values):
             value = plain(value)
+            if isinstance(value, list) and value and not isinstance(value[0], str | bytes):
+                value = self._one_number(row, value)
             if isinstance(value, list):
                 value, kind = self._texts("label", row, value), "lists of names"
             elif isinstance(value, str | bytes):

@@ -10,6 +10,8 @@ import numpy as np
 from kbert.core.in_memory import ClassName
 from kbert.data.tables.table import Table
 
+_WHOLE = "0|-?[1-9][0-9]*"  # a whole number, written out
+
 
 class Labels:
     """The names of a task's classes, in the order of its logits.
@@ -17,7 +19,8 @@ class Labels:
     A number in the data stands for the class of that name where all names are whole numbers, or
     "True" and "False"; elsewhere it is an index. True and False are of two classes alone: those of
     that name, or the second and the first. A class of `datasets` is read by its name, or, where the
-    task's are LABEL_0, LABEL_1, …, by its number.
+    task's are LABEL_0, LABEL_1, …, by its number. Digits, as a CSV file has them, are read as the
+    number where no class is called so.
 
     Args:
         names: distinct strings; whole numbers and booleans are written out. A number of classes
@@ -34,6 +37,8 @@ class Labels:
         [2, 0]
         >>> Labels(2).names
         ['LABEL_0', 'LABEL_1']
+        >>> Labels(2).ids(Table({"label": ["1", "0"]})).tolist()
+        [1, 0]
     """
 
     def __init__(self, names: Sequence[str | int | bool] | int) -> None:
@@ -105,9 +110,11 @@ class Labels:
                     )
 
     def _id(self, table: Table, row: int, label: Any) -> int:
-        label = in_terms_of(label, self.names)
+        given = label = in_terms_of(label, self.names)
         if isinstance(label, str) and label in self._ids:
             return self._ids[label]
+        if isinstance(label, str) and re.fullmatch(_WHOLE, label):
+            label = int(label)
         # pandas has whole numbers as floats where one is missing; 1.0 is equal to 1, also as a key.
         is_number = isinstance(label, int | float) and label in self._numbers
         if is_number and not (isinstance(label, bool) and set(self._numbers) != {0, 1}):
@@ -116,7 +123,7 @@ class Labels:
         by_index = " or by index from 0" if is_index else ""
         raise ValueError(
             f"{table.place(row)}: a label must be one of the task's {len(self)} classes, by name "
-            f"({shown(self.names)}){by_index}. Received: {label!r:.80}"
+            f"({shown(self.names)}){by_index}. Received: {given!r:.80}"
         )
 
 
@@ -167,7 +174,7 @@ def class_numbers(names: Sequence[str]) -> dict[int, int]:
     truths = {"False": 0, "True": 1}
     if set(names) <= set(truths):
         return {truths[name]: i for i, name in enumerate(names)}
-    if all(re.fullmatch("0|-?[1-9][0-9]*", name) for name in names):
+    if all(re.fullmatch(_WHOLE, name) for name in names):
         return {int(name): i for i, name in enumerate(names)}
     return {i: i for i in range(len(names))}
 
@@ -243,15 +250,15 @@ def shown(names: Sequence[str], most: int = 10) -> str:
 
 
 def class_weights_of(
-    names: Sequence[str], weights: str | Mapping[str, float], labels: np.ndarray
+    names: Sequence[str], weights: str | Mapping[Any, float], labels: np.ndarray
 ) -> np.ndarray:
     """(C,) float32, what the examples of each class count in the loss.
 
     Args:
         names: of the classes, C.
-        weights: by name, 1 for those left out; or "balanced", under which all classes count alike
-            and the mean weight of an example is 1. With indicators: the positives of each class
-            count as much as its negatives.
+        weights: by name or by index, as Keras has them, 1 for those left out; or "balanced", under
+            which all classes count alike and the mean weight of an example is 1. With indicators:
+            the positives of each class count as much as its negatives.
         labels: of the training data: (N,) classes, or (N, C) indicators.
 
     Raises:
@@ -260,6 +267,8 @@ def class_weights_of(
     Example:
         >>> class_weights_of(["a", "b"], "balanced", np.array([0, 0, 0, 1, 1, 0])).tolist()
         [0.75, 1.5]
+        >>> class_weights_of(["a", "b"], {1: 3.0}, np.array([0, 1])).tolist()
+        [1.0, 3.0]
     """
     if isinstance(weights, str):
         if weights != "balanced":
@@ -272,6 +281,10 @@ def class_weights_of(
         counts = np.bincount(labels, minlength=len(names))
         present = np.count_nonzero(counts)
         return (len(labels) / (present * np.maximum(counts, 1))).astype(np.float32)
+    numbers = class_numbers(names)
+    by_number = [key for key in weights if isinstance(key, int) and key in numbers]
+    if len(by_number) == len(weights):
+        weights = {names[numbers[key]]: weights[key] for key in by_number}
     _check_names(names, weights, "class_weights")
     found = np.array([float(weights.get(name, 1.0)) for name in names], np.float32)
     if not (np.isfinite(found).all() and (found >= 0).all() and found.any()):

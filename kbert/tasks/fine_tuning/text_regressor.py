@@ -95,7 +95,7 @@ class TextRegressor(FineTuningTask):
 
     def targets(self, table: Table) -> np.ndarray:
         """(N,) float32."""
-        labels = list(map(number_of, table["label"]))
+        labels = [_number(label) for label in table["label"]]
         for row, label in enumerate(labels):
             if not isinstance(label, int | float):
                 raise ValueError(
@@ -150,3 +150,12 @@ class TextRegressor(FineTuningTask):
             return self.outputs(self(features), features)
 
         return self.texts.signatures("score", answer, pairs)
+
+
+def _number(label: Any) -> Any:
+    """A label as a number: of a class of `datasets`, or written out, as a CSV file has it."""
+    label = number_of(label)
+    try:
+        return float(label) if isinstance(label, str) else label
+    except ValueError:
+        return label

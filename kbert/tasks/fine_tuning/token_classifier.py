@@ -133,6 +133,18 @@ class TokenClassifier(FineTuningTask):
     def parts(self) -> dict[str, keras.layers.Layer]:
         return {**super().parts, "tokens": self.tokens}
 
+    def as_table(self, data: Any, labels: Any = None) -> Table:
+        if isinstance(data, tuple) and (labels is not None or isinstance(data[0], str | bytes)):
+            return super().as_table(data, labels)  # raises
+        if isinstance(data, tuple) and len(data) == 2:
+            data, labels = data  # as Keras' validation_data
+        table = super().as_table(data)
+        if labels is None:
+            return table
+        if "labels" in table:
+            raise ValueError("The data has a column 'labels' already: give the labels once")
+        return table.with_column("labels", labels)
+
     def tokenize(self, table: Table, labelled: bool) -> Rows:
         words = tagging.words_of(table).words
         windows = self._windows(words)

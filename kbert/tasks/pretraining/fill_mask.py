@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import keras
 import numpy as np
+from absl import logging
 from keras import ops
 
 from kbert import inference
@@ -158,7 +159,7 @@ class FillMask:
         Raises:
             ValueError: if a mask is beyond the longest text that the encoder takes.
         """
-        self.cut = 0
+        self.cut = none = total = 0
         budget = self.task.row_length - self.task.form.specials(1)
         for start, chunk in inference.chunks(texts):
             ids, *counts = self._tokenize(tf.constant(chunk, tf.string))
@@ -166,6 +167,7 @@ class FillMask:
             self._check_none_lost(start + np.flatnonzero(found < masks), place)
             masked = np.flatnonzero(masks)  # the others need no model
             self.cut += int(np.sum(lengths[masked] > budget))
+            total, none = total + len(masks), none + len(masks) - len(masked)
             rows = inference.token_rows(lengths, ids=ids)
             cost = np.array([inference.next_power_of_two(count) for count in masks])
             for part, probabilities in self.runner.each(
@@ -173,6 +175,11 @@ class FillMask:
             ):  # (B, P, V)
                 for row, text in enumerate(part):
                     yield from ((start + text, p) for p in probabilities[row, : masks[text]])
+        if none:
+            logging.warning(
+                "%d of %d texts have no %s, so nothing is predicted for them",
+                *(none, total, self.task.tokenizer.mask_token),
+            )
 
     def fill(
         self,
