@@ -1,4 +1,4 @@
-"""Text to shards, shards to batches: everything between a corpus and `fit`."""
+"""From a corpus to the batches of `fit`: text to shards, and shards to batches."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""How `tf.data` is used here: the stages of a pipeline, and the options it runs with."""
+"""Conventions for `tf.data`: pipeline stages, and the options that a pipeline runs with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from kbert.core.late import tf
 
 
 def stage(function: Callable, *arguments: Any, **options: Any) -> Callable:
-    """A stage with its settings, traced as it is: AutoGraph would double the time to start.
+    """Returns a pipeline stage with its settings bound, without AutoGraph.
+
+    AutoGraph would double the start-up time.
 
     >>> next(iter(tf.data.Dataset.range(3, 9).map(stage(lambda offset, x: x + offset, 4)))).numpy()
     np.int64(7)
@@ -20,10 +22,12 @@ def stage(function: Callable, *arguments: Any, **options: Any) -> Callable:
 
 
 def exact_options(threads: int | None = None) -> tf.data.Options:
-    """Elements in their order, whole on every host: hosts take their shares by themselves.
+    """Options that keep elements in order and give every host the whole dataset.
+
+    Automatic sharding is off: each host selects its own share.
 
     Args:
-        threads: threads of the dataset's own; None leaves it to TensorFlow.
+        threads: size of the dataset's private thread pool; None leaves it to TensorFlow.
 
     Example:
         >>> dataset = tf.data.Dataset.range(3).with_options(exact_options(threads=2))
@@ -33,7 +37,7 @@ def exact_options(threads: int | None = None) -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # The operations are small: parallel calls of the map beat threads inside an operation.
+    # The operations are small: parallel map calls are faster than threads inside an operation.
     options.threading.max_intra_op_parallelism = 1
     if threads is not None:
         options.threading.private_threadpool_size = threads

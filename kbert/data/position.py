@@ -7,17 +7,17 @@ WINDOW_BLOCKS = 64  # blocks whose rows are mixed
 
 
 def checked_start(start: ArrayLike | None, windows: int) -> tuple[int, int, int]:
-    """The argument `start` of a dataset, as three integers.
+    """Validates the argument `start` of a dataset and returns it as three integers.
 
     Args:
-        start: `position` of a batch, one row or all, or None for the beginning.
-        windows: windows of an epoch.
+        start: `position` of a batch, whole or one row of it, or None for the beginning.
+        windows: number of windows in an epoch.
 
     Returns:
-        Epoch, window and row, where `window` is one of the epoch's.
+        Epoch, window and row, where `window` is less than `windows`.
 
     Raises:
-        ValueError: it is no position, or none of this corpus.
+        ValueError: `start` is not a position, or not one of this corpus.
 
     Example:
         >>> checked_start([[2, 1, 96], [2, 1, 96]], windows=3), checked_start((2, 3, 0), windows=3)
@@ -37,7 +37,7 @@ def checked_start(start: ArrayLike | None, windows: int) -> tuple[int, int, int]
             f"{numbers.tolist()!r:.100}"
         )
     epoch, window, row = rows[0].tolist()
-    if window == windows:  # the one after an epoch's last is the next epoch's first
+    if window == windows:  # the window after an epoch's last is the next epoch's first
         epoch, window = epoch + 1, 0
     if min(epoch, window, row) < 0 or window > windows:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""How a record of a shard that cannot be read is named: in the error of a pipeline."""
+"""The message about an unreadable record in a shard, as found in the error of a pipeline."""
 
 import re
 
@@ -9,10 +9,13 @@ UNREADABLE = (
 
 
 def unreadable_record(error: Exception) -> str | None:
-    """Which record of which file cannot be read, if that is what an error of `tf.data` is about.
+    """Extracts the message about an unreadable record from an error of `tf.data`.
+
+    The message names the record and its file. The result is None if the error has another cause.
 
     Args:
-        error: raised by an iterator or by a graph that reads one: a report of many lines.
+        error: exception raised by an iterator, or by a graph that reads from one. Its text has
+            many lines.
 
     Example:
         >>> unreadable_record(ValueError("else")) is None

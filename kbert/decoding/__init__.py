@@ -1,6 +1,6 @@
-"""From the next token's logits to whole texts: greedy search, sampling, beam search.
+"""Decodes whole texts from next-token logits: greedy search, sampling, beam search.
 
-This subpackage does not depend on models: it calls a `step` function and passes its KV cache back.
+This subpackage does not depend on models: it calls a `step` function and passes the KV cache back.
 """
 
 from typing import TYPE_CHECKING

@@ -1,20 +1,22 @@
-"""Beam search: several beginnings of each row are followed, and the best that ended are kept.
+"""Beam search: extends several hypotheses per row and keeps the best finished ones.
 
-A step scores every continuation of a row's live beams. Those among the `width` best that are a
-stop token have ended: they leave the beam for a pool that keeps the `num_results` best scores and
-that no later step changes but by a better one. The `width` best others live on, so the beam stays
-as wide as it was. A row is done when no live beam can beat the worst of a full pool. A live beam's
-log-probability, `L <= 0`, can only fall, and what divides it can only grow with the length, to that
-of the longest text: so `L / penalty(max_new_tokens)` bounds every score that it may still lead to.
-To stop when as many texts have ended as the beam is wide would be quicker and wrong: a model that
-is sure of its text has the worst continuations end at once. A beam of one alone does so, and is
-greedy search.
+Each step scores every continuation of a row's live beams. Continuations among the `width` best that
+end in a stop token are finished. They move from the beam to a pool of the `num_results` best
+scores; only a better score replaces a text in the pool. The `width` best other continuations stay
+live, so the beam keeps its width.
 
-At `max_new_tokens` the live beams count as texts too. Equal scores keep the order of beams, then
-of token ids, and what came into the pool first.
+A row is done when no live beam can beat the worst text of a full pool. The log-probability of a
+live beam, `L <= 0`, can only fall. The length penalty that divides it can only grow, up to that of
+the longest text. So `L / penalty(max_new_tokens)` bounds every score the beam can still reach.
+Stopping as soon as `width` texts have ended would be faster but wrong: when a model is sure of its
+text, the worst continuations end at once. Only a beam of width 1 stops that way; it is greedy
+search.
 
-Shapes: `B` rows, `K` beam width, `k` 1 at the first step and `K` after it, `V` vocabulary, `C`
-continuations of a beam that are scored, `N` results, `G` new tokens at most.
+At `max_new_tokens` the live beams count as finished texts too. Ties are broken by beam order, then
+by token id; in the pool the earlier text wins.
+
+Shapes: `B` rows, `K` beam width, `k` live beams (1 at the first step, then `K`), `V` vocabulary,
+`C` continuations that are scored per beam, `N` results, `G` new tokens at most.
 """
 
 import dataclasses
@@ -36,15 +38,15 @@ def decode_beam(
     """Searches until every row is done.
 
     Args:
-        step: see `decode`; it is called with `B * K` rows, a row's beams side by side.
-        logits: (B, V).
-        cache: see `decode`, for `B` rows.
-        method: settings.
-        request: limits.
+        step: step function of `decode`, called with `B * K` rows: the beams of a row are adjacent.
+        logits: (B, V) logits of the first new token.
+        cache: KV cache of `decode`, for `B` rows.
+        method: settings of the beam search.
+        request: limits of the decoding.
 
     Returns:
-        Token ids (B, N, G), lengths (B, N) and scores (B, N), best first. Where fewer than `N`
-        texts exist, the others have length 0 and a score of minus infinity.
+        Token ids (B, N, G), lengths (B, N) and scores (B, N), best first. If fewer than `N` texts
+        exist, the remaining entries have length 0 and a score of minus infinity.
     """
     search = _Search(method, request)
     prompt, decoded = (
@@ -71,17 +73,17 @@ def decode_beam(
     return search.results(live, pool, done)
 
 
-# What a loop carries of live beams, and of texts that are ended; see `_Search`.
+# Loop state of the live beams and of the finished texts; see `_Search`.
 _Live: TypeAlias = tuple[Tensor, Tensor, Tensor]
 _Pool: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Search:
-    """One step of the search, on tuples that a loop can carry:
+    """One step of the search. Its state is tuples that a loop can carry:
 
     live: token ids of the last step (B, k), log-probabilities (B, k), texts (B, k, G);
-    pool: scores (B, N) in falling order, texts (B, N, G), lengths (B, N);
+    pool: scores (B, N) in descending order, texts (B, N, G), lengths (B, N);
     done: (B,) booleans.
     """
 
@@ -89,7 +91,7 @@ class _Search:
     request: Request
 
     def start(self, logits: Tensor) -> tuple[_Live, _Pool, Tensor]:
-        """One empty beginning a row, and an empty pool."""
+        """Returns the initial state: one empty hypothesis per row, and an empty pool."""
         results, longest = self.method.num_results, self.request.max_new_tokens
         rows = ops.zeros_like(logits[:, :1], dtype="int32")  # (B, 1); B may be unknown
 
@@ -106,10 +108,10 @@ class _Search:
         return live, pool, rows[:, 0] > 0
 
     def advance(self, logits: Tensor, t: Tensor, live: _Live, pool: _Pool, done: Tensor) -> Any:
-        """Token `t` of every beam, from logits (B * k, V).
+        """Extends every beam by token `t`, from logits (B * k, V).
 
         Returns:
-            The parent beams of the new ones (B, K), and live, pool and done as above.
+            The parent beam of each new beam (B, K), and the new live, pool and done.
         """
         width = self.method.width
         scores, token_ids = self._continuations(logits, live[1])  # (B, k * C) each, best C of each
@@ -118,7 +120,7 @@ class _Search:
         stops = self.request.is_stop(token_ids)
 
         def extended(index: Tensor) -> Tensor:
-            """Parent beams, last tokens and texts of continuations (B, K)."""
+            """Returns parent beams, last tokens and texts of the continuations `index` (B, K)."""
             parents = ops.minimum(index // each, live[0].shape[1] - 1)
             chosen = _pick(token_ids, index)
             here = np.arange(self.request.max_new_tokens) == t
@@ -138,9 +140,9 @@ class _Search:
         return parents, live, pool, done
 
     def _continuations(self, logits: Tensor, log_probabilities: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of each beam's likeliest continuations, and their token ids."""
+        """Returns log-probabilities and token ids of each beam's likeliest continuations."""
         beams = log_probabilities.shape[1]
-        # However many of a beam's best are stop tokens, `width` others are among these.
+        # Even if every stop token ranks among a beam's best, `width` other tokens remain.
         most = self.method.width + len(self.request.stop_ids)
         most = min(most, self.request.vocabulary_size)
         logits = ops.cast(logits, "float32")
@@ -153,7 +155,7 @@ class _Search:
     def _merged(
         self, pool: _Pool, new: Tensor, log_probabilities: Tensor, texts: Tensor, lengths: Tensor
     ) -> _Pool:
-        """The pool with those of (B, K) texts that are `new`, scored by their length."""
+        """Adds the (B, K) texts that are `new` to the pool, scored with the length penalty."""
         scores = ops.where(new, log_probabilities / self._penalty(lengths), -np.inf)
         scores, index = ops.top_k(
             ops.concatenate([pool[0], scores], axis=1), k=self.method.num_results
@@ -164,11 +166,11 @@ class _Search:
         return scores, _pick(texts, index), _pick(lengths, index)
 
     def _penalty(self, lengths: Tensor) -> Tensor:
-        """What divides the log-probability of a text."""
+        """Returns the length penalty, the divisor of a text's log-probability."""
         return ((5.0 + ops.cast(lengths, "float32")) / 6.0) ** self.method.length_penalty
 
     def results(self, live: _Live, pool: _Pool, done: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The pool after the last step, live beams of rows that are not done counted."""
+        """Returns the final pool; live beams of rows that are not done count as texts."""
         longest = self.request.max_new_tokens
         scores, texts, lengths = self._merged(
             pool, ~done[:, None] & (live[1] > -np.inf), live[1], live[2], longest
@@ -177,17 +179,17 @@ class _Search:
 
 
 def _widened(x: Tensor, width: int, value: float) -> Tensor:
-    """(B, M) -> (B, at least `width`); only a first step in a small vocabulary falls short."""
+    """Pads (B, M) to (B, at least `width`); only the first step in a small vocabulary needs it."""
     missing = width - x.shape[1]
     return x if missing <= 0 else ops.pad(x, ((0, 0), (0, missing)), constant_values=value)
 
 
 def _flat(index: Tensor, size: int) -> Tensor:
-    """Indices (B, M) into `size` entries of each row -> indices into all rows' entries."""
+    """Turns indices (B, M) into each row's `size` entries into indices into the flattened rows."""
     return index + ops.arange(ops.shape(index)[0])[:, None] * size
 
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:
-    """(B, M, …), (B, K) -> (B, K, …)."""
+    """Gathers entries of each row: x (B, M, …), index (B, K) -> (B, K, …)."""
     size, *rest = x.shape[1:]
     return ops.take(ops.reshape(x, (-1, *rest)), _flat(index, size), axis=0)

@@ -1,4 +1,4 @@
-"""One token for every row: the likeliest, or one that is drawn.
+"""Chooses one token for every row: the likeliest, or a sampled one.
 
 Shapes: `R` rows, `V` vocabulary, `C` candidates of a row.
 """
@@ -20,12 +20,12 @@ _SEED_LIMIT = 2**32
 def make_choice(
     method: Greedy | Sampling, request: Request, seed: Tensor, row_numbers: Tensor
 ) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """The function `(logits (R, V), step) -> (token ids (R,) int32, log-probabilities (R,))`.
+    """Returns a function `(logits (R, V), step) -> (ids (R,) int32, log-probabilities (R,))`.
 
-    The log-probability is the model's own: of the whole distribution at temperature 1.
+    The log-probabilities are the model's own: those of the full distribution at temperature 1.
 
     Raises:
-        ValueError: `seed` does not fit the method.
+        ValueError: the method is `Sampling` and `seed` is missing or is not a valid integer.
     """
     if isinstance(method, Sampling):
         _check_seed(seed)
@@ -51,15 +51,15 @@ def make_choice(
 
 
 def likeliest(logits: Tensor, method: Sampling) -> tuple[Any, Any]:
-    """What may be drawn, and how likely.
+    """Returns the tokens that may be sampled, and how likely each is.
 
     Args:
         logits: (R, V) float32.
-        method: the settings.
+        method: settings of the sampling.
 
     Returns:
-        Unnormalised log-probabilities (R, C), minus infinity where nothing may be drawn, and the
-        token ids that they belong to, (R, C), or (1, V) where no candidate is left out.
+        Unnormalised log-probabilities (R, C), minus infinity for tokens that may not be sampled,
+        and the matching token ids: (R, C), or (1, V) if neither `top_k` nor `top_p` is set.
 
     Example:
         >>> scores, ids = likeliest(ops.log(ops.convert_to_tensor([[0.1, 0.6, 0.3]])),
@@ -75,7 +75,7 @@ def likeliest(logits: Tensor, method: Sampling) -> tuple[Any, Any]:
     if method.top_p is not None:
         probabilities = ops.softmax(scores, axis=-1)
         before = ops.cumsum(probabilities, axis=-1) - probabilities
-        # The first stays whatever rounding says of the sum before it.
+        # The likeliest token always stays, even if rounding makes the sum before it nonzero.
         kept = (before < method.top_p) | (np.arange(scores.shape[-1]) == 0)
         scores = ops.where(kept, scores, -np.inf)
     return scores, token_ids

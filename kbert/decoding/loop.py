@@ -1,6 +1,6 @@
-"""One call that turns a model's next-token logits into texts.
+"""Decodes texts from a model's next-token logits in one call.
 
-Shapes: `B` rows, `V` vocabulary, `R` rows of a step (`B`, or `B` times the beam's width), `K`
+Shapes: `B` rows, `V` vocabulary, `R` rows of a step (`B`, or `B` times the beam width), `K`
 results, `G` new tokens at most.
 """
 
@@ -16,13 +16,13 @@ from kbert.decoding.single import decode_single
 
 
 class Decoded(NamedTuple):
-    """What was decoded.
+    """Decoded token ids, their lengths and their scores.
 
     Args:
-        token_ids: (B, K, G) int32, 0 behind the end.
-        lengths: (B, K) int32, the stop token counted where one came.
-        scores: (B, K) float32: sums of the model's log-probabilities; of a `Beam` divided by its
-            length penalty, best first.
+        token_ids: (B, K, G) int32, padded with 0 after the end.
+        lengths: (B, K) int32, including the stop token if there is one.
+        scores: (B, K) float32: sums of the model's log-probabilities. For a `Beam` they are
+            divided by the length penalty and sorted, best first.
     """
 
     token_ids: Any
@@ -42,28 +42,28 @@ def decode(
     banned_ids: Sequence[int] = (),
     row_numbers: Tensor = None,
 ) -> Decoded:
-    """Decodes all rows in one loop, which ends when every row has ended.
+    """Decodes all rows in one loop that stops when every row has ended.
 
-    It runs eagerly, in a `tf.function` and compiled by XLA, on TensorFlow and JAX; no shape
-    depends on what is decoded.
+    Runs eagerly, in a `tf.function` or compiled by XLA, on TensorFlow and JAX. No shape depends on
+    the decoded tokens.
 
     Args:
-        step: `(token_ids (R,) int32, cache, t) -> (logits (R, V), cache)`: the logits behind the
-            token with index `t`, a scalar, of the new ones. Called with `t` below
-            `max_new_tokens - 1`.
-        logits: (B, V), of the first new token.
+        step: function `(token_ids (R,) int32, cache, t) -> (logits (R, V), cache)`. It reads the
+            new token with index `t`, a scalar, and returns the logits of the token after it. `t`
+            stays below `max_new_tokens - 1`.
+        logits: (B, V) logits of the first new token.
         cache: {"prompt": tree, "decoded": tree} of tensors whose first axis is rows. `step` may
-            change what is under "decoded", not its shapes.
+            change the tensors under "decoded" but not their shapes.
         method: `Greedy`, `Sampling` or `Beam`.
-        max_new_tokens: G; rows that have not ended before end there.
-        stop_ids: a row ends behind any of these; empty = only by length.
-        seed: of `Sampling`: an integer, or a scalar tensor of one.
-        banned_ids: tokens that are never chosen. Scores stay those of the whole distribution.
-        row_numbers: (B,) integers that `Sampling` draws by together with the seed; None = 0, 1, ….
-            With fixed row numbers, a text does not depend on the batch it was in.
+        max_new_tokens: G, the most new tokens of a row.
+        stop_ids: token ids that end a row; empty = rows end only by length.
+        seed: seed for `Sampling`: an integer or a scalar integer tensor.
+        banned_ids: token ids that are never chosen. Scores remain those of the full distribution.
+        row_numbers: (B,) integers; `Sampling` draws depend on them and on the seed. None = 0, 1, ….
+            With fixed row numbers, a text does not depend on the batch it is in.
 
     Returns:
-        `Decoded`, with K = 1 but for a `Beam`'s `num_results`.
+        `Decoded`, with K = `num_results` for a `Beam` and K = 1 otherwise.
 
     Raises:
         ValueError: an argument is out of range.
@@ -92,7 +92,7 @@ def decode(
 
 
 def check_method(method: Any) -> None:
-    """Raises unless it is one of the strategies of `kbert.decoding`."""
+    """Raises ValueError unless `method` is a method of `kbert.decoding`."""
     if not isinstance(method, Greedy | Sampling | Beam):
         raise ValueError(
             f"`method` must be a Greedy, Sampling or Beam of kbert.decoding. Received: {method!r}"

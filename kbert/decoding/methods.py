@@ -1,4 +1,4 @@
-"""How the next token is chosen: settings, validated where they are made."""
+"""Decoding methods: settings of how the next token is chosen, validated at construction."""
 
 import dataclasses
 from typing import Any
@@ -8,23 +8,23 @@ from kbert.configs.base import check_count, check_positive, check_real
 
 @dataclasses.dataclass(frozen=True)
 class Greedy:
-    """The most likely token at every step; of equal ones the lowest id."""
+    """Chooses the most likely token at every step; ties go to the lowest id."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """A token drawn from the model's distribution, or from its likeliest part.
+    """Samples a token from the model's distribution, or from its likeliest part.
 
-    In the order that is usual: the logits are divided by the temperature, then all but `top_k`
-    entries are dropped, then all but the fewest whose probabilities sum to `top_p`; what is left
-    is normalised again.
+    The steps are in the usual order. The logits are divided by the temperature. Then only the
+    `top_k` likeliest tokens are kept, then only the fewest whose probabilities sum to `top_p`. The
+    rest is normalised again.
 
     Args:
-        temperature: below 1 sharpens the distribution, above 1 flattens it.
-        top_k: how many entries may be drawn (Fan et al. 2018, https://arxiv.org/abs/1805.04833);
-            None = all, and so does a number larger than the vocabulary.
-        top_p: the share of the probability that may be drawn (nucleus sampling, Holtzman et al.
-            2020, https://arxiv.org/abs/1904.09751); None = all of it.
+        temperature: divisor of the logits: below 1 sharpens the distribution, above 1 flattens it.
+        top_k: number of likeliest tokens to sample from (Fan et al. 2018,
+            https://arxiv.org/abs/1805.04833). None, or a number larger than the vocabulary = all.
+        top_p: share of the probability to sample from (nucleus sampling, Holtzman et al. 2020,
+            https://arxiv.org/abs/1904.09751); None = all of it.
 
     Raises:
         ValueError: a value is out of range.
@@ -48,19 +48,20 @@ class Sampling:
 
 @dataclasses.dataclass(frozen=True)
 class Beam:
-    """The best texts among those that a beam of the likeliest beginnings leads to.
+    """Searches for the best texts with a beam of the likeliest hypotheses.
 
-    A text `y` scores `log P(y) / ((5 + |y|) / 6) ** length_penalty`, its stop token counted
+    A text `y` scores `log P(y) / ((5 + |y|) / 6) ** length_penalty`; `|y|` counts the stop token
     (Wu et al. 2016, https://arxiv.org/abs/1609.08144, formula 14, without coverage).
 
     Args:
-        width: beginnings that are followed at once. It may exceed the vocabulary: then the beam
-            fills up over several steps.
-        length_penalty: 0 compares plain log-probabilities, which favours short texts.
-        num_results: texts that are returned, best first; at most `width`.
+        width: number of live hypotheses per row. It may exceed the vocabulary: then the beam fills
+            up over several steps.
+        length_penalty: exponent of the length penalty; 0 compares plain log-probabilities, which
+            favours short texts.
+        num_results: number of texts returned per row, best first; at most `width`.
 
     Raises:
-        ValueError: a value is out of range, or two of them do not fit together.
+        ValueError: a value is out of range, or `num_results` exceeds `width`.
 
     Example:
         >>> Beam(num_results=2)
@@ -87,7 +88,7 @@ _METHODS = {kind.__name__: kind for kind in (Greedy, Sampling, Beam)}
 
 
 def to_json(method: Method) -> dict[str, Any]:
-    """How the next token is chosen, as JSON can hold it.
+    """Returns a decoding method as a JSON-serialisable dict.
 
     Example:
         >>> from_json(to_json(Sampling(top_k=5)))
@@ -97,7 +98,7 @@ def to_json(method: Method) -> dict[str, Any]:
 
 
 def from_json(content: dict[str, Any]) -> Any:
-    """The reverse of `to_json`; another object as it is."""
+    """Reverses `to_json`; returns any other dict unchanged."""
     if set(content) != {"method", "settings"}:
         return content
     return _METHODS[content["method"]](**content["settings"])

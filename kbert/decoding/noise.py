@@ -1,9 +1,9 @@
-"""Random numbers that are a function of (seed, row, step, token) alone.
+"""Random numbers that depend on (seed, row, step, token) only.
 
-Sampling must not depend on which rows share a batch, on the device or on how the loop is compiled;
-the stateless generators of the backends differ in all three. So the bits are made here, from
-32-bit integers that every backend has: Threefry-2x32 with 20 rounds (Salmon et al. 2011,
-"Parallel random numbers: as easy as 1, 2, 3").
+Sampling must not depend on which rows share a batch, on the device or on how the loop is compiled.
+The backends' stateless generators differ in all three. So the bits are computed here, with 32-bit
+integers, which every backend has: Threefry-2x32 with 20 rounds (Salmon et al. 2011, "Parallel
+random numbers: as easy as 1, 2, 3").
 """
 
 from typing import Any
@@ -18,11 +18,11 @@ _PARITY = 0x1BD11BDA
 
 
 def threefry(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
-    """64 random bits for each counter under each key.
+    """Returns 64 random bits for each counter under each key.
 
     Args:
         key: two uint32 tensors.
-        counter: two uint32 tensors; all four broadcast.
+        counter: two uint32 tensors, broadcast with the two of `key`.
 
     Returns:
         Two uint32 tensors of the broadcast shape.
@@ -46,25 +46,26 @@ def threefry(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
 def gumbel(seed: Tensor, rows: Tensor, step: Tensor, token_ids: Tensor) -> Tensor:
     """Draws from the standard Gumbel distribution.
 
-    The token whose log-probability plus draw is largest is a sample of the distribution. A draw
-    belongs to a token, not to its rank, so that a rounding of the logits hardly ever changes it.
+    The token with the largest sum of log-probability and draw is a sample of the distribution. A
+    draw belongs to a token, not to its rank, so rounding of the logits hardly ever changes the
+    sample.
 
     Args:
         seed: scalar integer.
-        rows: (R,) integers, the numbers of the rows.
-        step: scalar integer.
-        token_ids: (R, C) or (1, C) integers.
+        rows: (R,) integers, the row numbers.
+        step: scalar integer, the index of the new token.
+        token_ids: (R, C) or (1, C) integers, the candidate tokens.
 
     Returns:
-        (R, C) float32.
+        (R, C) float32 draws.
     """
     seed, rows, step, token_ids = (_u32(x) for x in (seed, rows, step, token_ids))
     bits, _ = threefry((seed, rows[:, None]), (step, token_ids))
-    # Large draws decide: they come from small uniforms, where float32 resolves all 32 bits.
+    # Large draws decide. They come from small uniforms, where float32 resolves all 32 bits.
     uniform = (ops.cast(bits, "float32") + 0.5) * 2.0**-32
     return -ops.log(-ops.log1p(-ops.minimum(uniform, 1.0 - 2.0**-24)))
 
 
 def _u32(value: Tensor) -> Tensor:
-    """A tensor; a Python integer may need all 32 bits."""
+    """Casts to a uint32 tensor. Python integers go through NumPy, as they may need all 32 bits."""
     return ops.cast(np.uint32(value) if isinstance(value, int) else value, "uint32")

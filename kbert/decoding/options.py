@@ -1,11 +1,11 @@
-"""How texts are written, as settings of a program: each method's values, and what all share."""
+"""Decoding options of a program: those of each method, and those all methods share."""
 
 from typing import Any
 
 from kbert.core.options import Options, option
 from kbert.decoding.methods import Beam, Greedy, Method, Sampling
 
-# A method's name -> its class, and the options that are its arguments.
+# Method name -> class, and {option: argument of the class}.
 _METHODS: dict[str, tuple[type[Any], dict[str, str]]] = {
     "greedy": (Greedy, {}),
     "sampling": (Sampling, {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p"}),
@@ -17,13 +17,13 @@ _METHODS: dict[str, tuple[type[Any], dict[str, str]]] = {
 
 
 class DecodingOptions(Options):
-    """How the tokens of a text are chosen, and how many.
+    """Settings of how the tokens of a text are chosen, and how many.
 
     Args:
         {options}
 
     Raises:
-        ValueError: a value is out of range, or of another method than the one that is chosen.
+        ValueError: a value is out of range, or an option of another method is set.
 
     Example:
         >>> DecodingOptions(method="sampling", top_p=0.9).decoding
@@ -88,11 +88,11 @@ class DecodingOptions(Options):
                     f'{", ".join(given)} is of method="{method}". Received: method={self.method!r} '
                     f"with {', '.join(f'{name}={getattr(self, name)!r}' for name in given)}"
                 )
-        _ = self.decoding  # raises where two values do not fit together
+        _ = self.decoding  # raises if two values do not fit together
 
     @property
     def is_usual(self) -> bool:
-        """Whether no text would be another with the defaults."""
+        """Whether every option that can change a text has its default value."""
         return all(
             getattr(self, name) == self.field_of(name).default
             for name in DecodingOptions.names()
@@ -101,7 +101,7 @@ class DecodingOptions(Options):
 
     @property
     def decoding(self) -> Method:
-        """The method, as the tasks' `predict` takes it."""
+        """The method to pass to the tasks' `predict`."""
         made, arguments = _METHODS[self.method]
         given = {theirs: getattr(self, ours) for ours, theirs in arguments.items()}
         return made(**{name: value for name, value in given.items() if value is not None})

@@ -1,4 +1,4 @@
-"""What is asked of a decoding, checked once, and the two questions every method asks of a token.
+"""Limits of a decoding, checked once, and the two token tests that every method needs.
 
 Shapes: `R` rows of a decoding batch, `V` vocabulary.
 """
@@ -13,7 +13,7 @@ from keras import ops
 from kbert.configs.base import check_count
 from kbert.core.types import Tensor
 
-PAD_ID = 0  # behind the end of a row
+PAD_ID = 0  # after the end of a row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Request:
     """Limits of a decoding; see `decode` for the arguments.
 
     Args:
-        vocabulary_size: the number of logits.
-        max_new_tokens: the longest result.
-        stop_ids: a row ends behind one of these.
-        banned_ids: these are never chosen.
+        vocabulary_size: number of logits per row.
+        max_new_tokens: most new tokens of a row.
+        stop_ids: token ids that end a row.
+        banned_ids: token ids that are never chosen.
     """
 
     vocabulary_size: int
@@ -45,7 +45,7 @@ class Request:
         """Checks everything that can be checked before the first token.
 
         Raises:
-            ValueError: see `decode`.
+            ValueError: an argument of `decode` is out of range or has the wrong shape or keys.
         """
         shape = tuple(logits.shape)
         if len(shape) != 2 or shape[1] is None:
@@ -70,21 +70,21 @@ class Request:
         return cls(size, max_new_tokens, stop_ids, banned_ids)
 
     def allowed(self, logits: Tensor) -> Tensor:
-        """(…, V) logits with those of the banned tokens at minus infinity."""
+        """Sets the logits (…, V) of banned tokens to minus infinity."""
         if not self.banned_ids:
             return logits
         banned = np.isin(np.arange(self.vocabulary_size), self.banned_ids)
         return ops.where(banned, -np.inf, logits)
 
     def is_stop(self, ids: Tensor) -> Tensor:
-        """Integers of any shape -> booleans."""
+        """Returns booleans, of the shape of `ids`: whether each id is a stop token."""
         if not self.stop_ids:
             return ops.zeros_like(ids, dtype="bool")
         return ops.any(ids[..., None] == np.array(self.stop_ids, "int32"), axis=-1)
 
 
 def _unique_ids(name: str, ids: Sequence[int], vocabulary_size: int) -> tuple[int, ...]:
-    """Sorted, each once."""
+    """Checks ids against the vocabulary; returns them sorted, without duplicates."""
     found = np.asarray(ids).reshape(-1) if len(ids) else np.zeros((0,), "int32")
     inside = np.issubdtype(found.dtype, np.integer) and np.all(
         (found >= 0) & (found < vocabulary_size)

@@ -1,4 +1,4 @@
-"""Greedy search and sampling: one text for each row, in one loop.
+"""Greedy search and sampling: decodes one text for each row, in one loop.
 
 Shapes: `R` rows, `V` vocabulary, `G` new tokens at most.
 """
@@ -19,11 +19,11 @@ def decode_single(
     """Chooses tokens until every row has ended.
 
     Args:
-        step: see `decode`.
-        logits: (R, V).
-        cache: see `decode`.
-        choose: `(logits, index of the token) -> (token ids (R,), log-probabilities (R,))`.
-        request: limits.
+        step: step function of `decode`: (token ids, cache, t) -> (logits, cache).
+        logits: (R, V) logits of the first new token.
+        cache: KV cache of `decode`: a dict of "prompt" and "decoded".
+        choose: function `(logits, index of the token) -> (ids (R,), log-probabilities (R,))`.
+        request: limits of the decoding.
 
     Returns:
         Token ids (R, G), lengths (R,) and sums of log-probabilities (R,).
@@ -32,7 +32,7 @@ def decode_single(
     chosen, scores = choose(logits, 0)
     token_ids = ops.where(columns == 0, chosen[:, None], PAD_ID)
     lengths = ops.ones_like(chosen)
-    # No step follows the last token: its logits would choose nothing.
+    # No step follows the last token: its logits would not be used.
     last = request.max_new_tokens - 1
 
     def unfinished(t: Tensor, chosen: Tensor, ended: Tensor, *_: Any) -> Tensor:
@@ -63,6 +63,6 @@ def decode_single(
 
 
 def choose_unended(choose: Callable, logits: Tensor, t: Tensor, ended: Tensor) -> tuple[Any, Any]:
-    """As `choose`; a row that has ended gets padding of log-probability 0."""
+    """Like `choose`; a row that has ended gets padding with log-probability 0."""
     chosen, log_probabilities = choose(logits, t)
     return ops.where(ended, PAD_ID, chosen), ops.where(ended, 0.0, log_probabilities)

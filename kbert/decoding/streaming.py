@@ -1,4 +1,4 @@
-"""Tokens as they come, for a reader who does not wait for the end of the text."""
+"""Streams tokens as they are decoded."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -26,25 +26,26 @@ def stream(
     banned_ids: Sequence[int] = (),
     row_numbers: Tensor = None,
 ) -> Iterator[np.ndarray]:
-    """The tokens of `decode`, one step after another, in a loop in Python.
+    """Streams the tokens of `decode`, one step at a time, in a Python loop.
 
-    `step` is called as it is: pass a compiled function, and the same one for every text. Its
-    `t` is a tensor, so it is compiled once.
+    `step` is not compiled here: pass a compiled function, and the same one for every text. Its `t`
+    is a tensor, so it is compiled once.
 
     Args:
-        step: as for `decode`.
-        logits: as for `decode`.
-        cache: as for `decode`.
-        method: `Greedy` or `Sampling`. A beam knows its first token only at the end.
-        max_new_tokens: as for `decode`.
-        stop_ids: as for `decode`.
-        seed: as for `decode`.
-        banned_ids: as for `decode`.
-        row_numbers: as for `decode`.
+        step: function `(token_ids (B,) int32, cache, t) -> (logits (B, V), cache)`. It reads the
+            new token with index `t` and returns the logits of the token after it.
+        logits: (B, V) logits of the first new token.
+        cache: {"prompt": tree, "decoded": tree} of tensors whose first axis is rows.
+        method: `Greedy` or `Sampling`. The first token of a beam is known only at the end.
+        max_new_tokens: most new tokens of a row.
+        stop_ids: token ids that end a row; empty = rows end only by length.
+        seed: seed for `Sampling`: an integer or a scalar integer tensor.
+        banned_ids: token ids that are never chosen.
+        row_numbers: (B,) integers; `Sampling` draws depend on them and on the seed. None = 0, 1, ….
 
     Returns:
-        An iterator of (B,) int32 arrays: the next token of each row, stop tokens among them, and 0
-        for rows that ended before. It ends when all rows have.
+        An iterator of (B,) int32 arrays: the next token of each row, including stop tokens, and 0
+        for rows that have ended. It stops when all rows have ended.
 
     Raises:
         ValueError: an argument is out of range.

@@ -1,4 +1,4 @@
-"""Sources of text: files, JSON lines, TensorFlow data sets, documentation; pairs; sentences."""
+"""Sources of text (files, JSON lines, TensorFlow data sets, documentation), pairs, sentences."""
 
 from typing import TYPE_CHECKING
 

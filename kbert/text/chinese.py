@@ -1,4 +1,4 @@
-"""The words of Chinese, which are written without blanks: a segmenter, and a lexicon from it."""
+"""Chinese words, which are written without spaces: a segmenter, and a lexicon made with it."""
 
 import collections
 import functools
@@ -13,13 +13,13 @@ _HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fff
 
 @functools.cache
 def segmenter() -> Callable[[str], list[str]]:
-    """jieba's cut of a text into words, with the dictionary that comes with it.
+    """Returns jieba's function that splits a text into words, with its default dictionary.
 
     Raises:
         ImportError: jieba is not installed.
     """
     jieba = optional("jieba", "chinese", "Cutting Chinese words")
-    jieba.setLogLevel(logging.WARNING)  # it tells how it loads its dictionary
+    jieba.setLogLevel(logging.WARNING)  # jieba logs how it loads its dictionary
     return jieba.Tokenizer().lcut
 
 
@@ -29,19 +29,19 @@ def chinese_lexicon(
     min_count: int = 1,
     segment: Callable[[str], list[str]] | None = None,
 ) -> list[str]:
-    """The Chinese words of texts, which masking="phrase" masks whole.
+    """Returns the Chinese words of texts, for masking="phrase" to mask as whole units.
 
-    Characters are tokens to BERT's and ERNIE's tokenizers, so a word of a single one is a unit
-    anyway and left out. In rows of tokens words are found again as the longest of the lexicon from
-    the left, which is not always how the segmenter cut them.
+    BERT's and ERNIE's tokenizers make each Chinese character a token. A word of one character is
+    therefore a unit anyway, and is left out. Masking matches the lexicon in token sequences from
+    left to right, the longest word first. This may differ from the segmenter's split.
 
     Args:
-        texts: in any language; what is not Chinese is skipped.
-        min_count: words that are rarer are left out.
-        segment: text -> its words; None is jieba's.
+        texts: texts in any language; words that are not Chinese are skipped.
+        min_count: least number of occurrences; rarer words are left out.
+        segment: function that splits a text into words; None uses jieba.
 
     Returns:
-        Words of two characters or more, the most frequent first, equals by their spelling.
+        Words of two characters or more, the most frequent first, ties ordered by spelling.
 
     Raises:
         ImportError: `segment` is None, and jieba is not installed.

@@ -1,9 +1,10 @@
 """`docs:` – the documentation that is already on any machine with kbert installed.
 
-The docstrings of the standard library and of the installed packages, read with `ast` (nothing is
-imported or run): one module, one document. Wrapped lines are joined to paragraphs, code, tables
-and markup are left out, and a paragraph that occurs in many modules is kept once. That is tens of
-megabytes of real English prose, enough for a first pretraining without any download.
+The source is the docstrings of the standard library and of the installed packages, read with
+`ast` (nothing is imported or run). One module is one document. Wrapped lines are joined into
+paragraphs; code, tables and markup are removed. A paragraph that occurs in several modules is
+kept once. That is tens of megabytes of real English prose, enough for a first pretraining without
+any download.
 """
 
 import ast
@@ -24,23 +25,23 @@ from kbert.io.paths import cache_folder
 from kbert.io.progress import Progress
 from kbert.text import files
 
-# Part of the cache's name: incremented whenever the same packages would give another text.
+# Part of the cache's name; increment it when the same packages would give a different text.
 _EXTRACTION = 1
 _TESTS = re.compile(r"(test|tests|testing|testdata|test_.*|.*_test|idle_test|conftest)(\.py)?\Z")
 _MAX_MODULE_BYTES = 4 << 20  # larger ones are generated tables
-# Lines that begin a paragraph of their own: list items, field markers, "name: what it is".
+# Lines that begin a new paragraph: list items, field markers, "name: what it is".
 _ITEM = re.compile(r"([-*+•]|\d+[.)]|:\w|@\w|\.\.|[`\"'*]*[\w.,*` ()\[\]]{1,60}:(\s|\Z))")
 _MARKUP = re.compile(r":[\w:]+:`~?([^`<]*?)\s*(?:<[^`>]*>)?`|`{1,2}([^`]*)`{1,2}|\*\*([^*]+)\*\*")
 _PROSE = re.compile(r"[^\W\d_]{2,}")
 
 
 class Documentation(files.TextFile):
-    """Docstrings as a text file in the cache folder, extracted on first use.
+    """A text file of docstrings in the cache folder, extracted on first use.
 
     The folder is `$KBERT_CACHE`, or `kbert` under `$XDG_CACHE_HOME` (default `~/.cache`).
 
     Args:
-        package: an importable top-level name such as "email", or "" for all of them.
+        package: importable top-level name such as "email", or "" for all packages.
     """
 
     def __init__(self, package: str = "") -> None:
@@ -64,7 +65,7 @@ class Documentation(files.TextFile):
 
 
 def _modules(package: str) -> list[tuple[str, str]]:
-    """(name relative to its root, path) of each module, tests left out, in the order of names."""
+    """Returns (name relative to its root, path) of each module without tests, sorted by name."""
     paths = sysconfig.get_paths()
     found: dict[str, str] = {}
     for root in dict.fromkeys((paths["stdlib"], paths["purelib"], paths["platlib"])):
@@ -89,8 +90,8 @@ def _modules(package: str) -> list[tuple[str, str]]:
 def _extract(modules: list[tuple[str, str]], path: str) -> None:
     logging.info("Extracting the documentation of %d modules into %s", len(modules), path)
     seen: set[bytes] = set()
-    # The parser makes millions of objects and no cycles: the collector would take two thirds of
-    # the time to find nothing.
+    # The parser creates millions of objects but no cycles: garbage collection would use two
+    # thirds of the time and free nothing.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -128,7 +129,7 @@ def _prose_of_module(path: str) -> Iterator[str]:
             warnings.simplefilter("ignore")  # invalid escapes in other people's strings
             tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError):
-        # Packages carry templates and files for other versions of Python: not modules.
+        # Packages also contain templates and files for other versions of Python.
         logging.debug("%s is not Python of this version", path)
         return
     for docstring in _docstrings(tree):
@@ -136,7 +137,7 @@ def _prose_of_module(path: str) -> Iterator[str]:
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    """Docstrings of a module, its classes and functions, in the order of the text."""
+    """Yields the docstrings of a module, its classes and functions, in source order."""
     body: Any = getattr(node, "body", None)
     if body and not isinstance(node, (ast.If, ast.Try, ast.With)):
         value = body[0].value if isinstance(body[0], ast.Expr) else None
@@ -151,7 +152,7 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def prose(docstring: str) -> list[str]:
-    """The paragraphs of running English in a docstring, each as one line.
+    """Returns the paragraphs of English prose in a docstring, each as one line.
 
     Example:
         >>> prose('''Adds two
@@ -179,7 +180,7 @@ def prose(docstring: str) -> list[str]:
         if skipping or fenced:
             continue
         deeper = len(line) - len(line.lstrip())
-        # A heading's underline, or a change of indentation to the left, ends a paragraph.
+        # A heading's underline or a smaller indentation ends a paragraph.
         if _ITEM.match(text) or deeper < indent or not _PROSE.search(text):
             paragraphs.append([])
         indent = deeper
@@ -193,7 +194,7 @@ def _plain(markup: re.Match) -> str:
 
 
 def _is_prose(paragraph: str) -> bool:
-    """Mostly words: not a heading, a table, a signature, a piece of code or ASCII art."""
+    """Whether a paragraph is mostly words: no heading, table, signature, code or ASCII art."""
     words = paragraph.split()
     if len(words) < 3:
         return False

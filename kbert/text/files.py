@@ -1,8 +1,8 @@
 """Text files and JSON lines, plain or gzipped, read in blocks.
 
-A text file holds documents with a blank line between them, as google-research/bert's
-create_pretraining_data.py reads them; a JSON-lines file holds one document a line. Errors name the
-file and the line or byte.
+A text file contains documents separated by blank lines, as for google-research/bert's
+create_pretraining_data.py. A JSON-lines file has one document per line. Errors name the file and
+the line or byte.
 """
 
 import codecs
@@ -18,7 +18,7 @@ from kbert.io.json_file import parse_json
 from kbert.io.paths import Path, absolute, exists, is_remote
 from kbert.text import source
 
-# A line of JSON cannot be cut like text.
+# Unlike text, a line of JSON cannot be split.
 MAX_JSON_LINE_BYTES = 64 << 20
 _READ_BYTES = 4 << 20
 _BLANK_LINE = re.compile(rb"\n[ \t\f\v]*\n\s*")
@@ -30,11 +30,11 @@ class File(source.Source):
     """A file of UTF-8 text.
 
     Args:
-        path: the file; `.gz` is unpacked while reading.
-        on_bad_utf8: "fail" raises at the first bad byte, "replace" puts U+FFFD in its place.
+        path: path of the file; `.gz` is unpacked while reading.
+        on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
     """
 
-    # What the message of a bad byte suggests besides converting the file.
+    # Advice in the error about a bad byte, in addition to converting the file.
     remedy = ", or put U+FFFD in place of bad bytes with on_bad_utf8='replace'"
 
     def __init__(self, path: str, on_bad_utf8: str) -> None:
@@ -63,13 +63,13 @@ class File(source.Source):
         return size / self.consumed
 
     def blocks(self) -> Generator[bytes, None, None]:
-        """The content as blocks of valid UTF-8, each ending between two characters."""
+        """Yields the content in blocks of valid UTF-8; no character spans two blocks."""
         with Path(self.path).open("rb") as raw:
-            # Nothing is left to close once `raw` is.
+            # Closing `raw` is enough: the gzip file has nothing else to close.
             file: Any = gzip.open(raw) if self.path.endswith(".gz") else raw  # noqa: SIM115
-            offset = 0  # of `data` in the unpacked file
+            offset = 0  # byte position of `data` in the unpacked file
             lines = 0
-            pending = b""  # the bytes of a character that the last block cut in two
+            pending = b""  # an incomplete character at the end of the last block
             while True:
                 data = self._read(file, offset)
                 final = not data
@@ -83,7 +83,7 @@ class File(source.Source):
                 pending = data[used:]
                 block = data[:used]
                 if self.errors == "replace":
-                    # Encoded again only here: a strict decode proves the bytes good as they are.
+                    # Encoded again only here: a strict decode proves that the bytes are valid.
                     sound = text.encode()
                     self.replaced_characters += sound.count(_REPLACEMENT)
                     self.replaced_characters -= block.count(_REPLACEMENT)
@@ -100,11 +100,11 @@ class File(source.Source):
     def numbered_lines(
         self, max_bytes: float = float("inf"), what: str = "a line"
     ) -> Iterator[tuple[int, bytes]]:
-        """Lines with their numbers from 1, without the newline. Only "\\n" ends a line.
+        """Yields (number from 1, line without its newline). Only "\\n" ends a line.
 
         Args:
-            max_bytes: a longer line raises.
-            what: what the message calls a line.
+            max_bytes: greatest length of a line; a longer one raises.
+            what: name for a line in the error message.
         """
         rest = b""
         number = 1
@@ -153,7 +153,7 @@ class File(source.Source):
 
 
 def is_stream(path: str) -> bool:
-    """Whether it is a pipe or a terminal: of no size known, and read once.
+    """Whether a path is a pipe, terminal or socket: of unknown size, and readable only once.
 
     >>> is_stream("/dev/null"), is_stream("gs://bucket/texts.csv")
     (True, False)
@@ -165,7 +165,7 @@ def is_stream(path: str) -> bool:
 
 
 def refuse_array(name: str, line: str) -> None:
-    """Raises for a file that is one JSON array of objects, by its first line with text."""
+    """Raises if the first line with text shows that a file is one JSON array of objects."""
     if _ARRAY.match(line):
         raise ValueError(
             f"{name} is a JSON array; lines of JSON are read, an object a line (`jq -c '.[]'` "
@@ -177,9 +177,9 @@ class TextFile(File):
     """Documents separated by blank lines; any line length, any document length."""
 
     def documents(self) -> Iterator[bytes]:
-        rest = b""  # the beginning of a document whose end has not come yet
+        rest = b""  # the beginning of a document whose end has not been read yet
         line = 1
-        continued = False  # parts of the document in `rest` have been given out
+        continued = False  # whether parts of the document in `rest` have been yielded
         empty = True
         held = b""  # a carriage return whose newline may be in the next block
         for block in self.blocks():
@@ -219,7 +219,7 @@ class TextFile(File):
 
 
 class JsonLinesFile(File):
-    """One JSON object a line, the document's text in one of its fields."""
+    """A file with one JSON object per line; one field of it is the document's text."""
 
     def __init__(self, path: str, field: str, on_bad_utf8: str) -> None:
         super().__init__(path, on_bad_utf8)
@@ -245,7 +245,7 @@ class JsonLinesFile(File):
             raise ValueError(f"{self.path} holds no text, only white space")
 
     def text(self, line: bytes, where: str) -> bytes:
-        """The UTF-8 text in a line; the messages of errors begin with `where`."""
+        """Returns the UTF-8 text in a line; error messages begin with `where`."""
         try:
             record = parse_json(line)
         except ValueError as error:

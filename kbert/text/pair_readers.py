@@ -1,4 +1,4 @@
-"""The files and data sets that pairs of texts are read from."""
+"""Readers of text pairs: aligned files, columns, JSON lines, TensorFlow data sets."""
 
 import abc
 import functools
@@ -11,20 +11,20 @@ from absl import logging
 from kbert.text import files, source, sources, tfds
 
 Columns = Sequence[str] | Sequence[int] | None
-_Line = tuple[int, bytes]  # its number and text
-# Where a pair is from (a file or data set, and a number in it), and its two texts.
+_Line = tuple[int, bytes]  # number and text
+# The origin of a pair (a file or data set, and a number in it), and its two texts.
 _Row = tuple[str, int, bytes, bytes]
 
 
 class Pairs(source.Source, abc.ABC):
-    """Pairs of texts on disk: iterate over it as often as you like, at constant memory.
+    """Pairs of texts on disk, which can be iterated over repeatedly at constant memory.
 
-    A pass gives (source, target), each without the white space around it, in the order of the
-    files. A pair with an empty side is left out and counted, and the first pass says so in the log.
-    As a source of documents (to train a tokenizer on, say) it gives the texts of both sides.
+    A pass yields (source, target) in the order of the files, without surrounding white space. A
+    pair with an empty side is skipped and counted; the first pass logs a warning. As a source of
+    documents (for example to train a tokenizer) it gives the texts of both sides.
 
     Attributes:
-        empty: how many pairs the last whole pass left out because a side was empty.
+        empty: number of pairs that the last whole pass skipped because a side was empty.
     """
 
     unit = "line"
@@ -52,7 +52,7 @@ class Pairs(source.Source, abc.ABC):
             )  # fmt: skip
 
     def aligned_documents(self) -> "AlignedDocuments":
-        """A source whose documents are the pairs, see `kbert.data.prepare_corpus`."""
+        """Returns a source with one document per pair, for `kbert.data.prepare_corpus`."""
         return AlignedDocuments(self)
 
     def documents(self) -> Iterator[bytes]:
@@ -64,14 +64,17 @@ class Pairs(source.Source, abc.ABC):
 
     @abc.abstractmethod
     def _rows(self) -> Iterator[_Row]:
-        """Every pair, empty sides too; keeps `consumed` and `replaced_characters`."""
+        """Yields every pair, even with empty sides.
+
+        Updates `consumed` and `replaced_characters`.
+        """
 
 
 class AlignedDocuments(source.Source):
     """Pairs of texts as documents of two lines, for models that read both sides in one row.
 
     Args:
-        pairs: where they are from.
+        pairs: pairs of texts to read.
 
     Example:
         >>> import os, tempfile
@@ -92,7 +95,7 @@ class AlignedDocuments(source.Source):
     def documents(self) -> Iterator[bytes]:
         for number, pair in enumerate(self.pairs, 1):
             self.consumed = self.pairs.consumed
-            # One line each, as of a file of lines.
+            # White space is normalised, so each text is exactly one line of the document.
             text = "\n".join(" ".join(side.split()) for side in pair).encode()
             if len(text) > source.MAX_DOCUMENT_BYTES:
                 raise ValueError(
@@ -109,7 +112,7 @@ class AlignedDocuments(source.Source):
 
 
 class _FilePairs(Pairs):
-    """What pairs from files share. `paths` are opened again for each pass."""
+    """Base class of pairs from files. Each pass opens the files again."""
 
     def __init__(self, name: str, paths: list[str], on_bad_utf8: str) -> None:
         for path in paths:
@@ -127,12 +130,12 @@ class _FilePairs(Pairs):
         return text / self.size
 
     def _note(self, done: int, *reading: files.File) -> None:
-        """Counts what is read: `done` bytes of finished files, and the open files."""
+        """Updates `consumed`: `done` bytes of finished files, and what open files have read."""
         self.consumed = done + sum(file.consumed for file in reading)
 
 
 class AlignedFiles(_FilePairs):
-    """Two files a pair of files, one text a line."""
+    """Pairs from parallel files with one text per line: a source file and its target file."""
 
     def __init__(self, first: list[str], second: list[str], on_bad_utf8: str) -> None:
         if len(first) != len(second):
@@ -167,7 +170,7 @@ class AlignedFiles(_FilePairs):
 
 
 class _ColumnPairs(_FilePairs):
-    """Files that hold both sides in a line."""
+    """Base class of pairs from files with both sides in one line."""
 
     def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str) -> None:
         super().__init__(", ".join(paths), paths, on_bad_utf8)
@@ -189,11 +192,11 @@ class _ColumnPairs(_FilePairs):
 
     @abc.abstractmethod
     def _of_file(self, path: str) -> Iterator[tuple[files.File, int, bytes, bytes]]:
-        """The open file, and its lines."""
+        """Yields (open file, line number, first text, second text) for each line."""
 
 
 class TabSeparated(_ColumnPairs):
-    """Pairs from files of columns with tabs between them, by number or by a header's names."""
+    """Pairs from files of tab-separated columns, chosen by number or by the header's names."""
 
     def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str) -> None:
         for path in paths:
@@ -226,7 +229,7 @@ class TabSeparated(_ColumnPairs):
 
 
 class JsonLines(_ColumnPairs):
-    """Pairs from files of JSON lines, by the keys of the two sides."""
+    """Pairs from files of JSON lines, chosen by the keys of the two sides."""
 
     def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str) -> None:
         if columns is None or not isinstance(columns[0], str):
@@ -252,7 +255,7 @@ class JsonLines(_ColumnPairs):
 
 
 class TfdsPairs(Pairs):
-    """Two features of a split of a TensorFlow data set."""
+    """Pairs from two features of a split of a TensorFlow data set."""
 
     unit = "example"
 
@@ -302,7 +305,7 @@ def _text_lines(file: files.File) -> Iterator[_Line]:
 
 
 def _unequal(one: files.File, other: files.File, ours: _Line | None, theirs: _Line | None) -> str:
-    """The message, after the longer file has been read to its end to tell both lengths."""
+    """Returns the error message; reads the longer file to its end to report both lengths."""
     longer, shorter = (other, one) if ours is None else (one, other)
     number = next(line for line in (ours, theirs) if line is not None)[0]
     total = sum(1 for _ in _text_lines(files.File(longer.path, "replace")))

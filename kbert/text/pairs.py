@@ -1,4 +1,4 @@
-"""Pairs of texts, a source and its target: two aligned files, one file of columns, tfds names."""
+"""Pairs of a source text and its target: from aligned files, from columns, or from tfds."""
 
 import hashlib
 import os
@@ -26,30 +26,30 @@ def read_pairs(
     columns: Columns = None,
     on_bad_utf8: str = "fail",
 ) -> Pairs:
-    """Opens a source of pairs of texts; they are read when one iterates over it.
+    """Opens a source of text pairs; the texts are read during iteration.
 
     Args:
         source: one of
-            a text file, plain or `.gz`, with one text a line, and `target`, whose lines are their
+            a text file, plain or `.gz`, with one text per line; the lines of `target` are the
             translations;
             a file of tab-separated columns, with both sides in a line (quotes have no meaning);
-            a `.jsonl` file, an object a line;
+            a `.jsonl` file, with one object per line;
             `tfds:NAME[/CONFIG][:SPLIT]`, a TensorFlow data set.
-            Patterns and lists of files are read one after the other; those of a pattern in the
-            order of their names.
-        target: the file or files of the other side, as many as of `source`.
-        columns: which two columns are source and target. Numbers from 0 in a file of columns that
-            has no header, or the names in its first line; (0, 1) where None. Keys of JSON objects.
-            Features of a data set; those that it calls its input and target where None.
-        on_bad_utf8: "fail" raises at the first bad byte, "replace" puts U+FFFD in its place.
+            Patterns and lists of files are read one after the other; files of a pattern are
+            sorted by name.
+        target: file or files of the other side, as many as in `source`.
+        columns: the two columns of source and target. For a file of columns: numbers from 0 if it
+            has no header, or the names in its first line; None is (0, 1). For JSON lines: keys of
+            the objects. For a data set: features; None is its declared input and target.
+        on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
 
     Returns:
         The pairs. Iterating raises ValueError, with file and line, for files of unequal length, a
-        row with too few columns, bad UTF-8.
+        row with too few columns, or bad UTF-8.
 
     Raises:
-        FileNotFoundError: no such file.
-        ValueError: an empty file, a format that is not read, columns that are not there.
+        FileNotFoundError: a file does not exist.
+        ValueError: a file is empty or of an unsupported format, or columns are missing.
 
     Example:
         >>> import tempfile
@@ -81,17 +81,17 @@ def read_pairs(
 def split_pairs(
     pairs: Iterable[tuple[str, str]], split: str = "train", held_out_share: float = 0.0
 ) -> Iterator[tuple[str, str]]:
-    """The pairs of one split, chosen by a hash of the source text.
+    """Yields the pairs of one split, chosen by a hash of the source text.
 
-    So all translations of a text are in one split, and the same ones in any order of the pairs.
+    All translations of a text are therefore in the same split, whatever the order of the pairs.
 
     Args:
-        pairs: (source, target).
+        pairs: pairs of (source, target).
         split: "train" or "held_out".
-        held_out_share: the share of source texts that "held_out" has and "train" has not.
+        held_out_share: share of source texts in "held_out"; all others are in "train".
 
     Raises:
-        ValueError: no such split, or a share outside of 0 … 1.
+        ValueError: unknown split, or a share outside of 0 … 1.
 
     Example:
         >>> pairs = [(f"sentence {n}", f"Satz {n}") for n in range(1000)]

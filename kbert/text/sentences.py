@@ -1,9 +1,10 @@
 """Sentence splitting for running text in any script, by punctuation alone.
 
-Two kinds of marks end a sentence. Marks of scripts where they mean nothing else (。 ！ ？ । ؟ ። …)
-end it wherever they stand. The Latin marks . ! ? … do so only before a space, not before a lower
-case letter ("“Where?” he asked"), and a full stop not after an abbreviation or an initial. A line
-break always ends a sentence, so text with one sentence to a line passes unchanged.
+Two kinds of marks end a sentence. Marks that have no other meaning in their script
+(。 ！ ？ । ؟ ። …) end it everywhere. The Latin marks . ! ? … end it only before a space, and not
+before a lower case letter ("“Where?” he asked"). A full stop does not end it after an abbreviation
+or an initial. A line break always ends a sentence, so text with one sentence per line passes
+unchanged.
 """
 
 import re
@@ -12,17 +13,17 @@ _LATIN = ".!?…‽⁇⁈⁉"
 _ALWAYS = "。！？｡।॥؟۔։።፧။៕༎᙮᠃"
 _CLOSING = "\"'”’»›)\\]}」』】》〉）〕｝］＂＇"
 _OPENING = "\"'“‘«‹([{「『【《〈（¿¡—–-"
-# A line break, or a run of marks with what closes quotes behind it; after a mark of the second kind
-# no space is needed. All begin with one character class, which lets `re` skip through the text
-# between.
+# A line break, or a run of marks with the closing quotes after it. A mark of `_ALWAYS` needs no
+# space after it. Every alternative begins with one character class, so `re` skips quickly over
+# the text between candidates.
 _CANDIDATE = re.compile(
     rf"[{_LATIN}{_ALWAYS}\n](?:(?<=\n)|[{_LATIN}{_ALWAYS}]*"
     rf"(?:(?<=[{_ALWAYS}])[{_CLOSING}]*[^\S\n]*|[{_CLOSING}]*[^\S\n]+))"
 )
 
-# Words after which a full stop is no end even before a capital: titles, and what comes before a
-# number or a name. Abbreviations that also end sentences (etc., Inc., a.m.) are not here; before
-# a lower case letter they never split anyway.
+# After these words a full stop does not end a sentence, even before a capital: titles, and words
+# before a number or a name. Abbreviations that may also end a sentence (etc., Inc., a.m.) are not
+# listed; before a lower case letter they never split anyway.
 _ABBREVIATIONS = frozenset(
     # English
     "mr mrs ms messrs dr prof rev hon st gen col maj capt lt sgt cpl gov sen rep pres supt esq "
@@ -36,14 +37,14 @@ _ABBREVIATIONS = frozenset(
     "".split()
 )
 _LONGEST = max(map(len, _ABBREVIATIONS)) + 2  # with an opening quote and a space before it
-MAX_SENTENCE = 2_000  # characters; a transcript without punctuation is cut at spaces
+MAX_SENTENCE = 2_000  # characters; a transcript without punctuation is split at spaces
 
 
 def split_sentences(text: str) -> list[str]:
     """Splits running text into sentences, in order, without surrounding white space.
 
-    Nothing but white space is lost. A piece without any letter or digit joins its neighbour, and
-    a sentence beyond `MAX_SENTENCE` characters is cut at a space.
+    Only white space is lost. Marks with no text before them join the text after them on the line.
+    A sentence beyond `MAX_SENTENCE` characters is split at a space.
 
     Example:
         >>> split_sentences("Mr. Fox ran. “Why?” he asked. Nobody knew…")
@@ -55,7 +56,7 @@ def split_sentences(text: str) -> list[str]:
     start = 0
     for candidate in _CANDIDATE.finditer(text):
         begin, end = candidate.span()
-        if begin == start:  # nothing before the marks: they belong to what follows
+        if begin == start:  # no text before the marks: they join the next sentence
             if text[end - 1] == "\n":
                 _append(sentences, text[start:end].strip())
                 start = end

@@ -1,12 +1,12 @@
-"""What every source of text shares: counts, progress, and the cutting of over-long documents."""
+"""Base class of text sources: counts, progress, and the splitting of over-long documents."""
 
 import re
 from collections.abc import Callable, Iterator
 
 from absl import logging
 
-# A block of a shard holds whole documents and a reader holds 64 blocks, so one document must be
-# small compared with memory. A long novel has about a million bytes.
+# A block of a shard contains whole documents, and a reader keeps 64 blocks in memory, so a
+# document must be small compared with memory. A long novel has about a million bytes.
 MAX_DOCUMENT_BYTES = 1 << 20
 # The end of a sentence in bytes: . ! ? and the UTF-8 of 。 ！ ？ । ؟
 _SENTENCE_END = re.compile(
@@ -15,15 +15,15 @@ _SENTENCE_END = re.compile(
 
 
 class Source:
-    """One file or data set that gives documents.
+    """A file or data set that yields documents.
 
     Attributes:
-        name: what messages call it.
-        size: bytes on disk, the whole of the progress bar.
+        name: name of the source in messages.
+        size: bytes on disk, the total of the progress bar.
         consumed: bytes of `size` read so far.
-        cut_documents: documents beyond `MAX_DOCUMENT_BYTES` that were cut into parts.
-        replaced_characters: bytes of invalid UTF-8 that became U+FFFD.
-        aligned: whether a document is a text and its translation, a line each.
+        cut_documents: number of documents beyond `MAX_DOCUMENT_BYTES` that were split into parts.
+        replaced_characters: number of U+FFFD inserted for invalid UTF-8.
+        aligned: whether a document is a text and its translation, one line each.
     """
 
     aligned = False
@@ -36,19 +36,19 @@ class Source:
         self.replaced_characters = 0
 
     def documents(self) -> Iterator[bytes]:
-        """UTF-8 texts, lines separated by "\\n", of at most `MAX_DOCUMENT_BYTES` each."""
+        """Yields UTF-8 texts of at most `MAX_DOCUMENT_BYTES` each, lines separated by "\\n"."""
         raise NotImplementedError
 
     def identity(self) -> dict:
-        """A value that changes with the content: a restart compares it."""
+        """Returns a value that changes with the content; a resumed run compares it."""
         raise NotImplementedError
 
     def expansion(self) -> float:
-        """Bytes of text per byte on disk, estimated from the beginning."""
+        """Estimates the bytes of text per byte on disk from the beginning of the source."""
         return 1.0
 
     def note_cut(self, where: str) -> None:
-        """Counts a document that had to be cut, and logs it."""
+        """Counts a document that was split, and logs a warning."""
         self.cut_documents += 1
         logging.warning(
             "%s: a document of more than %d bytes begins here; it is cut into parts at the ends "
@@ -58,7 +58,7 @@ class Source:
         )
 
     def parts(self, text: bytes, where: Callable[[], str]) -> list[bytes]:
-        """The document itself, or its parts when it is too long."""
+        """Returns the document as a list of one, or its parts if it is too long."""
         pieces = cut_document(text)
         if len(pieces) > 1:
             self.note_cut(where())
@@ -66,11 +66,11 @@ class Source:
 
 
 def cut_document(text: bytes) -> list[bytes]:
-    """Cuts UTF-8 text into parts of at most `MAX_DOCUMENT_BYTES`.
+    """Splits UTF-8 text into parts of at most `MAX_DOCUMENT_BYTES`.
 
-    The cut is made at the last end of a line within the limit; without one at the last end of a
-    sentence, then of a word, then between two characters. All parts but the last depend on the
-    text before their end alone, so a text that is still growing can be cut as it comes.
+    Each split is at the last line end within the limit. Without one, it is at the last sentence
+    end, else at the last space, else between two characters. Every part but the last depends only
+    on the text before its end, so a text can be split while it is being read.
     """
     parts = []
     start = 0
@@ -96,14 +96,14 @@ def _cut_position(head: bytes) -> int:
     if space > 0:
         return space
     size = len(head)
-    # Continuation bytes of UTF-8 are 10xxxxxx; the cut goes before the lead byte of the last
-    # character, which may itself be incomplete.
+    # Continuation bytes of UTF-8 are 10xxxxxx. The split is before the lead byte of the last
+    # character, since that character may be incomplete.
     while size > 1 and head[size - 1] & 0xC0 == 0x80:
         size -= 1
     return max(size - 1, 1)
 
 
 def check_bad_utf8_policy(on_bad_utf8: str) -> None:
-    """Raises unless the value is one that sources know."""
+    """Raises unless the value is "fail" or "replace"."""
     if on_bad_utf8 not in ("fail", "replace"):
         raise ValueError(f"on_bad_utf8 is 'fail' or 'replace'. Received: {on_bad_utf8!r}")

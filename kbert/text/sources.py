@@ -1,4 +1,4 @@
-"""From what a user writes (`corpus/*.txt.gz`, `tfds:…`, `docs:`) to sources of documents."""
+"""Resolves a user's paths and names (`corpus/*.txt.gz`, `tfds:…`, `docs:`) to text sources."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ from kbert.io.paths import Path, exists, glob, is_dir, is_file
 from kbert.text import documentation, files, sentences, tfds
 from kbert.text.source import Source
 
-# Readable by other programs, not here: better refused by name than as "invalid UTF-8 at byte 1".
+# Known formats that are not supported: refusing the name is clearer than "invalid UTF-8 at byte 1".
 _OTHER_FORMATS = (".bz2", ".xz", ".zst", ".zip", ".tar", ".parquet", ".arrow", ".pdf", ".docx")
 
 
@@ -22,18 +22,18 @@ def open_sources(
     Args:
         sources: one or several of
             a path or glob of text files, `.txt` or `.txt.gz`: a blank line between documents,
-            one sentence a line or running text;
-            a path or glob of `.jsonl` or `.jsonl.gz`: one document a line;
+            one sentence per line or running text;
+            a path or glob of `.jsonl` or `.jsonl.gz`: one document per line;
             `tfds:NAME[/CONFIG][:SPLIT]`: a TensorFlow data set;
             `docs:`: the docstrings of the standard library and the installed packages, or
-            `docs:NAME` of one of them;
-            a source that is open already, such as the pairs of `read_pairs`.
-        field: where JSON lines and TensorFlow data sets keep the text.
-        on_bad_utf8: "fail" or "replace".
+            `docs:NAME` for one of them;
+            an open source, such as the pairs of `read_pairs`.
+        field: name of the text field in JSON lines and TensorFlow data sets.
+        on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
 
     Raises:
         FileNotFoundError: a pattern matches no file.
-        ValueError: an empty file, a folder, a format that is not read.
+        ValueError: an empty file, a folder, or an unsupported format.
     """
     if isinstance(sources, (str, os.PathLike, Source)):
         sources = [sources]
@@ -56,8 +56,8 @@ def open_sources(
 
 
 def expand(pattern: str) -> list[str]:
-    """The files that a path or pattern names, at least one."""
-    # A file whose name holds brackets is taken by its name before it is read as a pattern.
+    """Returns the files that a path or pattern names, at least one."""
+    # A file whose name contains brackets matches by its name before it is read as a pattern.
     if is_dir(pattern):
         raise ValueError(
             f"A source is a file or a pattern of files, such as {pattern.rstrip('/')}/*.txt. "
@@ -72,7 +72,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def check_format(path: str) -> None:
-    """Raises for a file of a kind that is not read here, by its name."""
+    """Raises if a file's name has an unsupported extension, or if the path is a pipe."""
     if path.endswith(_OTHER_FORMATS):
         raise ValueError(f"Text and JSON lines are read, plain or .gz. Received: {path!r}")
     if files.is_stream(path):
@@ -83,7 +83,7 @@ def check_format(path: str) -> None:
 
 
 def is_json_lines(path: str) -> bool:
-    """Whether a file's name says that it holds JSON lines."""
+    """Whether a file has the extension of JSON lines."""
     return path.removesuffix(".gz").endswith((".jsonl", ".json"))
 
 
@@ -100,12 +100,12 @@ def documents(
     field: str = "text",
     on_bad_utf8: str = "fail",
 ) -> Iterator[list[str]]:
-    """Documents as lists of sentences, one after the other at constant memory.
+    """Yields documents as lists of sentences, at constant memory.
 
     Args:
-        sources: as in `open_sources`.
-        field: where JSON lines and TensorFlow data sets keep the text.
-        on_bad_utf8: "fail" or "replace".
+        sources: paths, patterns, `tfds:` or `docs:` names, or open sources; see `open_sources`.
+        field: name of the text field in JSON lines and TensorFlow data sets.
+        on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
 
     Example:
         >>> import tempfile

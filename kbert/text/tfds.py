@@ -8,10 +8,10 @@ from kbert.text import source
 
 
 def open_split(spec: str) -> Any:
-    """The prepared builder of `NAME[/CONFIG][:SPLIT]`, and the split (default: train).
+    """Prepares the builder of `NAME[/CONFIG][:SPLIT]`; returns it and the split (default: train).
 
     Raises:
-        ValueError: a name or split that tensorflow-datasets does not know.
+        ValueError: unknown name or split.
     """
     import tensorflow_datasets as tfds  # takes seconds to import
 
@@ -29,10 +29,10 @@ def open_split(spec: str) -> Any:
 
 
 def read_split(builder: Any, split: str) -> Any:
-    """The examples as a `tf.data.Dataset`, in the same order every time."""
+    """Returns the examples as a `tf.data.Dataset`, in the same order every time."""
     import tensorflow_datasets as tfds
 
-    # One file after the other.
+    # Files are read one after the other.
     order = tfds.ReadConfig(interleave_cycle_length=1)
     return builder.as_dataset(split=split, shuffle_files=False, read_config=order)
 
@@ -40,13 +40,12 @@ def read_split(builder: Any, split: str) -> Any:
 class TfdsSplit(source.Source):
     """`tfds:NAME`, `tfds:NAME/CONFIG` or either with `:SPLIT` (default: train).
 
-    The builder is prepared (downloaded) by tensorflow-datasets if it is not yet; each example is
-    one document.
+    tensorflow-datasets downloads and prepares the data set if needed. Each example is one document.
 
     Args:
-        spec: what follows `tfds:`.
-        field: the string feature that holds the text.
-        on_bad_utf8: "fail" or "replace".
+        spec: name of the data set, without the prefix `tfds:`.
+        field: name of the string feature with the text.
+        on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
     """
 
     def __init__(self, spec: str, field: str, on_bad_utf8: str) -> None:
@@ -62,7 +61,7 @@ class TfdsSplit(source.Source):
                 f"Received: field={field!r}"
             )
         self.examples = splits[self.split].num_examples
-        # Progress is counted in bytes; a slice of a split has no size of its own.
+        # Progress is counted in bytes; a slice of a split has no recorded size.
         whole = splits[self.split.partition("[")[0]]
         super().__init__(
             f"tfds:{name}:{self.split}",
@@ -89,7 +88,7 @@ class TfdsSplit(source.Source):
             )
 
     def text(self, value: bytes, where: str) -> bytes:
-        """The valid UTF-8 of a value; the messages of errors begin with `where`."""
+        """Returns the valid UTF-8 of a value; error messages begin with `where`."""
         if not isinstance(value, bytes):
             raise ValueError(
                 f"{where}: the field {self.field!r} is not text. Received: {type(value).__name__}"

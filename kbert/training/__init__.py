@@ -1,4 +1,4 @@
-"""Training that is right on one device or many: the step, optimizers, schedules, checkpoints."""
+"""Training on one device or many: the step, optimizers, schedules, checkpoints."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""What the processes of a run on several hosts say to each other besides gradients.
+"""Communication of the processes of a run on several hosts, in addition to gradients.
 
-Both engines come with a store of keys and values that all hosts share: TensorFlow's coordination
-service, and that of `jax.distributed`. Through it hosts agree on the step after which they stop,
-and the chief sends what all must decide by.
+Both engines have a key-value store that all hosts share: TensorFlow's coordination service, and
+that of `jax.distributed`. Through it hosts agree on the step after which they stop, and the chief
+sends the values that all hosts must base decisions on.
 """
 
 import contextlib
@@ -18,26 +18,26 @@ from absl import logging
 
 from kbert.core.late import tf
 
-# What a message is called: the runs of a process are numbered, as they are on every host.
+# Prefix of message keys: the number of the run in this process, which is the same on every host.
 _RUNS = itertools.count()
 _POLL_SECONDS = 0.5
-# Longer than a step takes, and than the engines take to find a host dead.
+# Longer than a step, and than the time in which the engines detect a dead host.
 _PATIENCE_SECONDS = 600.0
 _NEVER = 2**62
 
 
 class Store(Protocol):
-    """Keys and values that all hosts see; a key is set once."""
+    """A key-value store that all hosts share; a key is set once."""
 
     def set(self, key: str, value: str) -> None:
-        """Sets a value."""
+        """Sets the value of a key."""
 
     def get(self, key: str, seconds: float) -> str | None:
-        """Waits that long for a value; None where none came."""
+        """Waits up to `seconds` for the value of a key; returns None on timeout."""
 
 
 class TensorFlowStore:
-    """That of the coordination service which `MultiWorkerMirroredStrategy` starts."""
+    """Store of the coordination service that `MultiWorkerMirroredStrategy` starts."""
 
     def __init__(self) -> None:
         from tensorflow.python.eager import context
@@ -57,7 +57,7 @@ class TensorFlowStore:
 
 
 class JaxStore:
-    """That of `jax.distributed`."""
+    """Store of `jax.distributed`."""
 
     def __init__(self) -> None:
         from jax._src import distributed
@@ -82,14 +82,14 @@ class JaxStore:
 
 
 class Hosts:
-    """The hosts of one run, seen from one of them.
+    """The hosts of a run, as seen from one of them.
 
-    Of one host nothing is sent, and a stop is one of its next step.
+    With a single host nothing is sent, and a stop takes effect at the next `stops_after`.
 
     Args:
-        store: what the hosts share; None for one host.
-        index: of this host; 0 is the chief.
-        count: of hosts.
+        store: key-value store that the hosts share; None for one host.
+        index: index of this host; 0 is the chief.
+        count: number of hosts.
 
     Example:
         >>> alone = Hosts(None, 0, 1)
@@ -106,7 +106,7 @@ class Hosts:
         self._prefix = f"kbert/{next(_RUNS)}"
         self._messages = itertools.count()
         self._signal: int | None = None
-        self._begun = 0  # steps that this host has begun, or will without asking again
+        self._begun = 0  # steps that this host has begun, or will begin before the next check
         self._lock = threading.Lock()
         self._is_asked = False
         self._agreed = threading.Event()
@@ -115,19 +115,20 @@ class Hosts:
         self._over = threading.Event()
 
     def stop(self, number: int) -> None:
-        """Asks all hosts to stop, for signal `number`; from a signal's handler too."""
+        """Requests that all hosts stop, for signal `number`; safe in a signal handler."""
         self._signal = number
 
     def stops_after(self, step: int) -> int | None:
-        """Whether all hosts stop after this step, the last that was made here: for which signal.
+        """Returns the signal for which all hosts stop after this step, or None to continue.
 
-        Every host must ask after every step. Hosts are not at the same step when one of them gets a
-        signal: what one has begun, with its gradients summed over all hosts, the others must join.
-        So each says which step it has begun, and all stop after the last of these.
+        Every host must call this after each step, with the last step it made. Hosts are not at the
+        same step when one of them gets a signal. A step that one host has begun sums gradients over
+        all hosts, so the others must join it. So each host publishes which step it has begun, and
+        all stop after the last of these.
 
         Raises:
-            RuntimeError: if another host does not answer, and what the store raises where it cannot
-                be reached.
+            RuntimeError: another host does not answer. If the store cannot be reached, its own
+                error is raised.
         """
         if self._store is None:
             return self._signal
@@ -146,7 +147,7 @@ class Hosts:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """While a run lasts: hears of a signal that another host got."""
+        """Context of a run, in which a thread listens for signals of other hosts."""
         if self._store is None:
             yield
             return
@@ -163,12 +164,12 @@ class Hosts:
                 self._leave()
 
     def from_chief(self, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
-        """What the chief measures, on every host: `measure` runs on all, the chief's values count.
+        """Runs `measure` on all hosts and returns the chief's values on each of them.
 
-        Hosts of different processors round differently, and must not decide differently.
+        Hosts with different processors round differently, and must not decide differently.
 
         Raises:
-            RuntimeError: if the chief does not send them.
+            RuntimeError: the chief does not send its values.
         """
         values = dict(measure())
         if self._store is None:
@@ -186,12 +187,12 @@ class Hosts:
         return json.loads(sent)
 
     def lost_another(self, error: Exception) -> bool:
-        """Whether an error of a step is that of an engine which another host has left."""
+        """Whether an error of a step is the engine's reaction to the loss of another host."""
         if self._store is None:
             return False
         if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError):
             return True
-        jax = sys.modules.get("jax")  # where nobody has imported it the error is not its own
+        jax = sys.modules.get("jax")  # if it is not imported, the error is not from JAX
         if jax is None or not isinstance(error, jax.errors.JaxRuntimeError):
             return False
         signs = ("Gloo", "NCCL", "UNAVAILABLE", "ABORTED", "heartbeat")
@@ -206,22 +207,22 @@ class Hosts:
                 if asked is not None:
                     self._agree(int(asked))
                     return
-        except Exception as error:  # each engine has its own; the thread that trains raises it
+        except Exception as error:  # types differ per engine; the training thread raises it again
             with self._lock:
                 self._is_asked, self._error = True, error
             self._agreed.set()
 
     def _leave(self) -> None:
-        """Tells one that asks from now on that this host has made its last step."""
+        """Publishes that this host has made its last step, for hosts that request a stop later."""
         try:
             self._set(f"begun/{self._index}", str(_NEVER))
-        except Exception as error:  # the others have left too: the end of the run is what it is
+        except Exception as error:  # the other hosts have left too: nobody needs the message
             logging.info("Host %d could not say that it has ended: %s", self._index, error)
 
     def _request(self, number: int) -> None:
         try:
             self._set("stop", str(int(number)))
-        except Exception:  # each engine has its own for a key that another host has set
+        except Exception:  # types differ per engine; another host may have set the key already
             if self._get("stop", _POLL_SECONDS) is None:
                 raise
 
@@ -254,7 +255,7 @@ class Hosts:
 
 
 def make_hosts(index: int, count: int) -> Hosts:
-    """The hosts of a run, by the engine that connects them; call it on all of them.
+    """Returns the hosts of a run, connected by the engine's store; call it on all hosts.
 
     Example:
         >>> make_hosts(0, 1).stops_after(1) is None

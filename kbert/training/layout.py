@@ -1,20 +1,21 @@
-"""How the weights of a model lie on several devices, of which each holds a part of every layer.
+"""Layout of a model's weights over several devices, each with a part of every layer.
 
 (Shoeybi et al. 2019, "Megatron-LM", https://arxiv.org/abs/1909.08053.) The first product of
-attention and of the feed-forward part is split by columns, the second by rows. Tables are split by
-columns too, for the entries of a vocabulary rarely divide. What is small is on every device:
-positions, normalisation, poolers, heads of tasks. The optimizer's slots lie as their weights do.
+attention and of the feed-forward part is split by columns, the second by rows. Token tables are
+split by columns too, as the size of a vocabulary rarely divides. Small weights are replicated on
+every device: positions, normalisation, poolers, task heads. The optimizer's slots have the layout
+of their weights.
 
-The compiler exchanges what is missing, so the numbers are those of one device, however weights lie.
-Query, key and value are one kernel here, whose halves are not halves of each: their heads are
-exchanged once a layer, which a kernel laid out by heads would not need.
+The compiler exchanges missing parts, so the numbers are those of one device in any layout. Query,
+key and value are one kernel here, and half of it is not half of each. So their heads are exchanged
+once per layer, which a kernel laid out by heads would not need.
 """
 
 import keras
 
 BATCH, MODEL = "batch", "model"
 _COLUMNS, _ROWS = (None, MODEL), (MODEL, None)
-# Path of a weight, in which a slot of the optimizer writes _ for / -> its axes on the mesh.
+# Path of a weight -> its axes on the mesh. "." matches "/" and the "_" in paths of optimizer slots.
 _LAYOUTS = {
     ".embeddings.token": _COLUMNS,
     ".attention.(qkv|query|key|value|key_value|query_key).kernel": _COLUMNS,
@@ -28,14 +29,14 @@ _SLOT = "(_m|_v|_accumulator)?"
 
 
 def model_parallel(devices: list[str], model_devices: int) -> keras.distribution.ModelParallel:
-    """A mesh of devices for JAX: the batch along one axis, each model along the other.
+    """Returns a distribution for JAX: the batch along one mesh axis, each model along the other.
 
     Args:
-        devices: names, as `keras.distribution.list_devices` gives them.
-        model_devices: over how many of them each model is split.
+        devices: device names, as `keras.distribution.list_devices` returns them.
+        model_devices: number of devices that each model is split over.
 
     Returns:
-        What `Strategy.engine` is.
+        The distribution, for `Strategy.engine`.
 
     Raises:
         ValueError: the devices do not divide into groups of `model_devices`.

@@ -1,4 +1,4 @@
-"""Which precision a machine's devices compute quickly in."""
+"""Choice of the fastest precision for a machine's devices."""
 
 import keras
 
@@ -9,12 +9,12 @@ _BFLOAT16, _FLOAT16 = (8, 0), (7, 0)
 
 
 def fastest_precision() -> str:
-    """The precision for training on the devices that there are, as `dtype` takes it.
+    """Returns the fastest precision for training on the available devices, for `dtype`.
 
-    "mixed_bfloat16" on TPUs and on NVIDIA's GPUs from Ampere on, "mixed_float16" on Volta and
-    Turing (V100, T4), and "float32" on what is older and on processors, few of which are quicker
-    with less (`python -m kbert.doctor` says which). The slowest of several devices decides. Weights
-    are float32 in any case.
+    "mixed_bfloat16" on TPUs and on NVIDIA GPUs from Ampere on, "mixed_float16" on Volta and Turing
+    (V100, T4), "float32" on older GPUs and on CPUs. Few CPUs are faster with less
+    (`python -m kbert.doctor` reports it). The slowest of several devices decides. Weights are
+    always float32.
 
     Returns:
         The name of a Keras dtype policy.

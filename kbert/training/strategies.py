@@ -1,4 +1,4 @@
-"""The devices of a run: one, all of a host, several hosts, TPUs."""
+"""The devices of a run: one device, all of a host, several hosts, TPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kbert.training.layout import model_parallel
 
 JaxEngine: TypeAlias = keras.distribution.DataParallel | keras.distribution.ModelParallel
 
-_TIMEOUT_SECONDS = 30  # without a sign of life, or waiting for others at the end
+_TIMEOUT_SECONDS = 30  # without a heartbeat, or waiting for other hosts at the end
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,11 +25,12 @@ class Strategy:
 
     Attributes:
         name: One of `STRATEGIES`.
-        num_replicas: Devices that share a global batch, or groups of them that hold a model each.
-        num_hosts: Processes that take part.
-        host_index: Which of them this one is; 0 is the chief, which alone writes and prints.
-        engine: What implements it: a `tf.distribute.Strategy`, on JAX a
-            `keras.distribution.DataParallel` or `ModelParallel`, or `None` for JAX on one device.
+        num_replicas: Number of devices that share a global batch, or of groups of devices with one
+            model each.
+        num_hosts: Number of processes of the run.
+        host_index: Index of this process; 0 is the chief, which alone writes and prints.
+        engine: Implementation: a `tf.distribute.Strategy`; on JAX a
+            `keras.distribution.DataParallel` or `ModelParallel`, or `None` on one device.
     """
 
     name: str
@@ -52,13 +53,13 @@ class Strategy:
     ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
         """Distributes a dataset of this host's rows of every global batch to the host's devices."""
         if not has_tensorflow():
-            return ((batch,) for batch in dataset)  # what Keras takes of a generator
+            return ((batch,) for batch in dataset)  # Keras expects tuples from a generator
         if self.num_hosts == 1 or keras.backend.backend() == "jax":
-            return dataset  # fit splits the batches
+            return dataset  # `fit` splits the batches
         local = self.num_replicas // self.num_hosts
         rows = next(iter(tf.nest.flatten(dataset.element_spec))).shape[0]
 
-        def parts(batch: Tensors) -> tf.data.Dataset:  # of batches whose number of rows varies
+        def parts(batch: Tensors) -> tf.data.Dataset:  # for batches with a varying number of rows
             return tf.data.Dataset.from_tensor_slices(
                 tf.nest.map_structure(lambda x: tf.stack(tf.split(x, local)), batch)
             )
@@ -84,7 +85,7 @@ class Strategy:
         return count * squares == total * total  # no variance
 
     def check_batch(self, batch_size: int, micro_batches: int) -> None:
-        """Refuses a global batch that does not divide over devices and micro-batches."""
+        """Raises ValueError if a global batch does not divide over devices and micro-batches."""
         if batch_size % (self.num_replicas * micro_batches):
             raise ValueError(
                 "A global batch must divide into equal parts for every device and micro-batch. "
@@ -94,22 +95,24 @@ class Strategy:
 
 
 def make_strategy(name: str = "one_device", model_devices: int | None = None) -> Strategy:
-    """Sets up a strategy; the first thing of a run, before any model or tensor.
+    """Sets up a strategy. Call it first in a run, before any model or tensor exists.
 
     Args:
-        name: `"one_device"`; `"mirrored"`, all GPUs of this host (without one, its logical CPUs);
-            `"multi_worker"`, several hosts, each started with the same command, which find each
-            other by `TF_CONFIG` (TensorFlow), by `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
-            `_NUM_PROCESSES` and `_PROCESS_ID` (JAX), or by what Slurm sets; `"tpu"`, all TPU cores;
-            `"model_parallel"` (JAX), all devices, each model on `model_devices` of them.
-        model_devices: Over how many devices a model is split.
+        name: `"one_device"`; `"mirrored"`, all GPUs of this host (its logical CPUs if it has no
+            GPU); `"multi_worker"`, several hosts, each started with the same command; `"tpu"`, all
+            TPU cores; `"model_parallel"` (JAX), all devices, each model on `model_devices` of them.
+            Hosts find each other by `TF_CONFIG` (TensorFlow), by
+            `KERAS_DISTRIBUTION_JOB_ADDRESSES`, `_NUM_PROCESSES` and `_PROCESS_ID` (JAX), or by
+            Slurm's variables.
+        model_devices: Number of devices that a model is split over.
 
     Returns:
         The strategy.
 
     Raises:
-        ValueError: If there is no such strategy, or `model_devices` does not fit it or the devices.
-        RuntimeError: If there is no TPU, or no support for them in this TensorFlow.
+        ValueError: The name is unknown, or `model_devices` does not fit the strategy or the
+            devices.
+        RuntimeError: There is no TPU, or this TensorFlow has no TPU support.
 
     Example:
         >>> make_strategy("one_device").is_chief
@@ -133,7 +136,7 @@ def make_strategy(name: str = "one_device", model_devices: int | None = None) ->
 
 
 def current_strategy() -> Strategy:
-    """The strategy in whose scope this is called; one device outside of all scopes.
+    """Returns the strategy in whose scope this is called; one device outside of all scopes.
 
     Example:
         >>> current_strategy().num_hosts
@@ -171,18 +174,18 @@ def _of_tensorflow(name: str, engine: tf.distribute.Strategy) -> Strategy:
 
 
 def _resolver() -> tf.distribute.cluster_resolver.ClusterResolver | None:
-    """What Slurm says of a step of several tasks; None is `TF_CONFIG`, which goes before."""
+    """Returns Slurm's cluster for a job step of several tasks; None = `TF_CONFIG`, which wins."""
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
     if tasks == 1 or "TF_CONFIG" in os.environ:
         return None
-    # By itself it would count GPUs by nvidia-smi and divide them among tasks; Slurm has done that.
+    # By default it counts GPUs with nvidia-smi and divides them among tasks; Slurm has done that.
     return tf.distribute.cluster_resolver.SlurmClusterResolver(
         gpus_per_node=2**16, gpus_per_task=1, auto_set_gpu=False
     )
 
 
 def _cluster(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> tuple[int, int]:
-    """Number of hosts and the place of this one; a chief, where there is one, comes first."""
+    """Returns the number of hosts and the index of this one; a chief, if any, comes first."""
     jobs = resolver.cluster_spec().as_dict()
     if not jobs:
         return 1, 0
@@ -219,7 +222,7 @@ def _on_jax(name: str, model_devices: int | None) -> Strategy:
 
 
 def _connect_jax() -> None:
-    """`keras.distribution.initialize`, but soon finding that another host has ended."""
+    """Like `keras.distribution.initialize`, but detects the end of another host sooner."""
     import jax
     from keras.src.backend.jax.distribution_lib import initialize_rng
 

@@ -1,1 +1,1 @@
-"""Text to shards: documents tokenised once, in blocks, whatever the number of workers."""
+"""Text to shards: tokenises documents once, into blocks that any number of workers can write."""

@@ -1,11 +1,11 @@
-"""`prepare_corpus` on Apache Beam: the same functions, handed out by Beam instead of `Workers`.
+"""`prepare_corpus` on Apache Beam: the same functions, distributed by Beam instead of `Workers`.
 
-    sources ─ read, tokenise ─┬─ segments ─┬─ cut by shard ─ group by shard ─ merge, write
+    sources ─ read, tokenise ─┬─ segments ─┬─ split by shard ─ group by shard ─ merge, write
                               └─ counts ───┘ (how many shards there are)
 
-A shard is a range of hashes, sorted by hash; so its bytes are those of the local run, however Beam
-divides the work. One file is read by one worker. Workers write into the folder themselves, each
-shard whole or not at all.
+A shard is a range of hashes, sorted by hash. Its bytes therefore equal those of a local run,
+however Beam divides the work. Each file is read by one worker. Workers write directly into the
+output folder, each shard whole or not at all.
 """
 
 import dataclasses
@@ -30,16 +30,16 @@ _COUNTED = (
     *("text_bytes", "documents_read", "empty_documents"),
     *("cut_documents", "replaced_characters"),
 )
-# What runs a preparation: of sources, tokenizer, folders and settings; counts and shards.
+# Function that runs a preparation: (sources, tokenizer, folders, settings) -> (counts, shards).
 Run = Callable[..., tuple[dict[str, int], list[tuple[str, Shard]]]]
 
 
 def pipeline_runner(flags: Sequence[str]) -> Run:
-    """A function that prepares a corpus by a pipeline with these flags of Beam's.
+    """Returns a function that prepares a corpus in a Beam pipeline with these flags.
 
     Raises:
         ImportError: Apache Beam is not installed.
-        ValueError: there is no such flag.
+        ValueError: unknown flag.
     """
     options = pipeline_options(flags, "Preparing a corpus")
     import apache_beam as beam
@@ -82,26 +82,26 @@ def pipeline_runner(flags: Sequence[str]) -> Run:
         for plan in shard_files.plan_shards(counted["text_bytes"], held_out_share):
             path = os.path.join(folder, plan.file)
             shard = shard_files.finished_shard(plan.note(work), key, path)
-            if shard is not None:  # else its range is empty
+            if shard is not None:  # None if the shard's range is empty
                 shards.append((plan.split, shard))
         return counted, shards
 
     return run
 
 
-# What workers do. Segments travel as plain arrays, a dict each.
+# Functions that workers run. Segments are sent as dicts of plain arrays.
 
 
 @functools.cache
 def _tokenizer(kind: type[Tokenizer], config: str) -> Tokenizer:
-    """One for the process, not for each of many small files."""
+    """Builds a tokenizer from its config, once per process instead of once per (small) file."""
     return kind.from_config(json.loads(config))
 
 
 def _tokenised(
     source: Source, kind: Any, config: str, dtype: str
 ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, int]]]:
-    """The documents of a source, chunk by chunk, and what is counted of each."""
+    """Yields (segment, counts) for each chunk of a source."""
     tokenizer = _tokenizer(kind, config)
     before = dict.fromkeys(("cut_documents", "replaced_characters"), 0)
     empty = dict.fromkeys(_COUNTED, 0)
@@ -126,7 +126,7 @@ def _note(counts: dict[str, int], path: str) -> None:
 def _cut(
     arrays: dict[str, np.ndarray], held_out_share: float, counts: dict[str, int]
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """The parts of a segment, each with the number of its shard."""
+    """Yields (number of a shard, part of the segment in that shard)."""
     segment = spill.Segment(**arrays)
     for number, plan in enumerate(shard_files.plan_shards(counts["text_bytes"], held_out_share)):
         part = segment.between(plan.first, plan.last)
@@ -154,18 +154,18 @@ def _as_arrays(segment: spill.Segment) -> dict[str, np.ndarray]:
 
 
 def pipeline_options(flags: Sequence[str], what: str) -> Any:
-    """Beam's options from its own flags, which are checked before any work.
+    """Parses Beam's flags, so that a wrong one raises before any work.
 
     Args:
-        flags: such as "--runner=FlinkRunner".
-        what: the work, as an error names it.
+        flags: flags of Apache Beam, such as "--runner=FlinkRunner".
+        what: name of the work in an error message.
 
     Returns:
         The `PipelineOptions`.
 
     Raises:
         ImportError: Apache Beam is not installed.
-        ValueError: there is no such flag.
+        ValueError: unknown flag.
     """
     beam = optional("apache_beam.options.pipeline_options", "beam", f"{what} on Apache Beam")
     options = beam.PipelineOptions(list(flags))

@@ -1,8 +1,8 @@
-"""The order of blocks in an epoch, and reading them at their byte offsets.
+"""The order of blocks in an epoch, and reading blocks at their byte offsets.
 
-An epoch visits every block once, in an order that is a function of (seed, epoch): the blocks are
-permuted by `index_shuffle`, which needs no memory, and cut into windows of 64 to 127 blocks (or
-one window with all there are). Any window of any epoch can so be read alone.
+An epoch visits every block once, in an order that is a function of (seed, epoch). The blocks are
+permuted by `index_shuffle`, which needs no memory, and split into windows of 64 to 127 blocks
+(fewer if the split has fewer blocks). So any window of any epoch can be read alone.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class BlockReader:
 
     Attributes:
         paths: shard files, in order.
-        shards: (N,) int64, which file holds each of the N blocks.
-        offsets: (N,) int64, the byte where the block's record begins.
+        shards: (N,) int64, index of the file of each of the N blocks.
+        offsets: (N,) int64, byte offset of each block's record.
         seed: seed of the order.
         token_dtype: type of the stored ids.
-        window_blocks: the least number of blocks in a window, when there are that many.
+        window_blocks: least number of blocks in a window, if the split has that many.
     """
 
     paths: list[str]
@@ -46,19 +46,22 @@ class BlockReader:
     def from_manifest(
         cls, manifest: Manifest, split: str, seed: int, window_blocks: int = WINDOW_BLOCKS
     ) -> BlockReader:
-        """Takes files and offsets from a prepared corpus."""
+        """Makes a reader with the files and offsets of a prepared corpus."""
         index = manifest.index(split)
         paths = manifest.shard_paths(split)
         return cls(paths, index[:, 0], index[:, 1], seed, manifest.token_dtype, window_blocks)
 
     @property
     def blocks(self) -> int:
-        """Blocks of one epoch."""
+        """Number of blocks in an epoch."""
         return len(self.offsets)
 
     @property
     def windows(self) -> int:
-        """Windows of one epoch, of nearly equal size: none is left with a single document."""
+        """Number of windows in an epoch.
+
+        Windows have nearly equal size, so the last one is not left with a single document.
+        """
         return max(1, self.blocks // self.window_blocks)
 
     def windows_from(
@@ -68,13 +71,13 @@ class BlockReader:
         epochs: int | None = None,
         version: Callable = lambda epoch: epoch,
     ) -> tf.data.Dataset:
-        """The windows of all epochs, one after the other.
+        """Returns the windows of all epochs, one after the other.
 
         Args:
-            epoch: of the first window that is read.
-            window: the first one that is read, in its epoch.
-            epochs: passes over the data, those before `epoch` included; None never ends.
-            version: epoch -> the epoch in whose order the blocks come.
+            epoch: epoch of the first window that is read.
+            window: number of the first window that is read, within its epoch.
+            epochs: passes over the data, including those before `epoch`; None never ends.
+            version: function from an epoch to the epoch whose block order is used.
 
         Returns:
             A dataset of (epoch, window, records of its blocks (blocks,)).
@@ -90,11 +93,14 @@ class BlockReader:
         return numbers.flat_map(stage(read))
 
     def order(self, epoch: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-        """The blocks that stand at some places of an epoch, (n,) int64."""
+        """Returns the blocks at some positions (n,) of an epoch's order, (n,) int64."""
         return block_order(self.seed, epoch, self.blocks, places)
 
     def window(self, epoch: tf.Tensor, window: tf.Tensor) -> tf.data.Dataset:
-        """One element: the records of the window's blocks, (blocks,) string, in their order."""
+        """Returns a dataset of one element: the records of a window's blocks in their order.
+
+        The element is (blocks,) string.
+        """
         first = window * self.blocks // self.windows
         stop = (window + 1) * self.blocks // self.windows
         order = self.order(epoch, tf.range(first, stop))
@@ -104,7 +110,7 @@ class BlockReader:
 
 
 def block_order(seed: int, epoch: tf.Tensor, blocks: int, places: tf.Tensor) -> tf.Tensor:
-    """The blocks, of so many, that stand at some places of an epoch, (n,) int64."""
+    """Returns which of `blocks` blocks are at positions (n,) of an epoch's order, (n,) int64."""
     return tf.random.experimental.index_shuffle(
         places,
         tf.stack([tf.constant(seed, tf.int64), epoch]),
@@ -113,19 +119,19 @@ def block_order(seed: int, epoch: tf.Tensor, blocks: int, places: tf.Tensor) -> 
 
 
 def read_records(paths: tf.Tensor, offsets: tf.Tensor) -> tf.data.Dataset:
-    """The records (n,) string, one by one, that begin at bytes of shards; the shards' paths (n,).
+    """Returns a dataset of the records at byte offsets (n,) of the files (n,), one by one.
 
-    One that cannot be read raises InvalidArgumentError, see `unreadable_record`.
+    A record that cannot be read raises InvalidArgumentError, see `unreadable_record`.
     """
     return tf.data.Dataset.from_tensor_slices((paths, offsets)).flat_map(_read_record)
 
 
 def _read_record(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
-    """The record that begins at `offset`; one that cannot be read raises and is named.
+    """Returns a dataset of the record at `offset`; raises with its file name if it is unreadable.
 
-    TensorFlow's own error ("corrupted record at 1234") does not say in which file. So the failure
-    becomes an empty record, which no block is, and that is refused under its full name; the
-    original reason goes to the log.
+    TensorFlow's error ("corrupted record at 1234") does not name the file. So a failure becomes an
+    empty record, which no block is. The check then raises with file and offset, and TensorFlow's
+    reason is logged.
     """
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=path[None],
@@ -136,8 +142,8 @@ def _read_record(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
     )
     record = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
     record = record.ignore_errors(log_warning=True)
-    # `ignore_errors` would try for ever to open a file that is not there. Reading one byte first
-    # raises for that, and TensorFlow names the file.
+    # `ignore_errors` would try forever to open a missing file. Reading one byte first raises
+    # instead, and TensorFlow names the file.
     byte = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1)
     record = byte.take(1).flat_map(lambda _: record).take(1)
     failed = tf.data.Dataset.from_tensors(tf.constant(""))

@@ -1,4 +1,4 @@
-"""First half of `prepare_corpus`: text in chunks → sentences → ids → one spill file a chunk."""
+"""First half of `prepare_corpus`: chunks of text → sentences → ids → one spill file per chunk."""
 
 import hashlib
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ class Chunk(NamedTuple):
 
     Attributes:
         text: the documents one after the other, UTF-8.
-        lengths: (documents,) int64, bytes of each.
-        consumed: bytes of all sources on disk that were read when the chunk was full.
-        aligned: whether each is a text and its translation, see `kbert.text.source.Source`.
+        lengths: (documents,) int64, bytes of each document.
+        consumed: bytes of all sources on disk that had been read when the chunk was full.
+        aligned: whether each document is a text and its translation, one line each.
     """
 
     text: bytes
@@ -33,16 +33,16 @@ class Chunk(NamedTuple):
     aligned: bool = False
 
     def name(self, settings: str) -> str:
-        """A file name that depends on the content and on how it is treated, nothing else.
+        """Returns a file name that depends only on the content and on `settings`.
 
-        A spill of that name, found by a restart, is therefore the right one, whatever happened to
-        the order of the sources, and even if some of them have changed meanwhile.
+        A resumed run can therefore reuse a spill of that name, even if the order of the sources or
+        some of the sources have changed.
         """
         return f"chunk-{fingerprints.blake2b([settings, self.lengths, self.text])}.spill"
 
 
 def chunks(sources: list[Source]) -> Iterator[Chunk]:
-    """Cuts the sources, all of them aligned or none, into chunks at the ends of documents."""
+    """Splits the sources, all aligned or none, into chunks at the ends of documents."""
     texts: list[bytes] = []
     size = before = 0
     for source in sources:
@@ -63,7 +63,7 @@ def _chunk(texts: list[bytes], consumed: int, aligned: bool) -> Chunk:
 
 
 class Done(NamedTuple):
-    """What the progress bar wants to know of a finished chunk."""
+    """Numbers of a finished chunk for the progress bar."""
 
     consumed: int
     documents: int
@@ -71,7 +71,7 @@ class Done(NamedTuple):
 
 
 def write_spill(tokenizer: Tokenizer, path: str, chunk: Chunk, dtype: str) -> Done:
-    """Writes `tokenise` of a chunk; runs in a worker process. A spill that is there stays."""
+    """Tokenises a chunk and writes its spill, unless it exists; runs in a worker process."""
     if not exists(path):
         spill.write(path, *tokenise(tokenizer, chunk, dtype))
     return Done(chunk.consumed, len(chunk.lengths), len(chunk.text))
@@ -82,9 +82,9 @@ def tokenise(
 ) -> tuple[spill.Segment, dict[str, int]]:
     """Splits, tokenises and hashes the documents of a chunk; returns them sorted, and counts.
 
-    Documents that have no token are dropped and counted, documents with the content of another one
-    of the chunk are dropped. A text with its translation is a document of two sentences, the first
-    of which ends in the separator: no other document holds one.
+    Documents without tokens are dropped and counted. Duplicates within the chunk are dropped. A
+    text with its translation is a document of two sentences. The first sentence ends in the
+    separator token, which no other document contains.
     """
     sentences: list[str] = []
     counts = np.zeros(len(chunk.lengths), np.int64)  # sentences of each document
@@ -100,7 +100,7 @@ def tokenise(
             document = split_sentences(text)
             sentences += as_in_text(document, tokenizer)
         counts[number] = len(document)
-        # Of the sentences, not of the text: white space between them makes no other document.
+        # The hash of the sentences, not of the text: white space between them does not count.
         content = "\n".join(document).encode()
         digests += hashlib.blake2b(content, digest_size=16).digest()
     tokens, token_counts = _encode(tokenizer, sentences, dtype)
@@ -115,10 +115,10 @@ def tokenise(
 
 
 def as_in_text(document: list[str], tokenizer: Tokenizer) -> list[str]:
-    """A document's sentences as they are to be encoded one by one.
+    """Returns a document's sentences in the form in which they are encoded one by one.
 
-    In byte-level BPE a word has the space before it, so all but the first sentence get theirs
-    back: else the last word of one and the first of the next would run together.
+    In byte-level BPE a word includes the space before it. So every sentence but the first gets a
+    leading space; otherwise its first word would join the last word of the sentence before.
 
     Example:
         >>> from types import SimpleNamespace
@@ -133,7 +133,7 @@ def as_in_text(document: list[str], tokenizer: Tokenizer) -> list[str]:
 def _encode(
     tokenizer: Tokenizer, sentences: list[str], dtype: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of all sentences (tokens,) and how many each has (sentences,)."""
+    """Returns the ids of all sentences (tokens,) and the length of each sentence (sentences,)."""
     tokens, counts = [np.zeros(0, dtype)], [np.zeros(0, np.int32)]
     for start in range(0, len(sentences), _SENTENCES_PER_CALL):
         ids = tokenizer.encode(sentences[start : start + _SENTENCES_PER_CALL])
@@ -145,7 +145,7 @@ def _encode(
 def _separated(
     tokens: np.ndarray, token_counts: np.ndarray, sep_id: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The texts of pairs, each first one with a separator behind it; without halves of pairs.
+    """Appends a separator to the first text of each pair; empties pairs with an empty text.
 
     >>> [x.tolist() for x in _separated(np.array([7, 8, 9, 5]), np.array([1, 2, 1, 0]), 3)]
     [[7, 3, 8, 9], [2, 2, 0, 0]]
@@ -162,7 +162,9 @@ def _separated(
 def _sort(
     tokens: np.ndarray, token_counts: np.ndarray, sentence_counts: np.ndarray, digests: bytes
 ) -> tuple[spill.Segment, int]:
-    """Documents by hash, each once, without empty sentences; and how many had no token at all.
+    """Returns the distinct documents sorted by hash, and the number of documents without tokens.
+
+    Empty sentences are dropped.
 
     Shapes: tokens (N,), token_counts (S,) per sentence, sentence_counts (D,) per document.
     """

@@ -1,4 +1,4 @@
-"""`manifest.json` of a prepared corpus: what the folder holds, and whether it is still whole."""
+"""`manifest.json` of a prepared corpus: lists the folder's content, so that it can be verified."""
 
 import dataclasses
 import os
@@ -16,7 +16,7 @@ from kbert.tokenizers.base import Tokenizer
 
 FORMAT_VERSION = 1
 FILE_NAME = "manifest.json"
-# What decides, besides the vocabulary, about the ids of a text, whatever the tokenizer's kind.
+# Tokenizer options of all kinds that, in addition to the vocabulary, determine the ids of a text.
 _TOKENIZER_OPTIONS = (
     "lowercase",
     "strip_accents",
@@ -30,7 +30,7 @@ _TOKENIZER_OPTIONS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One TFRecord file with its index, and the counts of what lies in it."""
+    """A TFRecord file with its index, and the counts of its content."""
 
     file: str
     index: str
@@ -43,7 +43,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Split:
-    """`train` or `held_out`: the counts of all its shards, and the shards in order."""
+    """A split, `train` or `held_out`: total counts, and its shards in order."""
 
     documents: int
     sentences: int
@@ -62,15 +62,15 @@ class Split:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Everything a reader needs to know of a folder of shards.
+    """Description of a folder of shards: everything that a reader needs.
 
     Attributes:
-        folder: where the files lie; not part of the JSON.
-        vocabulary_sha256: `checksum` of the tokenizer that wrote the ids.
-        vocabulary_size: entries of its vocabulary.
+        folder: folder of the files; not part of the JSON.
+        vocabulary_sha256: `checksum` of the tokenizer that made the ids.
+        vocabulary_size: number of entries in the tokenizer's vocabulary.
         token_dtype: "uint16" or "int32", the type of the stored ids.
-        settings: how the text was cut, the arguments of `prepare_corpus`.
-        counts: what was read: documents, text bytes, duplicates dropped, …
+        settings: settings of the preparation: tokenizer, held-out share, size limits, …
+        counts: counts of the input: documents, text bytes, duplicates dropped, …
         splits: "train" and "held_out".
     """
 
@@ -83,11 +83,11 @@ class Manifest:
     splits: dict[str, Split]
 
     def shard_paths(self, split: str = "train") -> list[str]:
-        """Full paths of a split's TFRecord files, in order."""
+        """Returns the full paths of a split's TFRecord files, in order."""
         return [os.path.join(self.folder, shard.file) for shard in self.split(split).shards]
 
     def split(self, name: str) -> Split:
-        """The split of that name; an unknown one raises and lists those there are."""
+        """Returns the split of that name; an unknown name raises and lists the known ones."""
         if name not in self.splits:
             raise ValueError(
                 f"{self.folder} has no split of that name; it has {sorted(self.splits)}. "
@@ -96,7 +96,10 @@ class Manifest:
         return self.splits[name]
 
     def index(self, split: str = "train") -> np.ndarray:
-        """(blocks, 5) int64: number of the shard, then the four columns of the shard's index."""
+        """Returns the index of a split's blocks, (blocks, 5) int64.
+
+        The columns are the number of the shard, then the four columns of the shard's index.
+        """
         tables = [np.zeros((0, 5), np.int64)]
         for number, shard in enumerate(self.split(split).shards):
             path = os.path.join(self.folder, shard.index)
@@ -106,11 +109,11 @@ class Manifest:
 
     @property
     def aligned(self) -> bool:
-        """Whether its documents are texts with their translations."""
+        """Whether the documents are texts with their translations."""
         return bool(self.settings.get("aligned"))
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raises unless `tokenizer` makes the very ids that are in the shards."""
+        """Raises unless `tokenizer` makes the same ids as those in the shards."""
         written = self.settings.get("tokenizer", {})
         now = {"type": type(tokenizer).__name__, **tokenizer.settings} if written else {}
         if written.get("type") != now.get("type"):
@@ -141,7 +144,7 @@ class Manifest:
             )
 
     def summary(self) -> str:
-        """The corpus in one line.
+        """Describes the corpus in one line.
 
         >>> split = Split(documents=9, sentences=40, tokens=1000, blocks=1, shards=())
         >>> Manifest(folder="", vocabulary_sha256="", vocabulary_size=8, token_dtype="uint16",
@@ -161,17 +164,17 @@ class Manifest:
 
     @property
     def checksum(self) -> str:
-        """Of all that it says, wherever the folder lies."""
+        """SHA-256 of the manifest's content, independent of the folder's path."""
         return fingerprints.sha256_of_json(self.to_dict())
 
     def to_dict(self) -> dict:
-        """What `manifest.json` holds."""
+        """Returns the content of `manifest.json`."""
         fields = dataclasses.asdict(self)
         del fields["folder"]
         return {"format_version": FORMAT_VERSION, **fields}
 
     def save(self) -> None:
-        """Writes `manifest.json` into the folder; the last file of a corpus to appear."""
+        """Writes `manifest.json` into the folder, as the last file of a corpus."""
         write_note(os.path.join(self.folder, FILE_NAME), self.to_dict())
 
 
@@ -182,9 +185,9 @@ def read_manifest(folder: PathLike) -> Manifest:
     """Reads the manifest of a prepared corpus and checks that its shards have their full size.
 
     Raises:
-        FileNotFoundError: no manifest (never prepared, or interrupted), or a shard is missing.
-        ValueError: a damaged manifest, another format version, or a shard whose size is not the
-            manifest's.
+        FileNotFoundError: the manifest (never prepared, or interrupted) or a shard is missing.
+        ValueError: a damaged manifest, another format version, or a shard whose size differs from
+            that in the manifest.
     """
     folder = os.fspath(folder)
     path = os.path.join(folder, FILE_NAME)
@@ -217,7 +220,7 @@ def read_manifest(folder: PathLike) -> Manifest:
 
 
 def _typed(part: _Part) -> _Part:
-    """Raises TypeError where a value that JSON brought is not what its field says."""
+    """Raises TypeError if a value from JSON is not valid for its field."""
     for field in dataclasses.fields(part):
         value, kind = getattr(part, field.name), typing.get_origin(field.type) or field.type
         negative = kind is int and type(value) is int and value < 0
@@ -229,7 +232,7 @@ def _typed(part: _Part) -> _Part:
 
 
 def _option(config: dict, name: str) -> object:
-    """The option as it works: accents left open go with the case."""
+    """Returns the effective value of an option: `strip_accents=None` follows `lowercase`."""
     value = config.get(name)
     return config.get("lowercase") if name == "strip_accents" and value is None else value
 
@@ -239,13 +242,13 @@ def _shown(options: dict) -> str:
 
 
 def verify_corpus(folder: PathLike) -> Manifest:
-    """Reads every byte of a prepared corpus: checksums, offsets, counts, ids within the vocabulary.
+    """Verifies every byte of a prepared corpus: checksums, offsets, counts, ids in the vocabulary.
 
     Returns:
-        The manifest, when all is well.
+        The manifest, if no error is found.
 
     Raises:
-        ValueError: naming the shard and the record that is wrong.
+        ValueError: a record is wrong; the message names the shard and the record.
     """
     manifest = read_manifest(folder)
     for split in manifest.splits:

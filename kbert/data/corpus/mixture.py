@@ -1,4 +1,4 @@
-"""Several prepared corpora that are read as one, each with its share of the blocks."""
+"""Several prepared corpora that are read as one, each with a share of the blocks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from kbert.tokenizers.base import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """Corpora and their shares of what is trained on; the `data` of a dataset.
+    """Corpora and their shares of the training data; usable as the `data` of a dataset.
 
     Attributes:
-        manifests: of the corpora, written with one tokenizer.
-        shares: of their blocks in an epoch; they sum to 1.
+        manifests: manifests of the corpora, prepared with one tokenizer.
+        shares: share of each corpus in the blocks of an epoch; they sum to 1.
     """
 
     manifests: tuple[Manifest, ...]
@@ -38,18 +38,19 @@ class Mixture:
         """Opens the folders of some corpora.
 
         Args:
-            folders: folders that `prepare_corpus` wrote, with the weight of each; or without
-                weights, in proportion to their tokens to the power of `temperature`.
-            temperature: 1 reads each text equally often, 0 each corpus; multilingual models take
+            folders: folders that `prepare_corpus` wrote, with a weight for each. Without weights,
+                shares are proportional to the number of tokens to the power of `temperature`.
+            temperature: exponent of the shares. 1 reads each text equally often, 0 reads each
+                corpus equally often. Multilingual models use
                 0.7 (mBERT, https://github.com/google-research/bert/blob/master/multilingual.md) or
-                0.3 (XLM-R, section 3.1, https://arxiv.org/abs/1911.02116), so that the languages
-                with little text are read more often.
+                0.3 (XLM-R, section 3.1, https://arxiv.org/abs/1911.02116), so that languages with
+                little text are read more often.
 
         Raises:
-            FileNotFoundError: no corpus there, or a shard is missing.
-            ValueError: fewer than two folders, one of them twice, a weight or temperature out of
-                range, a temperature besides weights, a corpus without text to train on, or corpora
-                of different vocabularies.
+            FileNotFoundError: a folder is not a corpus, or a shard is missing.
+            ValueError: fewer than two folders, a folder given twice, a weight or temperature out of
+                range, a temperature together with weights, a corpus without text to train on, or
+                corpora of different vocabularies.
 
         Example:
             >>> Mixture.read(["shards"])
@@ -87,37 +88,37 @@ class Mixture:
 
     @property
     def folder(self) -> str:
-        """The folders, for messages."""
+        """The folders as one string, for messages."""
         return ", ".join(manifest.folder for manifest in self.manifests)
 
     def split(self, name: str) -> Split:
-        """The counts of all corpora together."""
+        """Returns the split of all corpora together, with total counts."""
         splits = [manifest.split(name) for manifest in self.manifests]
         return Split.of(shard for split in splits for shard in split.shards)
 
     @property
     def aligned(self) -> bool:
-        """Whether documents of one are texts with their translations."""
+        """Whether the documents of any corpus are texts with their translations."""
         return any(manifest.aligned for manifest in self.manifests)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raises unless `tokenizer` makes the very ids that are in the shards."""
+        """Raises unless `tokenizer` makes the same ids as those in the shards."""
         for manifest in self.manifests:
             manifest.check_tokenizer(tokenizer)
 
     def summary(self) -> str:
-        """The corpora in one line."""
+        """Describes the corpora in one line."""
         each = zip(self.shares, self.manifests, strict=True)
         return " | ".join(f"{share:.1%} {m.folder}: {m.summary()}" for share, m in each)
 
     @property
     def checksum(self) -> str:
-        """Of all that decides what is read."""
+        """SHA-256 of the corpora and their shares."""
         said = [(m.checksum, share) for m, share in zip(self.manifests, self.shares, strict=True)]
         return fingerprints.sha256(repr(said))
 
     def reader(self, split: str, seed: int, window_blocks: int = WINDOW_BLOCKS) -> BlockReader:
-        """Reads blocks of all corpora: as the shares say, and of held-out text each block once."""
+        """Returns a reader of all corpora by their shares; it reads each held-out block once."""
         each = [
             BlockReader.from_manifest(manifest, split, seed, window_blocks)
             for manifest in self.manifests
@@ -139,15 +140,16 @@ class Mixture:
 
 @dataclasses.dataclass(frozen=True)
 class _MixtureReader(BlockReader):
-    """An epoch has as many places as there are blocks; each corpus fills a fixed number of them.
+    """Reads the blocks of C corpora; each corpus fills a fixed number of an epoch's positions.
 
-    The places are permuted as the blocks of one corpus are. A corpus counts the blocks it has given
-    over all epochs, and goes through its own in a new order each time: so none is read a second
-    time before all were read once, and any window of any epoch can still be read alone.
+    An epoch has as many positions as there are blocks. They are permuted like the blocks of a
+    single corpus. The blocks of a corpus are counted over all epochs, and each pass over them has a
+    new order. So no block is read a second time before all of its corpus were read once, and any
+    window of any epoch can still be read alone.
 
     Attributes:
-        sizes: (C,) blocks of each corpus.
-        quotas: (C,) places of each in an epoch.
+        sizes: (C,) number of blocks of each corpus.
+        quotas: (C,) number of positions of each corpus in an epoch.
     """
 
     sizes: np.ndarray
@@ -161,7 +163,7 @@ class _MixtureReader(BlockReader):
         size, quota = tf.gather(sizes, corpus), tf.gather(quotas, corpus)
         given = epoch * quota + place - (tf.gather(ends, corpus) - quota)
         seed = tf.fill(tf.shape(place), tf.constant(self.seed, tf.int64))
-        # The public function takes one seed for all.
+        # The public function accepts only one seed for all elements.
         own = tf.raw_ops.RandomIndexShuffle(
             index=given % size,
             seed=tf.stack([seed, tf.cast(corpus, tf.int64), given // size], axis=1),
@@ -172,11 +174,11 @@ class _MixtureReader(BlockReader):
 
 
 def _quotas(shares: Sequence[float], places: int) -> np.ndarray:
-    """Whole numbers in proportion to the shares, none of them 0, that sum to `places`."""
+    """Returns integers in proportion to the shares, all at least 1, that sum to `places`."""
     exact = np.array(shares) * places
     quotas = np.maximum(np.floor(exact).astype("int64"), 1)
     while (rest := places - quotas.sum()) != 0:
-        # One place more where most is missing, or one less where most is too much.
+        # Add one where the quota is most below its share, or remove one where it is most above.
         short = (exact - quotas) * np.sign(rest)
         short[(quotas + np.sign(rest)) < 1] = -np.inf
         quotas[np.argmax(short)] += np.sign(rest)

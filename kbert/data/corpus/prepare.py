@@ -1,19 +1,21 @@
-"""`prepare_corpus`: text of any size to a folder of shards, at constant memory, restartable.
+"""`prepare_corpus`: text of any size to a folder of shards, at constant memory, resumable.
 
-Two passes. The first cuts the text into chunks of whole documents; each becomes a *spill*: ids,
-sorted by a hash of the documents' content. The second cuts the range of hashes into shards and
-gathers each shard from all spills. Since a shard is a range of hashes, sorted by hash, the output
-does not depend on the number of workers, on the order of the sources or on interruptions; equal
-documents meet and only one stays; and held-out text is a range of hashes as well.
+There are two passes. The first splits the text into chunks of whole documents. Each chunk becomes a
+*spill*: token ids of documents, sorted by a hash of their content. The second pass divides the
+range of hashes into shards and gathers each shard from all spills. Since a shard is a range of
+hashes, sorted by hash:
+- the output does not depend on the number of workers, the order of the sources or interruptions;
+- equal documents meet in one shard, and only one of them is kept;
+- the held-out text is also a range of hashes.
 
     output_dir/
         manifest.json           written last: a folder without it is not finished
         train-00000-of-00004.tfrecord, .index.npy, …
         held_out-00000-of-00001.tfrecord, .index.npy
-        vocab.txt, …            the tokenizer's own files
+        vocab.txt, …            files of the tokenizer
         plan.json               settings and sources, to recognise the same work again
-        work/                   spills; gone when all is done. Of a folder with a scheme (gs://…)
-                                in kbert's cache folder, since they are read here and there
+        work/                   spills; removed at the end. If output_dir has a scheme (gs://…),
+                                it is in kbert's cache folder, since spills are memory-mapped
 """
 
 import collections
@@ -41,7 +43,7 @@ from kbert.version import __version__
 
 PLAN_FILE = "plan.json"
 HELD_OUT_SHARE = 0.01
-# In a plan: unfinished work of another version is begun anew, and a finished corpus is kept.
+# Key in a plan. Unfinished work of another version is restarted; a finished corpus is kept.
 _VERSION = "kbert_version"
 _WORK_FOLDER = "work"
 
@@ -57,36 +59,36 @@ def prepare_corpus(
     on_bad_utf8: str = "fail",
     beam_flags: Sequence[str] | None = None,
 ) -> Manifest:
-    """Turns text into shards of tokenised documents, once, for any number of trainings.
+    """Turns text into shards of tokenised documents, once, for any number of training runs.
 
-    Killed at any moment and called again with the same arguments it resumes where it was, and the
-    files have the same bytes as those of an uninterrupted run. Called again on a finished folder
-    it returns at once.
+    If it is killed, the same call resumes, and the files have the same bytes as those of an
+    uninterrupted run. For a finished folder it returns at once.
 
     Args:
         sources: files, patterns, `tfds:…`, `docs:`; see `kbert.text.open_sources`. Or texts with
-            their translations, `kbert.text.read_pairs(…).aligned_documents()`, each of which is a
-            document, for `pretraining_dataset(segments="aligned")`.
-        output_dir: folder for the shards; made if it is not there.
-        tokenizer: makes the ids; its files are saved in the folder too.
+            their translations from `kbert.text.read_pairs(…).aligned_documents()`, one document per
+            pair, for `pretraining_dataset(segments="aligned")`.
+        output_dir: folder for the shards; created if needed.
+        tokenizer: tokenizer that makes the ids; it is saved in the folder too.
         held_out_share: share of the documents, chosen by a hash of their content, that go to the
-            split "held_out" in place of "train".
-        num_workers: processes to use; 0 or 1 works in this one. From 2 on, a script needs the
-            `if __name__ == "__main__":` that multiprocessing asks for.
-        field: where JSON lines and TensorFlow data sets keep the text.
-        on_bad_utf8: "fail" stops at the first bad byte and names it, "replace" puts U+FFFD there.
-        beam_flags: of Apache Beam's own, such as "--runner=FlinkRunner": the work is done by it, on
-            as many machines as it has, all of which see the sources and `output_dir`. The same
-            bytes. It needs the extra `[beam]`; None = the work is done here.
+            split "held_out" instead of "train".
+        num_workers: number of processes; 0 or 1 uses only the current one. With 2 or more, a script
+            needs the `if __name__ == "__main__":` guard of multiprocessing.
+        field: name of the text field in JSON lines and TensorFlow data sets.
+        on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
+        beam_flags: flags of Apache Beam, such as "--runner=FlinkRunner", to run the work on Beam
+            with any number of machines. All of them must be able to read the sources and write to
+            `output_dir`. The output has the same bytes. Needs the extra `[beam]`. None runs on
+            this machine without Beam.
 
     Returns:
         The manifest of the folder.
 
     Raises:
-        FileNotFoundError: a source that is not there.
-        ValueError: bad input, or a folder that holds another corpus.
+        FileNotFoundError: a source does not exist.
+        ValueError: bad input, or the folder contains another corpus.
         OSError: the disk is full or cannot be written; finished work is kept.
-        ImportError: `beam_flags` without Apache Beam.
+        ImportError: `beam_flags` is given, and Apache Beam is not installed.
 
     Example:
         >>> import tempfile
@@ -114,7 +116,8 @@ def prepare_corpus(
     plan = make_plan(opened, tokenizer, held_out_share, on_bad_utf8)
     output_dir = os.fspath(output_dir)
     with atomic.only_one(output_dir):
-        # Workers on other machines see no folder of this one, and they make no spills.
+        # Beam's workers on other machines cannot access a local folder. They need no local work
+        # folder either, since they write no spills.
         here = output_dir if beam_flags is not None else atomic.stand_in(output_dir)
         work = os.path.join(here, _WORK_FOLDER)
         finished = _finished(output_dir, work, plan)
@@ -144,9 +147,9 @@ def make_plan(
     held_out_share: float = HELD_OUT_SHARE,
     on_bad_utf8: str = "fail",
 ) -> dict:
-    """All that decides about the bytes of the output: the settings, and what the sources are.
+    """Returns all settings and source identities that determine the bytes of the output.
 
-    Equal plans, equal shards. The arguments are those of `prepare_corpus`, the sources opened.
+    Equal plans give equal shards. The arguments are those of `prepare_corpus`, with open sources.
     """
     settings = {
         _VERSION: __version__,
@@ -179,7 +182,10 @@ def _check_aligned(sources: list[Source], tokenizer: Tokenizer) -> None:
 
 
 def _finished(output_dir: str, work: str, plan: dict) -> Manifest | None:
-    """The manifest, if the folder holds the outcome of this very plan already."""
+    """Returns the manifest if the folder already contains the result of this plan, else None.
+
+    Raises if the folder contains another corpus.
+    """
     if not exists(os.path.join(output_dir, manifest.FILE_NAME)):
         return None
     differing = _differences(_read_plan(output_dir), plan)
@@ -208,7 +214,7 @@ def _differences(old: dict | None, new: dict) -> list[str]:
 
 
 class _Preparation:
-    """One run, first half to last, in a folder that is locked for it."""
+    """One run of `prepare_corpus`, with both passes, in a folder that is locked for it."""
 
     def __init__(
         self, sources: list[Source], output_dir: str, work: str, tokenizer: Tokenizer, plan: dict
@@ -233,7 +239,7 @@ class _Preparation:
         write_note(os.path.join(output_dir, PLAN_FILE), plan)
 
     def write_spills(self, workers: Workers) -> list[str]:
-        """First pass over the text. Returns the name of each chunk's spill."""
+        """Runs the first pass, over the text. Returns the name of each chunk's spill."""
         names: list[str] = []
 
         def jobs() -> Iterator[tuple]:
@@ -262,12 +268,12 @@ class _Preparation:
             found |= spill.Spill(os.path.join(self.work, name), self.dtype).two_hashes(first)
             if len(found) >= 2:
                 return
-        for name in names:  # of no use to another start
+        for name in names:  # a later run cannot use them
             atomic.remove(os.path.join(self.work, name))
         self._refuse(len(found))
 
     def write_shards(self, workers: Workers, names: list[str]) -> list[tuple[str, Shard]]:
-        """Second pass, over the spills. Returns the shards with their splits, in order."""
+        """Runs the second pass, over the spills. Returns the shards with their splits, in order."""
         self.counts: collections.Counter[str] = collections.Counter()
         for name in names:
             self.counts.update(spill.Spill(os.path.join(self.work, name), self.dtype).counts)
@@ -288,7 +294,7 @@ class _Preparation:
         return shards
 
     def write_on_beam(self, run_pipeline: Callable) -> list[tuple[str, Shard]]:
-        """Both passes as one pipeline. Returns the shards with their splits, in order."""
+        """Runs both passes as one pipeline. Returns the shards with their splits, in order."""
         identities = json.dumps([source.identity() for source in self.sources], sort_keys=True)
         key = fingerprints.blake2b([f"{self.settings_text}\n{identities}"])
         counts, shards = run_pipeline(
@@ -301,14 +307,14 @@ class _Preparation:
             key=key,
         )
         self.counts = collections.Counter(counts)
-        for name in ("cut_documents", "replaced_characters"):  # counted where they were read
+        for name in ("cut_documents", "replaced_characters"):  # counted by Beam's workers
             setattr(self.sources[0], name, counts[name])
         found = sum(shard.documents for split, shard in shards if split == "train")
         if found < 2:
             files = list(Path(self.work).iterdir())
             for _, shard in shards:
                 files += [Path(self.output_dir, x) for x in (shard.file, shard.index)]
-            for path in files:  # of no use to another start
+            for path in files:  # a later run cannot use them
                 atomic.remove(path)
             self._refuse(found)
         return shards
@@ -323,7 +329,7 @@ class _Preparation:
         )
 
     def finish(self, shards: list[tuple[str, Shard]]) -> Manifest:
-        """Writes the manifest, and removes what was needed on the way only after that."""
+        """Writes the manifest, and removes the work folders only after that."""
         kept = sum(shard.documents for _, shard in shards)
         counts = {
             "text_bytes": self.counts["text_bytes"],
@@ -346,7 +352,8 @@ class _Preparation:
             },
         )
         self._remove_strangers(done)
-        # By way of a work folder, where renaming is possible: what a kill leaves goes with it.
+        # The tokenizer is staged on the file system of the output, where renaming is possible. The
+        # staging folder is in the work folder, so that leftovers of a killed run are removed.
         staging = os.path.join(self.output_dir, _WORK_FOLDER)
         save_tokenizer(self.tokenizer, self.output_dir, os.path.join(staging, "tokenizer"))
         done.save()
@@ -363,11 +370,11 @@ class _Preparation:
                 atomic.remove(path)
 
     def abandon(self) -> None:
-        """After an error: nothing half-written stays, finished pieces do, for the next start."""
+        """Cleans up after an error: removes partial files, keeps finished ones for the next run."""
         atomic.remove_leftovers(self.output_dir)
         atomic.remove_leftovers(self.work)
         if not any(Path(self.work).iterdir()):
             remove_tree(self.work)
             atomic.remove(os.path.join(self.output_dir, PLAN_FILE))
-            with contextlib.suppress(OSError):  # the folder may hold files that are not ours
+            with contextlib.suppress(OSError):  # the folder may contain files of the user
                 Path(self.output_dir).rmdir()

@@ -1,4 +1,4 @@
-"""Text in place of a folder of shards: prepared once, into a cache, under a checksum."""
+"""Accepts text instead of a folder of shards: prepares it once, in a cache keyed by a checksum."""
 
 import os
 from collections.abc import Sequence
@@ -15,20 +15,20 @@ def prepared_folder(
     tokenizer: Tokenizer,
     cache_dir: str | os.PathLike | None = None,
 ) -> str:
-    """The folder of shards for `data`: `data` itself if it is a folder, else prepared text.
+    """Returns the folder of shards for `data`: `data` itself if it is a folder, else a cache.
 
-    The cache's name is a checksum of all that decides about the shards: the sources (name, size
-    and time of a file), the tokenizer, the settings, the versions of kbert and of the format. So
-    what has changed is prepared again, and equal things never twice. The settings are those that
-    `prepare_corpus` has by default; for others (`field`, `on_bad_utf8`, …) call it yourself.
+    The name of the cached folder is a checksum of everything that determines the shards: the
+    sources (name, size and time of a file), the tokenizer, the settings, and the versions of kbert
+    and of the format. So changed input is prepared again, and equal input only once. The settings
+    are the defaults of `prepare_corpus`; for others (`field`, `on_bad_utf8`, …) call it yourself.
 
     Args:
-        data: a folder, or sources of text as `prepare_corpus` takes them.
-        tokenizer: makes the ids.
-        cache_dir: parent of the folder; None is `corpora` in kbert's cache folder.
+        data: a folder, or sources of text for `prepare_corpus`.
+        tokenizer: tokenizer that makes the ids.
+        cache_dir: parent of the cached folder; None is `corpora` in kbert's cache folder.
 
     Returns:
-        A folder with a manifest, as far as this function made it.
+        The folder. It has a manifest if this function prepared it; a given folder is not checked.
     """
     if isinstance(data, str | os.PathLike) and is_dir(data):
         return os.fspath(data)

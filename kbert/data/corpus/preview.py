@@ -1,4 +1,4 @@
-"""What `prepare_corpus` would do, shown on the first documents before hours of work."""
+"""Previews `prepare_corpus` on the first documents, before hours of work."""
 
 import itertools
 import os
@@ -15,26 +15,26 @@ from kbert.text import open_sources, split_sentences
 from kbert.text.source import Source
 from kbert.tokenizers.base import Tokenizer
 
-# Text that is really tokenised to measure speed and tokens per byte, spread over the sources.
+# Text that is tokenised to measure speed and tokens per byte, spread over the sources.
 _SAMPLE_BYTES = 4 << 20
 _SAMPLED_SOURCES = 8
-# Peak memory of a process: TensorFlow's own half gigabyte, a chunk of text or a shard in the other.
+# Peak memory of a process: half a gigabyte for TensorFlow, the other half for a chunk or a shard.
 _PROCESS_BYTES = 1_100_000_000
-_LENGTHS_SHARE = 0.04  # a sentence of about 100 bytes keeps its length in 4
+_LENGTHS_SHARE = 0.04  # the length of a sentence of about 100 bytes is stored in 4 bytes
 _OTHER_WORK = 1.3  # reading, hashing and writing, relative to splitting and tokenizing
 _SHOWN_SENTENCES = 6
 
 
 class Estimate(NamedTuple):
-    """What a corpus will take; all but `disk_bytes` are estimates from a sample.
+    """Resources that a corpus needs; all but `disk_bytes` are estimates from a sample.
 
     Attributes:
         disk_bytes: size of the sources on disk.
-        text_bytes: their text, unpacked.
-        tokens: ids that will be stored.
-        output_bytes: shards; while working, the same again is needed.
-        seconds: with all worker processes.
-        memory_bytes: of all processes together, at their peak.
+        text_bytes: size of the unpacked text.
+        tokens: number of ids that will be stored.
+        output_bytes: size of the shards; the same again is needed during the work.
+        seconds: run time with all worker processes.
+        memory_bytes: peak memory of all processes together.
     """
 
     disk_bytes: int
@@ -57,15 +57,15 @@ def preview_corpus(
     """Reads the beginning of the sources and shows what preparing them would do.
 
     Args:
-        sources: as in `prepare_corpus`.
-        tokenizer: makes the ids.
-        num_documents: how many documents to show as sentences and pieces.
-        num_workers: processes the time is estimated for.
-        field: where JSON lines and TensorFlow data sets keep the text.
-        on_bad_utf8: "fail" or "replace".
+        sources: files, patterns, `tfds:…` or `docs:`; see `kbert.text.open_sources`.
+        tokenizer: tokenizer that makes the ids.
+        num_documents: number of documents to show as sentences and tokens.
+        num_workers: number of processes for which time and memory are estimated.
+        field: name of the text field in JSON lines and TensorFlow data sets.
+        on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
 
     Returns:
-        A text to print, documents first, and the estimate at its end.
+        A text to print (the documents, then the estimate), and the estimate.
 
     Example:
         >>> import tempfile
@@ -86,7 +86,7 @@ def preview_corpus(
     step = -(-len(opened) // _SAMPLED_SOURCES)
     sampled = opened[::step]
     samples = [_beginning(source, _SAMPLE_BYTES // len(sampled)) for source in sampled]
-    # One document of each source in turn, until there are enough.
+    # One document of each source in turn.
     shown = [text for turn in itertools.zip_longest(*samples) for text in turn if text]
     parts = [_show(n, text, tokenizer) for n, text in enumerate(shown[:num_documents], start=1)]
     estimate = _estimate(opened, shown, tokenizer, max(num_workers, 1))
@@ -94,7 +94,7 @@ def preview_corpus(
 
 
 def _beginning(source: Source, size: int) -> list[bytes]:
-    """The first documents of a source, `size` bytes or a little more."""
+    """Returns the first documents of a source, until they have `size` bytes or more."""
     documents: list[bytes] = []
     for text in source.documents():
         documents.append(text)

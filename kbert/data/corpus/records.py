@@ -7,9 +7,9 @@ tokens together, as a `tf.train.Example` of three byte features that hold raw li
     sentences  (sentences,)  int32: tokens of each sentence, all above 0
     documents  (documents,)  int32: sentences of each document, all above 0
 
-Beside each shard lies `*.index.npy`, int64 (blocks, 4): the byte offset of the record, and how many
-tokens, sentences and documents the block holds. A reader can so plan an epoch, and open any block,
-without touching the others. No pairs and no masks are stored: they are drawn while training.
+Next to each shard is `*.index.npy`, int64 (blocks, 4): the byte offset of each record, and the
+numbers of tokens, sentences and documents in the block. So a reader can plan an epoch, and open any
+block, without reading the others. No pairs and no masks are stored: they are drawn during training.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RECORD_OVERHEAD = 16
 
 
 def token_dtype(vocabulary_size: int) -> str:
-    """The smallest type that holds every id and that `tf.io.decode_raw` can read.
+    """Returns the smallest type for all ids that `tf.io.decode_raw` can read.
 
     >>> token_dtype(30_522), token_dtype(119_547)
     ('uint16', 'int32')
@@ -54,7 +54,7 @@ def encode_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
             }
         )
     )
-    # Without `deterministic` the order of a map's entries may differ from process to process.
+    # Without `deterministic`, the order of a map's entries may differ between processes.
     return example.SerializeToString(deterministic=True)
 
 
@@ -63,11 +63,11 @@ def _little(array: np.ndarray) -> np.ndarray:
 
 
 def parse_arrays(serialized: tf.Tensor, dtypes: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Reads arrays back, flat, those of several records joined in the order given.
+    """Parses flat arrays; the arrays of several records are joined in the order of the records.
 
     Args:
-        serialized: (records,) string.
-        dtypes: name -> type of an array, one that `tf.io.decode_raw` can read.
+        serialized: (records,) string, as written by `encode_arrays`.
+        dtypes: name -> type of each array, one that `tf.io.decode_raw` can read.
     """
     features = {name: tf.io.FixedLenFeature([], tf.string) for name in dtypes}
     raw = tf.io.parse_example(serialized, features)
@@ -85,7 +85,7 @@ def encode_block(tokens: np.ndarray, sentences: np.ndarray, documents: np.ndarra
 
 
 def parse_blocks(serialized: tf.Tensor, dtype: str = "uint16") -> dict[str, tf.Tensor]:
-    """Reads blocks back, joined in the order given; runs in a graph and eagerly.
+    """Parses blocks and joins them in the order given; runs in a graph and eagerly.
 
     Args:
         serialized: (blocks,) string, records of one or more shards.
@@ -93,7 +93,7 @@ def parse_blocks(serialized: tf.Tensor, dtype: str = "uint16") -> dict[str, tf.T
 
     Returns:
         `tokens` (tokens,) of `dtype`, `sentences` (sentences,) int32 and `documents` (documents,)
-        int32, as in the description of this file.
+        int32, as described at the head of this file.
 
     Example:
         >>> block = encode_block(np.array([7, 8, 9], "uint16"), np.array([2, 1]), np.array([2]))
@@ -106,15 +106,15 @@ def parse_blocks(serialized: tf.Tensor, dtype: str = "uint16") -> dict[str, tf.T
 class RecordWriter:
     """Writes records into one shard and its index; both appear whole or not at all.
 
-    Used as a context manager: on a clean exit the two files are renamed into place, on an
-    exception they are removed.
+    Use it as a context manager. On a clean exit both files are renamed into place. On an exception
+    the partial file is removed.
 
     Args:
-        path: the shard to write; the index goes to `index_path(path)`.
-        columns: the index's: the byte offset of a record, and what `write` counts in it.
+        path: path of the shard; the index is written to `index_path(path)`.
+        columns: column names of the index: the byte offset of a record, then the counts of `write`.
 
     Attributes:
-        index: a row of the index for each record so far.
+        index: one row of the index for each record so far.
         bytes: length of the shard so far.
     """
 
@@ -132,7 +132,7 @@ class RecordWriter:
         self.bytes += len(record) + RECORD_OVERHEAD
 
     def _flush(self) -> None:
-        """Writes what waits for more to form a record."""
+        """Writes pending data as a record; subclasses that buffer override it."""
 
     def __enter__(self) -> Self:
         self._temporary = atomic.temporary_name(self.path)
@@ -165,9 +165,9 @@ class BlockWriter(RecordWriter):
     """Writes documents into one shard and its index; both appear whole or not at all.
 
     Args:
-        path: the shard to write; the index goes to `index_path(path)`.
+        path: path of the shard; the index is written to `index_path(path)`.
         dtype: type of the stored token ids, see `token_dtype`.
-        block_tokens: a block is closed by the document that reaches this many tokens.
+        block_tokens: number of tokens at which a block ends, after the document that reaches it.
 
     Example:
         >>> import tempfile
@@ -205,7 +205,7 @@ class BlockWriter(RecordWriter):
         tokens = np.concatenate(self._tokens).astype(self.dtype)
         sentences = np.concatenate(self._sentences)
         documents = np.array([len(lengths) for lengths in self._sentences])
-        # Checked by the block: adding a document must cost no more than a list's append.
+        # Checked once per block: adding a document must cost no more than a list's append.
         if sentences.sum() != len(tokens) or (sentences < 1).any() or (documents < 1).any():
             raise ValueError(
                 "The rule of a document is at least one sentence, sentences of at least one token, "
@@ -217,23 +217,26 @@ class BlockWriter(RecordWriter):
         self._clear()
 
     def totals(self) -> dict[str, int]:
-        """Blocks, tokens, sentences and documents written so far."""
+        """Returns the numbers of blocks, tokens, sentences and documents written so far."""
         sums = np.array(self.index, np.int64).reshape(-1, 4).sum(axis=0)
         counts = zip(INDEX_COLUMNS[1:], sums[1:].tolist(), strict=True)
         return {"blocks": len(self.index), **dict(counts)}
 
 
 def index_path(path: str) -> str:
-    """`train-00000-of-00004.tfrecord` → `train-00000-of-00004.index.npy`."""
+    """Returns the path of a shard's index.
+
+    `train-00000-of-00004.tfrecord` → `train-00000-of-00004.index.npy`.
+    """
     return path.removesuffix(".tfrecord") + ".index.npy"
 
 
 def read_index(path: str, count: int, columns: Sequence[str]) -> np.ndarray:
-    """(count, columns) int64, what a `RecordWriter` wrote beside a shard.
+    """Reads the index of a shard as written by `RecordWriter`, (count, columns) int64.
 
     Raises:
-        FileNotFoundError: it is not there.
-        ValueError: it is damaged, or has another number of records or columns.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is damaged, or has another number of records or columns.
     """
     if not exists(path):
         raise FileNotFoundError(f"{path} is named in the manifest and is not there")
@@ -254,7 +257,7 @@ def read_index(path: str, count: int, columns: Sequence[str]) -> np.ndarray:
 
 
 def check_size(path: str, expected: int) -> None:
-    """Raises where a file of a manifest is missing, or has another size than that says."""
+    """Raises if a file of a manifest is missing or does not have the expected size in bytes."""
     if not exists(path):
         raise FileNotFoundError(f"{path} is named in the manifest and is not there")
     size = Path(path).stat().st_size

@@ -1,4 +1,4 @@
-"""Second half of `prepare_corpus`: a shard is a range of hashes, gathered from all spills."""
+"""Second half of `prepare_corpus`: gathers each shard, a range of hashes, from all spills."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from kbert.io.outputs import read_note, write_note
 from kbert.io.paths import Path, exists
 from kbert.tokenizers.base import Tokenizer
 
-# Text that goes into one shard; what a shard takes in memory while it is merged is below that.
+# Bytes of text per shard; merging a shard needs less memory than that.
 SHARD_TEXT_BYTES = 64 << 20
 SHARD_NAME = re.compile(r"(train|held_out)-\d{5}-of-\d{5}\.(tfrecord|index\.npy)")
 _HASHES = 2**64
@@ -20,7 +20,7 @@ _HASHES = 2**64
 
 @dataclasses.dataclass(frozen=True)
 class ShardPlan:
-    """Which documents go where: hashes first … last (both included) go to `file`."""
+    """Plan of a shard: documents with hashes first … last (both included) go to `file`."""
 
     split: str
     file: str
@@ -28,15 +28,15 @@ class ShardPlan:
     last: int
 
     def note(self, folder: str) -> str:
-        """The file that says the shard is finished."""
+        """Returns the path of the file that marks the shard as finished."""
         return os.path.join(folder, self.file.replace(".tfrecord", ".done.json"))
 
 
 def plan_shards(text_bytes: int, held_out_share: float) -> list[ShardPlan]:
-    """Cuts the range of hashes: its beginning is held out, the rest goes to the train shards.
+    """Divides the range of hashes: its beginning is held out, the rest goes to the train shards.
 
-    The number of shards follows from the size of the text alone, so that neither the order of the
-    sources nor the number of workers can change a byte of the output.
+    The number of shards depends only on the size of the text. So neither the order of the sources
+    nor the number of workers can change a byte of the output.
 
     >>> [shard.file[:20] for shard in plan_shards(100 << 20, held_out_share=0.01)]
     ['held_out-00000-of-00', 'train-00000-of-00002', 'train-00001-of-00002']
@@ -70,10 +70,7 @@ def write_shard(
     block_tokens: int,
     key: str,
 ) -> Shard | None:
-    """Merges a range of hashes out of all spills into a shard; runs in a worker process.
-
-    See `merge`.
-    """
+    """Merges a range of hashes from all spills into a shard, see `merge`; runs in a worker."""
     dtype = records.token_dtype(tokenizer.vocabulary_size)
 
     def segments() -> list[spill.Segment]:
@@ -92,10 +89,10 @@ def merge(
     block_tokens: int,
     key: str,
 ) -> Shard | None:
-    """Writes a shard of all documents of its range, from wherever they come.
+    """Writes a shard with all documents of its range of hashes.
 
-    A shard that an earlier run has finished of the same text (`key`) is not written again. A range
-    without any document gives no file, and None.
+    A shard that an earlier run finished for the same text (`key`) is not written again. A range
+    without documents gives no file, and returns None.
     """
     note = plan.note(work_folder)
     path = os.path.join(folder, plan.file)
@@ -124,7 +121,7 @@ def merge(
 
 
 def finished_shard(note: str, key: str, path: str) -> Shard | None:
-    """The shard at `path`, if its note says that it is finished and of this text."""
+    """Returns the shard at `path` if its note marks it as finished for this text, else None."""
     content = read_note(note, "The note of a shard")
     if content is None or content["key"] != key or not exists(path):
         return None

@@ -1,13 +1,13 @@
-"""Folders of shards and their shares, as a flag gives them."""
+"""Parses folders of shards and their weights from a command line flag."""
 
 from kbert.io.paths import is_dir
 
 
 def parse_folders(text: str) -> str | dict[str, float] | list[str]:
-    """What a flag says of folders: `a`, `a,b` or `a:0.7,b:0.3`.
+    """Parses the folders of a flag: `a`, `a,b` or `a:0.7,b:0.3`.
 
     Raises:
-        ValueError: some folders have a weight and some have none.
+        ValueError: some folders have a weight and some have none, or a weighted folder is repeated.
 
     Example:
         >>> parse_folders("shards"), parse_folders("a,b"), parse_folders("a:0.7,gs://b/c:0.3")
@@ -34,5 +34,5 @@ def _weight_of(part: str) -> tuple[str, float | None]:
     name, colon, weight = part.rpartition(":")
     try:
         return (name, float(weight)) if colon else (part, None)
-    except ValueError:  # a path with a colon in it
+    except ValueError:  # a path that contains a colon
         return part, None

@@ -1,7 +1,7 @@
-"""The half-way file of `prepare_corpus`: one chunk of text as tokenised documents.
+"""Intermediate file of `prepare_corpus`: one chunk of text as tokenised documents.
 
-Documents are sorted by the hash of their content, so that a shard, which is a range of hashes, is
-one contiguous piece of each spill. Layout: six int64 (`_HEADER`), then the arrays of `Segment` one
+Documents are sorted by the hash of their content. A shard is a range of hashes, so it is one
+contiguous slice of each spill. Layout: six int64 (`_HEADER`), then the arrays of `Segment` one
 after the other.
 """
 
@@ -16,7 +16,7 @@ _HEADER = ("documents", "sentences", "tokens", "text_bytes", "documents_read", "
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """Documents sorted by hash, D in number, with S sentences and N tokens together.
+    """D documents sorted by hash, with S sentences and N tokens in total.
 
     Attributes:
         high, low: (D,) uint64, the two halves of each document's 128-bit hash.
@@ -34,7 +34,7 @@ class Segment:
     tokens: np.ndarray
 
     def between(self, first: int, last: int) -> "Segment":
-        """A copy of the documents whose high half is in first … last, both included."""
+        """Copies the documents whose high half is in first … last, both included."""
         begin = np.searchsorted(self.high, np.uint64(first), "left")
         end = np.searchsorted(self.high, np.uint64(last), "right")
         sentence_starts = np.array(self.sentence_starts[begin : end + 1])
@@ -50,7 +50,7 @@ class Segment:
 
 
 def distinct_order(high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """Indices that sort by hash and name each hash once.
+    """Returns indices that sort by hash, with one index for each distinct hash.
 
     >>> distinct_order(np.array([5, 2, 5, 2]), np.array([1, 9, 1, 0])).tolist()
     [3, 1, 0]
@@ -66,7 +66,7 @@ def write(path: str, segment: Segment, counts: dict[str, int]) -> None:
     """Writes a spill, whole or not at all.
 
     Args:
-        path: the file.
+        path: path of the file.
         segment: sorted documents without duplicates.
         counts: `text_bytes`, `documents_read` and `empty_documents` of the chunk.
     """
@@ -82,10 +82,10 @@ def write(path: str, segment: Segment, counts: dict[str, int]) -> None:
 
 
 class Spill:
-    """A spill opened for reading; nothing is in memory but what `between` copies out.
+    """A memory-mapped spill; only the copies made by `Segment.between` are in memory.
 
     Attributes:
-        segment: all its documents, on disk.
+        segment: all documents of the spill, on disk.
     """
 
     def __init__(self, path: str, dtype: str) -> None:
@@ -110,7 +110,7 @@ class Spill:
         return self._raw[start : self._end].view(dtype)
 
     def two_hashes(self, first: int) -> set[tuple[int, int]]:
-        """Hashes of up to two documents whose high half is `first` or above."""
+        """Returns the hashes of up to two documents whose high half is `first` or above."""
         high, low = self.segment.high, self.segment.low
         begin = np.searchsorted(high, np.uint64(first), "left")
         pairs = zip(high[begin : begin + 2], low[begin : begin + 2], strict=True)
@@ -118,7 +118,7 @@ class Spill:
 
 
 def join(segments: list[Segment]) -> Segment:
-    """One segment out of several, in the order given (no longer sorted)."""
+    """Joins segments into one, in the order given (no longer sorted)."""
 
     def starts(name: str) -> np.ndarray:
         lengths = [np.diff(getattr(segment, name)) for segment in segments]

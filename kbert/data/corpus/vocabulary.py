@@ -1,4 +1,4 @@
-"""A tokenizer trained once: kept with what it was trained on, taken again for that alone."""
+"""Trains a tokenizer once, and reuses it only for the same sources and settings."""
 
 import os
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ from kbert.text.sources import open_sources
 from kbert.version import __version__
 
 RECORD = "tokenizer.origin.json"
-_VERSION = "kbert_version"  # that trained it; a later one takes it as it is
+_VERSION = "kbert_version"  # the version that trained the tokenizer; later versions reuse it
 _OTHER_SOURCES = "other sources or files of them that have changed since"
 _STAGING = "tokenizer.partial"
-# The files that tell a folder's kind of tokenizer. No other kind's may lie beside them.
+# The files that identify the kind of a folder's tokenizer. A folder may have those of one kind.
 _MODEL_FILES = {
     "wordpiece": ("vocab.txt",),
     "bpe": ("vocab.json", "merges.txt"),
@@ -42,30 +42,33 @@ def train_or_reuse_tokenizer(
     used_by: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> tokenizers.Tokenizer:
-    """Trains a tokenizer on the sources, or takes the one that an equal call has trained.
+    """Trains a tokenizer on the sources, or loads the one that an equal call has trained.
 
-    Beside its files lies `tokenizer.origin.json`: the sources (name, size and time of a file), the
-    settings and a checksum of every file. Where any of them differs the tokenizer is trained again,
-    unless something that is there depends on the old one: shards, or a run.
+    The file `tokenizer.origin.json` next to the tokenizer records the sources (name, size and time
+    of a file), the settings, and a checksum of every file of the tokenizer. If any of them differs,
+    the tokenizer is trained again. If shards or a run depend on the old one, it raises instead.
 
     Args:
-        folder: where the tokenizer is kept; made where it does not exist.
-        sources: text, as `kbert.text.open_sources` takes it, or a source, as `read_pairs` opens it.
-        vocabulary_size: how many pieces at most; for "words" 0 is all of them.
+        folder: folder of the tokenizer; created if needed.
+        sources: files, patterns, `tfds:…` or `docs:` (see `kbert.text.open_sources`), or an open
+            source such as the pairs of `read_pairs`.
+        vocabulary_size: maximum number of tokens; for "words", 0 is no limit.
         kind: "wordpiece", "bpe", "unigram" or "words".
-        lowercase: as in `kbert.tokenizers.train_tokenizer`.
-        field: where JSON lines and TensorFlow data sets keep the text.
-        on_bad_utf8: "fail" or "replace".
-        used_by: what depends on the tokenizer once it exists; None: shards in the same folder.
-        progress: show a progress bar.
+        lowercase: whether text is lower-cased and accents are removed; None chooses the default of
+            the kind, see `kbert.tokenizers.train_tokenizer`.
+        field: name of the text field in JSON lines and TensorFlow data sets.
+        on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
+        used_by: path that, if it exists, depends on the tokenizer; None is the manifest of shards
+            in the same folder.
+        progress: whether to show a progress bar.
 
     Returns:
         The tokenizer.
 
     Raises:
-        FileNotFoundError: a source that is not there.
-        ValueError: bad input, `used_by` that was made with another vocabulary, or a
-            tokenizer of another kind that this function has not put there.
+        FileNotFoundError: a source does not exist.
+        ValueError: bad input, a `used_by` that was made with another tokenizer, or a tokenizer of
+            another kind in the folder that this function did not write.
 
     Example:
         >>> import tempfile
@@ -92,7 +95,7 @@ def train_or_reuse_tokenizer(
     differing = _differences(record, origin, folder)
     if not differing:
         logging.info("Using the tokenizer that is in %s", folder)
-        # Of a kind that `train_tokenizer` makes, as the record says.
+        # The record shows that `train_tokenizer` made it, so it is a `Tokenizer`.
         return cast("tokenizers.Tokenizer", tokenizers.load_tokenizer(folder))
     if Path(used_by or folder / manifest.FILE_NAME).exists():
         made = f"{used_by} was" if used_by else f"{folder} holds shards that were"
@@ -111,18 +114,18 @@ def train_or_reuse_tokenizer(
         texts, vocabulary_size, kind=kind, lowercase=lowercase, progress=progress
     )
     names = save_tokenizer(trained, folder, os.fspath(folder / _STAGING))
-    # The record comes last: one that tells of other files is no record.
+    # The record is written last, so it never describes files that do not exist yet.
     checksums = {name: fingerprints.sha256((folder / name).read_bytes()) for name in names}
     write_note(folder / RECORD, {**origin, "files": checksums})
     return trained
 
 
 def check_kind(folder: PathLike, kind: str) -> None:
-    """Raises where files of another kind of tokenizer would be taken for that of the folder.
+    """Raises if a folder has files of another kind of tokenizer, which could be loaded instead.
 
     Args:
-        folder: where a tokenizer will be saved; need not exist.
-        kind: of that tokenizer.
+        folder: folder in which a tokenizer will be saved; need not exist.
+        kind: kind of that tokenizer.
     """
     others = [pattern for name, files in _MODEL_FILES.items() if name != kind for pattern in files]
     found = sorted(path.name for pattern in others for path in Path(folder).glob(pattern))
@@ -134,15 +137,15 @@ def check_kind(folder: PathLike, kind: str) -> None:
 
 
 def save_tokenizer(tokenizer: tokenizers.Tokenizer, folder: PathLike, staging: str) -> list[str]:
-    """Saves a tokenizer so that a kill leaves no file of it half written.
+    """Saves a tokenizer so that a killed process leaves no half-written file.
 
     Args:
         tokenizer: the tokenizer.
-        folder: where to.
-        staging: a folder of the same file system, where it is saved first; gone afterwards.
+        folder: destination folder.
+        staging: folder on the same file system to which it is saved first; removed afterwards.
 
     Returns:
-        Names of its files.
+        Names of the tokenizer's files.
     """
     remove_tree(staging)
     with atomic.naming(os.fspath(folder)):
@@ -155,7 +158,7 @@ def save_tokenizer(tokenizer: tokenizers.Tokenizer, folder: PathLike, staging: s
 
 
 def _read_record(path: Path) -> dict:
-    """What the record tells; nothing where there is none or a damaged one."""
+    """Reads the record of a tokenizer; returns an empty dict if it is missing or damaged."""
     try:
         return read_note(path, "The record of a tokenizer") or {}
     except ValueError:
@@ -164,7 +167,7 @@ def _read_record(path: Path) -> dict:
 
 
 def _differences(record: dict, origin: dict, folder: Path) -> list[str]:
-    """What keeps the tokenizer in the folder from being the one of `origin`."""
+    """Lists how the tokenizer in the folder differs from the one that `origin` describes."""
     if not record:
         return [f"no {RECORD}"]
     settings = {name: x for name, x in origin.items() if name not in ("sources", _VERSION)}

@@ -1,4 +1,4 @@
-"""Runs the pieces of `prepare_corpus` here or in worker processes, results in order."""
+"""Runs the jobs of `prepare_corpus` in this process or in workers, with results in order."""
 
 import collections
 import concurrent.futures
@@ -14,20 +14,20 @@ from kbert.core.late import tf
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.text_ops import import_without_keras
 
-# Jobs handed out beyond those being worked on: a chunk waits in memory until a worker is free.
+# Queued jobs per worker, in addition to the running one: chunks wait in memory for a free worker.
 _WAITING_PER_WORKER = 1
 _worker_tokenizer = None
 
 
 class Workers:
-    """Calls functions of a tokenizer and other arguments, in this process or in several.
+    """Calls functions with a tokenizer as first argument, in this process or in several.
 
-    Worker processes are spawned (TensorFlow does not survive a fork), use one thread each and no
-    GPU, and end with their parent, however that ends.
+    Worker processes are spawned (TensorFlow does not survive a fork). They use one thread each and
+    no GPU. They end with their parent, even if it is killed.
 
     Args:
-        tokenizer: the first argument of every call; rebuilt from its config in each process.
-        num_workers: 0 or 1 for this process, else the number of processes.
+        tokenizer: first argument of every call; rebuilt from its config in each process.
+        num_workers: number of processes; 0 or 1 uses the current process.
     """
 
     def __init__(self, tokenizer: Tokenizer, num_workers: int) -> None:
@@ -52,7 +52,7 @@ class Workers:
     def run(self, function: Callable, jobs: Iterable[tuple]) -> Iterator[Any]:
         """Yields `function(tokenizer, *job)` for each job, in the order of the jobs.
 
-        Jobs are drawn as workers become free, so they may be made as they are needed.
+        Jobs are read as workers become free, so `jobs` may be a generator.
         """
         if not self._pool:
             for job in jobs:
@@ -81,7 +81,7 @@ def _call(function: Callable, job: tuple) -> Any:
 
 def _start_worker(tokenizer_type: type[Tokenizer], config: dict) -> None:
     global _worker_tokenizer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     import_without_keras()
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -91,7 +91,7 @@ def _start_worker(tokenizer_type: type[Tokenizer], config: dict) -> None:
 
 
 def _exit_with_parent() -> None:
-    """A parent killed by SIGKILL cannot stop its workers: they watch it themselves."""
+    """Ends a worker with its parent, since a parent killed by SIGKILL cannot stop its workers."""
     parent = multiprocessing.parent_process()
     assert parent, "only workers run this"
     parent.join()

@@ -1,1 +1,1 @@
-"""Masking: the choice of units of tokens, and what replaces them."""
+"""Masking: choosing units of tokens, and replacing them."""

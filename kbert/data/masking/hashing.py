@@ -1,8 +1,8 @@
 """Random numbers as pure functions of integers: the same on any device, thread, batch or host.
 
-A *key* is a uint64. `fold` derives a new one from a key and a number (a seed, an epoch, a row, a
-column …); the bits of a folded key are the random number. Nothing has a state, so any row of any
-epoch can be drawn alone, and nothing is rounded to float, where `uniform() * n` can come out as n.
+A *key* is a uint64. `fold` derives a new key from a key and a number (a seed, an epoch, a row, a
+column …). The bits of a folded key are the random number. There is no state, so any row of any
+epoch can be drawn alone. Nothing is rounded to float, where `uniform() * n` can be equal to n.
 
 The mixer is the finaliser of SplitMix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number
 generators", OOPSLA 2014; constants of Stafford's variant 13), applied to `key + (n + 1) * gamma`.
@@ -28,14 +28,14 @@ def _shift_xor(bits: tf.Tensor, by: int) -> tf.Tensor:
 
 
 def fold(key: tf.Tensor | int, number: tf.Tensor | int) -> tf.Tensor:
-    """A key for `number` under `key`; broadcasts, so a row of keys or numbers gives as many.
+    """Derives a key for `number` under `key`, with broadcasting.
 
     Args:
         key: uint64 tensor, or a Python integer to start from (a seed).
         number: integer tensor or Python integer, not negative.
 
     Returns:
-        uint64 tensor of the broadcast shape: 64 random bits, or a key to fold on.
+        uint64 tensor of the broadcast shape: 64 random bits, or keys for further folds.
 
     Example:
         >>> row_keys = fold(fold(7, 0), tf.range(3))                      # (3,)
@@ -50,7 +50,7 @@ def fold(key: tf.Tensor | int, number: tf.Tensor | int) -> tf.Tensor:
 
 
 def fold_arrays(key: np.ndarray | int, number: np.ndarray | int) -> np.ndarray:
-    """`fold` of NumPy arrays, with the same bits.
+    """Like `fold`, for NumPy arrays; gives the same bits.
 
     >>> bits = fold(fold(7, 0), tf.range(3)).numpy()
     >>> bool((fold_arrays(fold_arrays(7, 0), np.arange(3)) == bits).all())
@@ -64,7 +64,7 @@ def fold_arrays(key: np.ndarray | int, number: np.ndarray | int) -> np.ndarray:
 
 
 def below(bits: tf.Tensor, limit: tf.Tensor | int) -> tf.Tensor:
-    """Integers in [0, limit), int32, each equally likely up to limit / 2**32; 0 for a limit of 0.
+    """Returns int32 integers in [0, limit), uniform to within limit / 2**32; 0 for a limit of 0.
 
     >>> below(fold(0, tf.range(6)), 3).numpy().tolist()
     [2, 1, 0, 2, 0, 0]
@@ -74,7 +74,7 @@ def below(bits: tf.Tensor, limit: tf.Tensor | int) -> tf.Tensor:
 
 
 def chance(bits: tf.Tensor, share: float) -> tf.Tensor:
-    """True with probability `share`, to within 2**-32.
+    """Returns booleans that are True with probability `share`, to within 2**-32.
 
     >>> chance(fold(0, tf.range(6)), 0.5).numpy().tolist()
     [False, True, True, False, True, True]
@@ -86,16 +86,16 @@ _COIN_WORDS = 4
 
 
 def heads(key: tf.Tensor, coins: tf.Tensor) -> tf.Tensor:
-    """How many of `coins` fair coins show heads, int32 of the shape of `key` and `coins`.
+    """Draws how many of `coins` fair coins show heads, int32 of the shape of `key` and `coins`.
 
-    The first 256 coins are tossed, one bit each; of more than that, the rest falls half and half.
+    The first 256 coins are tossed, one bit each. Half of any further coins count as heads.
 
     >>> heads(fold(0, tf.range(4)), tf.constant([0, 1, 9, 1000])).numpy().tolist()
     [0, 0, 4, 496]
     """
     words = tf.range(_COIN_WORDS)
     width = tf.clip_by_value(coins[..., None] - 64 * words, 0, 64)  # (…, words)
-    # A shift by all 64 bits is undefined: 64 ones are made of two shifts by 32.
+    # A shift by all 64 bits is undefined, so 64 ones are made with two shifts by 32.
     half = tf.cast(width // 2, tf.uint64)
     limit = tf.bitwise.left_shift(_u64(1), half)
     limit = tf.bitwise.left_shift(limit, tf.cast(width, tf.uint64) - half) - _u64(1)

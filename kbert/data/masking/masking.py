@@ -1,15 +1,15 @@
-"""Masked-LM targets: which tokens of a row are predicted, and what the model sees in their place.
+"""Masked-LM targets: which tokens of a row are predicted, and what the model sees instead.
 
-BERT's rule: 15 % of a row's tokens, [CLS] and [SEP] counted but never chosen; of the chosen 80 %
-become [MASK], 10 % any token of the vocabulary, 10 % stay. Source: `create_masked_lm_predictions`
-of google-research/bert's create_pretraining_data.py. Other schemes choose or count otherwise: see
-`kbert.data.masking.schemes`. Every draw is a hash of the row's own key and a number, so a row is
-masked alike in any batch.
+BERT's rule: 15 % of a row's tokens are chosen, where [CLS] and [SEP] count but are never chosen.
+Of the chosen tokens 80 % become [MASK], 10 % become a random token of the vocabulary, and 10 %
+stay. Source: `create_masked_lm_predictions` of google-research/bert's create_pretraining_data.py.
+Other schemes choose or count differently: see `kbert.data.masking.schemes`. Every draw is a hash
+of the row's key and a number, so the masks of a row do not depend on its batch.
 
-A share is a number, or (N,) float64 where it differs from row to row, as it does while it changes
-over a run.
+A share is a number, or (N,) float64 with one share per row. The latter is used if the share changes
+during a run.
 
-Shapes: N rows, T sequence length, P predictions a row at most.
+Shapes: N rows, T sequence length, P maximum number of predictions per row.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from kbert.data.masking.tokens import choose_independent, choose_tokens
 from kbert.data.masking.units import choose_words, find_units, first_pieces
 from kbert.tokenizers.base import Tokenizer
 
-# Of the tokens of rows, one for all or each row's.
+# Share of the tokens of a row: one number for all rows, or one per row.
 Share: TypeAlias = "float | tf.Tensor"
 
 _ACTION, _TOKEN, _ORDER = 1, 2, 4  # streams of draws under a row's key
 
 
 def prediction_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tensor:
-    """(N,) int32: how many tokens rows of these lengths predict, specials counted in length.
+    """Returns the number of predictions, (N,) int32, for rows of these lengths.
 
-    Rounded as Python's `round`, Google's, does it: half to even, in 64 bits. A row never predicts
-    more than its text has: that is for the caller to see to.
+    The lengths include special tokens. Numbers are rounded half to even in 64 bits, like Python's
+    `round` in Google's code. The caller must limit them to the number of text tokens.
 
     >>> prediction_counts([0, 5, 50, 128]).numpy().tolist()
     [1, 1, 8, 19]
@@ -52,7 +52,9 @@ def prediction_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tens
 
 
 def span_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tensor:
-    """SpanBERT's: the share of the text, specials not counted, rounded up.
+    """Returns SpanBERT's number of predictions, (N,) int32: the share of the text, rounded up.
+
+    The lengths do not include special tokens.
 
     >>> span_counts([0, 5, 50, 126]).numpy().tolist()
     [0, 1, 8, 19]
@@ -67,7 +69,9 @@ def _share_of(lengths: tf.Tensor, share: Share, dtype: tf.DType | None = None) -
 
 
 def independent_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tensor:
-    """ELECTRA's: rounded in float32, specials counted in length.
+    """Returns ELECTRA's number of predictions, (N,) int32, rounded in float32.
+
+    The lengths include special tokens.
 
     >>> independent_counts([0, 5, 50, 128]).numpy().tolist()
     [1, 1, 8, 19]
@@ -86,19 +90,19 @@ def apply_masks(
     groups: tf.Tensor | None = None,
     shown: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Hides the chosen tokens from the model and keeps them as targets.
+    """Replaces the chosen tokens in the input and returns them as targets.
 
     Args:
-        keys: (N,) uint64.
+        keys: (N,) uint64, random key of each row.
         token_ids: (N, T) int32.
-        positions: (N, P) int32; 0, the place of [CLS], where nothing is predicted. One position
-            may come twice.
-        vocabulary_size: a random token is drawn from the whole vocabulary.
+        positions: (N, P) int32, the chosen positions; 0 (the position of [CLS]) for unused columns.
+            A position may occur twice.
+        vocabulary_size: number of ids from which random tokens are drawn.
         mask_id: id of [MASK].
         replacement: shares of the chosen tokens that become [MASK] and a random token.
-        groups: (N, P) int32, positions of one group get the same kind of replacement; None decides
-            for each position.
-        shown: (N,) bool, rows in which all chosen tokens stay as they are; None = no such.
+        groups: (N, P) int32, positions of one group get the same kind of replacement; None draws
+            the kind for each position.
+        shown: (N,) bool, rows in which all chosen tokens stay unchanged; None for no such rows.
 
     Returns:
         `token_ids` (N, T) int32 with the replacements; `mask_positions`, `mask_ids` (N, P) int32
@@ -124,7 +128,8 @@ def apply_masks(
     begin = width * tf.range(rows)[:, None]
     mask_ids = tf.gather(flat, begin + positions)
     seen = tf.where(chance(action, masked), mask_id, random_ids)
-    # What stays writes [CLS] over itself, not its own id over a [MASK] of the same position.
+    # An unchanged token writes [CLS] over [CLS]. Its own id could overwrite the [MASK] of another
+    # draw of the same position.
     seen = tf.where(changed, seen, token_ids[:, :1])
     index = tf.reshape(begin + tf.where(changed, positions, 0), [-1, 1])
     flat = tf.tensor_scatter_nd_update(flat, index, tf.reshape(seen, [-1]))
@@ -137,7 +142,7 @@ def apply_masks(
     }
 
 
-# What schemes call them.
+# The names that schemes use.
 CHOOSE: dict[str, Callable[..., tf.Tensor]] = {
     "tokens": choose_tokens,
     "words": choose_words,
@@ -160,14 +165,14 @@ def num_predictions(
     masked_share: Share,
     columns: int,
 ) -> tf.Tensor:
-    """How many tokens a scheme predicts in rows of given lengths.
+    """Returns how many tokens a scheme predicts in rows of given lengths.
 
     Args:
         scheme: a value of `MASKING_SCHEMES`.
         lengths: (N,) int32, tokens of each row, specials included.
-        text_lengths: (N,) int32, those that may be chosen.
-        masked_share: share of the tokens that is predicted, or (N,) of each row's.
-        columns: P, `scheme.columns(T, …)` of the largest share.
+        text_lengths: (N,) int32, tokens of each row that may be chosen.
+        masked_share: share of the tokens that is predicted: a number, or (N,) with one per row.
+        columns: P, `scheme.columns(T, …)` for the largest share.
 
     Returns:
         (N,) int32, at most P.
@@ -185,19 +190,20 @@ def num_predictions(
 
 
 def reading_order(keys: tf.Tensor, positions: tf.Tensor, special: tf.Tensor) -> tf.Tensor:
-    """When each token of a row is read: first the text, then what is predicted, in random order.
+    """Returns the factorisation order of each row: the text, then the predictions at random.
 
-    The special tokens are among the latter, so that no prediction sees what they have read of it.
-    (Yang et al. 2019, section 2.3; `_local_perm` in data_utils.py of zihangdai/xlnet, with one
-    permutation for the whole row.)
+    Special tokens are ordered among the predictions, so no prediction attends to a special token
+    that has attended to its target. Source: Yang et al. 2019, section 2.3; `_local_perm` in
+    data_utils.py of zihangdai/xlnet, here with one permutation for the whole row.
 
     Args:
-        keys: (N,) uint64.
-        positions: (N, P) int32, of the chosen tokens; 0 for none.
-        special: (N, T) bool.
+        keys: (N,) uint64, random key of each row.
+        positions: (N, P) int32, positions of the chosen tokens; 0 for unused columns.
+        special: (N, T) bool, True at special tokens.
 
     Returns:
-        (N, T) int32: 0 for the text, padding too; 1 to T, no number twice, for the others.
+        (N, T) int32: 0 for the text and for padding; 1 to T, without repetition, for predictions
+        and special tokens.
 
     Example:
         >>> special = tf.constant([[False, False, False, False, True]])
@@ -229,30 +235,31 @@ def mask_rows(
     phrases: Phrases | MaybeNone = None,
     shown: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Chooses tokens by a scheme and hides them.
+    """Chooses tokens by a scheme and masks them.
 
     Args:
-        scheme: of `MASKING_SCHEMES`.
-        keys: (N,) uint64.
+        scheme: a value of `MASKING_SCHEMES`.
+        keys: (N,) uint64, random key of each row.
         token_ids: (N, T) int32.
         in_text: (N, T) bool, tokens that may be chosen.
         lengths: (N,) int32, tokens of each row, specials included.
-        tokenizer: gives `vocabulary_size`, `mask_id` and `continuation`.
-        masked_share: share of the tokens that is predicted, or (N,) of each row's.
-        columns: P, see `num_predictions`.
+        tokenizer: tokenizer of the text; gives `vocabulary_size`, `mask_id` and `continuation`.
+        masked_share: share of the tokens that is predicted: a number, or (N,) with one per row.
+        columns: P, the maximum number of predictions per row.
         replacement: shares of the chosen tokens that become [MASK] and a random token.
-        phrases: for units of phrases.
-        shown: see `apply_masks`.
+        phrases: lexicon for a scheme with units of phrases.
+        shown: (N,) bool, rows in which all chosen tokens stay unchanged; None for no such rows.
 
     Returns:
-        What `apply_masks` returns; where the scheme goes by spans also `span_starts` and
-        `span_ends` (N, P) int32, the first and last position of the run of chosen tokens that each
-        chosen one is in, 0 where nothing is predicted; where it permutes `order_ids` (N, T) int32.
+        The features of `apply_masks`. If the scheme masks by span, also `span_starts` and
+        `span_ends` (N, P) int32: the first and last position of the run of chosen tokens around
+        each chosen token, 0 where nothing is predicted. If it permutes, also `order_ids` (N, T)
+        int32.
     """
     if scheme.permutes:
         in_row = tf.range(tf.shape(token_ids)[1]) < lengths[:, None]
         special = in_row & ~in_text
-        # A position of 0 is none; elsewhere [CLS] is there.
+        # Position 0 means no prediction, so it must not be chosen. In other schemes it is [CLS].
         in_text = in_text & (tf.range(tf.shape(token_ids)[1]) > 0)
     begins = None
     if scheme.units != "tokens":

@@ -1,6 +1,7 @@
 """ALBERT's n-gram masks and SpanBERT's spans: neighbouring words are predicted together.
 
-Shapes: N rows, T sequence length, U units of all rows, K offers a row, P predictions a row at most.
+Shapes: N rows, T sequence length, U units of all rows, K offers per row, P maximum number of
+predictions per row.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from kbert.data.masking.hashing import below, fold
 from kbert.data.masking.units import CHOICE, Units, offered, positions_of
 
 _LENGTH = 3  # the stream of draws under a row's key
-_TABLE = 2**14  # lengths are looked up: probabilities are exact to within one in as many
+_TABLE = 2**14  # entries of the lookup table of lengths: probabilities are exact to within 1/2**14
 # ALBERT: 1 to 3 words, n with a probability in proportion to 1 / n.
 NGRAM_WEIGHTS = (1.0, 1 / 2, 1 / 3)
-# XLNet: likewise, of 1 to 5 words (`_sample_mask` in data_utils.py of zihangdai/xlnet).
+# XLNet: the same with 1 to 5 words (`_sample_mask` in data_utils.py of zihangdai/xlnet).
 PERMUTATION_WEIGHTS = (*NGRAM_WEIGHTS, 1 / 4, 1 / 5)
 # SpanBERT: 1 to 10 words, geometric with p = 0.2.
 SPAN_WEIGHTS = tuple(0.8**n for n in range(10))
 
 
 def draw_lengths(keys: tf.Tensor, numbers: tf.Tensor, weights: tuple[float, ...]) -> tf.Tensor:
-    """Lengths from 1 on, each with a probability in proportion to its weight.
+    """Draws lengths from 1 to `len(weights)`, with probabilities in proportion to the weights.
 
     >>> draw_lengths(fold(0, 0), tf.range(6), NGRAM_WEIGHTS).numpy().tolist()
     [2, 2, 1, 2, 1, 2]
@@ -41,14 +42,14 @@ def choose_ngrams(
     columns: int,
     weights: tuple[float, ...] = NGRAM_WEIGHTS,
 ) -> tf.Tensor:
-    """ALBERT's choice: n-grams of whole words that do not overlap, at most `count` tokens a row.
+    """Chooses n-grams of whole words that do not overlap, at most `count` tokens per row (ALBERT).
 
-    Words are gone through in random order, each with an n of its own; the n-gram that begins there
-    is shortened until it fits into the remaining budget, and skipped if it does not or if a word of
-    it is chosen already. At a row's end n-grams are short, and one may continue in the next
-    segment. Source: `create_masked_lm_predictions` of google-research/albert's
-    create_pretraining_data.py. Arguments and result as for `choose_words`; `weights` are of the
-    lengths from 1 on.
+    Words are visited in random order, each with its own n. The n-gram that begins at a word is
+    shortened until it fits into the remaining budget. It is skipped if it never fits, or if one of
+    its words is already chosen. N-grams at the end of a row are short, and one may continue in the
+    next segment. Source: `create_masked_lm_predictions` of google-research/albert's
+    create_pretraining_data.py. Arguments and result are those of `choose_words`; `weights` are the
+    weights of the lengths 1, 2, ….
     """
     unit = offered(keys, units, columns)  # (K, N)
     offers = tf.shape(unit)[0]
@@ -58,7 +59,7 @@ def choose_ngrams(
     tokens_before = tf.pad(tf.cumsum(units.size), [[1, 1]])  # (U + 2,)
     longest = len(weights)
     steps = tf.range(longest)[:, None]
-    # An n-gram overlaps those that begin in it, and those before it that reach into it.
+    # An n-gram overlaps n-grams that begin inside it, and earlier n-grams that extend into it.
     around = tf.range(2 * longest - 1)[:, None]
     before = tf.ones([longest - 1, 1], tf.bool)
 
@@ -78,8 +79,8 @@ def choose_ngrams(
         ends = tf.tensor_scatter_nd_update(ends, place[:, None], tf.where(use[0], stop, 0))
         return offer + 1, budget, ends
 
-    # Where the n-gram that begins at a unit ends, 0 for none; with entries for units around the
-    # first.
+    # `ends`: the end of the n-gram that begins at each unit, 0 for none. Entries before the first
+    # unit and after the last are padding.
     _, budget, ends = tf.while_loop(
         lambda offer, budget, ends: (offer < offers) & tf.reduce_any(budget > 0),
         step,
@@ -94,18 +95,18 @@ def choose_ngrams(
 
 
 def _numbers(first: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
-    """All numbers of some ranges, one range after the other."""
+    """Returns all numbers of some ranges, one range after the other."""
     number = tf.repeat(first - tf.cumsum(length, exclusive=True), length)
     return number + tf.range(tf.size(number))
 
 
 def choose_spans(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) -> tf.Tensor:
-    """SpanBERT's choice: spans of whole words until `count` tokens of a row are chosen.
+    """Chooses spans of whole words until `count` tokens of a row are chosen (SpanBERT).
 
-    A span begins with the word of a token drawn at random, if that is not chosen yet, and continues
-    over words that may be chosen already. The last span is cut short where the count is reached, if
-    need be inside a word. Source: `PairWithSpanMaskingScheme` of facebookresearch/SpanBERT's
-    fairseq/data/masking.py. Arguments and result as for `choose_words`.
+    A span begins at the word of a randomly drawn token, if that word is not chosen yet. It may
+    continue over words that are already chosen. The last span ends where the count is reached, even
+    inside a word. Source: `PairWithSpanMaskingScheme` of facebookresearch/SpanBERT's
+    fairseq/data/masking.py. Arguments and result are those of `choose_words`.
     """
     rows, total = tf.size(count), tf.size(units.start)
     offers = span_offers(columns)
@@ -123,12 +124,12 @@ def choose_spans(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
         [0, tf.zeros_like(end)],
         parallel_iterations=1,
     )
-    # Which span is the first to cover a unit: (U,), and `offers` where none does.
+    # (U,) number of the first span that covers each unit; `offers` where none does.
     length = tf.reshape(tf.maximum(ends - first, 0), [-1])
     unit = _numbers(tf.reshape(first, [-1]), length)
     number = tf.repeat(tf.reshape(tf.broadcast_to(numbers, tf.shape(first)), [-1]), length)
     cover = tf.minimum(tf.math.unsorted_segment_min(number, unit, total), offers)
-    # The budget left for each span, and so for the units that it is the first to cover.
+    # The budget left for each span, and so for the units that it covers first.
     row = units.start // units.width
     cell = row * (offers + 1) + cover
     added = tf.math.unsorted_segment_sum(units.size, cell, rows * (offers + 1))
@@ -137,7 +138,7 @@ def choose_spans(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
     budget = tf.where(tf.range(offers + 1) < offers, budget, 0)
     whole = tf.gather(tf.reshape(added <= budget, [-1]), cell)
     budget = tf.gather(tf.reshape(budget, [-1]), cell)
-    # A span that exceeds its budget takes its tokens from the left.
+    # A span that exceeds its budget keeps its first tokens.
     cut = tf.where(whole | (budget <= 0), 0, units.size)
     before = tf.pad(tf.cumsum(cut), [[1, 0]])
     before = before[:-1] - tf.gather(tf.gather(before, units.first), row)
@@ -148,7 +149,9 @@ def choose_spans(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
 
 
 def span_offers(columns: int) -> int:
-    """Spans offered to a row: of 3.8 words on average, they leave one row in thousands short.
+    """Returns the number of spans offered to a row.
+
+    With spans of 3.8 words on average, one row in thousands stays short of its count.
 
     >>> span_offers(20), span_offers(80)
     (20, 50)
@@ -159,7 +162,10 @@ def span_offers(columns: int) -> int:
 def _offered_spans(
     keys: tf.Tensor, units: Units, numbers: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The first unit of each span and the one after its last, (K, N) each; equal for none."""
+    """Returns the first unit of each span and the one after its last, (K, N) each.
+
+    The two are equal for an empty span.
+    """
     unit_at = tf.cumsum(tf.cast(tf.reshape(units.begins, [-1]), tf.int32)) - 1
     stop = tf.pad(units.start + units.size, [[1, 0]])
     last = tf.gather(stop, units.first + units.count)
@@ -169,14 +175,14 @@ def _offered_spans(
     unit = tf.gather(unit_at, tf.minimum(place, tf.size(unit_at) - 1))
     length = draw_lengths(keys, numbers, SPAN_WEIGHTS)
     end = tf.minimum(unit + length, units.first + units.count)
-    # A token between two segments is no text: nothing begins there.
+    # A token between two segments is not text, so no span begins there.
     is_text = (text > 0) & (place < tf.gather(stop, unit + 1))
     unit = tf.where(is_text, unit, 0)
     return unit, tf.where(is_text, end, unit)
 
 
 def runs(positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The first and last position of the run of neighbours that each position is in.
+    """Returns the first and last position of the run of consecutive positions around each one.
 
     Args:
         positions: (N, P) int32, ascending, then 0.
@@ -193,7 +199,7 @@ def runs(positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _run_starts(positions: tf.Tensor) -> tf.Tensor:
-    """What each run of numbers that grow by one begins with; 0 for the zeros between runs."""
+    """Returns, for each number, the first one of its run of consecutive numbers; zeros stay 0."""
     before = tf.pad(positions[:, :-1], [[0, 0], [1, 0]])
     continues = (positions == before + 1) & (before != 0)
     starts = tf.where(continues, tf.int32.min, positions)

@@ -1,11 +1,11 @@
-"""A lexicon of phrases, found in rows of tokens: what is to be masked as one unit.
+"""A lexicon of phrases, matched in rows of tokens, so that each phrase is masked as one unit.
 
-Entities and noun phrases (ERNIE, Sun et al. 2019, arXiv:1904.09223) or, where a tokenizer splits
-text into characters, the words of Chinese (BERT-wwm, Cui et al. 2019, arXiv:1906.08101).
+Phrases are entities and noun phrases (ERNIE, Sun et al. 2019, arXiv:1904.09223). Where a tokenizer
+splits text into characters, they are Chinese words (BERT-wwm, Cui et al. 2019, arXiv:1906.08101).
 
-All rows are searched at once, length by length: a rolling hash of each window of tokens is looked
-up in a bitmap, and the few windows that pass are compared with the phrase token by token, so a
-match is never a coincidence of hashes.
+All rows are searched at once, one phrase length after the other. A rolling hash of each window of
+tokens is looked up in a bitmap. The few windows that pass are compared with the phrase token by
+token, so a hash collision is never a match.
 
 Shapes: N rows, T sequence length, V phrases of one length L, M matches.
 """
@@ -27,7 +27,8 @@ from kbert.tokenizers.base import Tokenizer
 
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse
 _WORD = 2**64
-# Of a bitmap, above those that count its phrases: one window in 16 passes by chance.
+# Bits of a bitmap's index in addition to those that count its phrases: at most one window in 16
+# passes by chance.
 _FILTER_BITS = 4
 
 
@@ -36,10 +37,11 @@ class _Table:
     """The phrases of one length.
 
     Attributes:
-        ids: (V, L) int32, in the order of their hashes.
+        ids: (V, L) int32, token ids in the order of the hashes.
         hashes: (V,) int64, ascending.
-        bitmap: (2**bits,) bool, True where the highest bits of some hash point.
-        bits: how many of them.
+        bitmap: (2**bits,) bool, indexed by the highest bits of a hash; True if some phrase has
+            them.
+        bits: number of these highest bits.
     """
 
     ids: np.ndarray
@@ -66,13 +68,13 @@ def _powers(base: int, count: int) -> np.ndarray:
 
 
 class Phrases:
-    """Phrases of at least two tokens, to be found in rows.
+    """Phrases of at least two tokens, to be matched in rows.
 
     Args:
-        phrases: ids of each phrase.
+        phrases: token ids of each phrase; phrases of one token are ignored.
 
     Raises:
-        ValueError: if there is none of two tokens or more.
+        ValueError: no phrase has two tokens or more.
 
     Example:
         >>> phrases = Phrases([[7, 8], [7, 8, 9]])
@@ -97,18 +99,18 @@ class Phrases:
         ]
 
     def join(self, token_ids: tf.Tensor, in_text: tf.Tensor, begins: tf.Tensor) -> tf.Tensor:
-        """Makes each phrase found one unit.
+        """Joins the words of each matched phrase into one unit.
 
-        From left to right and of all phrases that begin at a word the longest; it must end where a
-        word ends, too.
+        Matches from left to right; of all phrases that begin at a word, the longest. A phrase must
+        begin where a word begins and end where a word ends.
 
         Args:
             token_ids: (N, T) int32.
             in_text: (N, T) bool, tokens of the text.
-            begins: (N, T) bool, where words begin.
+            begins: (N, T) bool, True where a word begins.
 
         Returns:
-            (N, T) bool: `begins` without those inside of a phrase.
+            (N, T) bool: `begins`, set to False inside of phrases.
         """
         start, length = _leftmost(*self._matches(token_ids, in_text, begins))
         inner = length - 1
@@ -121,13 +123,16 @@ class Phrases:
     def _matches(
         self, token_ids: tf.Tensor, in_text: tf.Tensor, begins: tf.Tensor | None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Where a phrase begins, counted through all rows, and the longest one's length: (M,)."""
+        """Returns (start, length) of the longest phrase at each position with a match, (M,) each.
+
+        Starts are counted through all rows.
+        """
         width = token_ids.shape[1]
         powers = _powers(_BASE, width).view(np.int64)
         inverse = _powers(pow(_BASE, -1, _WORD), width).view(np.int64)
         weighted = (tf.cast(token_ids, tf.int64) + 1) * powers
         before = tf.pad(tf.cumsum(weighted, 1), [[0, 0], [1, 0]])  # (N, T + 1)
-        # A word ends before each of these places; the spare one is after the last row.
+        # A word ends before each of these positions; the extra one is after the last row.
         stops = tf.reshape(begins | ~in_text, [-1])
         stops = tf.concat([stops, [True]], 0)
         flat_ids, flat_begins = tf.reshape(token_ids, [-1]), tf.reshape(begins, [-1])
@@ -149,7 +154,7 @@ class Phrases:
             equal = tf.reduce_all(ids == tf.gather(table.ids, phrase), 1)
             equal &= tf.gather(flat_begins, place) & tf.gather(stops, place + size)
             place = tf.boolean_mask(place, equal)
-            # Tables come by length: a longer match overwrites a shorter one.
+            # Tables are sorted by length: a longer match overwrites a shorter one.
             longest = tf.tensor_scatter_nd_update(
                 longest, place[:, None], tf.fill(tf.shape(place), size)
             )
@@ -158,10 +163,10 @@ class Phrases:
 
 
 def _leftmost(start: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Drops matches that begin inside of an earlier one that stays.
+    """Drops matches that begin inside of an earlier match that stays.
 
-    From the first match on, each points to the first one after its end; those in between stay.
-    Pointers are doubled, so that the way through M matches takes log(M) steps.
+    Each match points to the first match that begins at or after its end. The matches on the path
+    from the first one stay. Pointers are doubled, so a path through M matches takes log(M) steps.
     """
     total = tf.size(start)
     jump = tf.pad(tf.searchsorted(start, start + length), [[0, 1]], constant_values=0)
@@ -184,17 +189,16 @@ def _leftmost(start: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 
 
 def read_phrases(phrases: str | os.PathLike | Sequence[str], tokenizer: Tokenizer) -> Phrases:
-    """The lexicon that `pretraining_dataset` was given, in tokens.
+    """Tokenises the lexicon given to `pretraining_dataset`.
 
     Args:
-        phrases: strings, or the path of a UTF-8 file with one phrase a line. Those that the
+        phrases: strings, or the path of a UTF-8 file with one phrase per line. Phrases that the
             vocabulary cannot spell are left out with a warning.
-        tokenizer: the tokenizer of the text to be searched.
+        tokenizer: tokenizer of the text to be searched.
 
     Raises:
-        FileNotFoundError: no such file.
-        ValueError: bytes that are not UTF-8, something that is no string, or no phrase of two
-            tokens.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is not UTF-8, a phrase is not a string, or no phrase has two tokens.
     """
     if isinstance(phrases, str | os.PathLike):
         phrases = _lines(phrases)
@@ -207,7 +211,7 @@ def read_phrases(phrases: str | os.PathLike | Sequence[str], tokenizer: Tokenize
     phrases = [phrase.strip() for phrase in phrases if phrase.strip()]
     if not phrases:
         raise ValueError("`phrases` must hold at least one phrase. Received: none")
-    # Where blanks belong to tokens (byte-level BPE), a phrase looks different at a text's start.
+    # Where spaces are part of tokens (byte-level BPE), a phrase has other ids at a text's start.
     spellings = tokenizer.encode([*phrases, *(f" {phrase}" for phrase in phrases)]).to_list()
     is_spelt = [tokenizer.unk_id not in ids for ids in spellings]
     unspelt = sorted({p for p, spelt in zip(phrases, is_spelt, strict=False) if not spelt})

@@ -1,4 +1,4 @@
-"""Ways to choose the tokens that are predicted, as values; `masking` has the functions."""
+"""Settings of the masking schemes; the functions are in `kbert.data.masking.masking`."""
 
 import dataclasses
 import math
@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 
 def max_predictions(sequence_length: int, masked_share: float = 0.15) -> int:
-    """Columns of `mask_positions`: Google's 20 at length 128 and 80 at 512, else just enough.
+    """Returns the columns of `mask_positions`: 20 at length 128, 80 at 512, else just enough.
+
+    The two fixed values are Google's, for a share of 0.15.
 
     >>> max_predictions(128), max_predictions(512), max_predictions(256)
     (20, 80, 40)
@@ -17,7 +19,7 @@ def max_predictions(sequence_length: int, masked_share: float = 0.15) -> int:
 
 
 def independent_columns(sequence_length: int, masked_share: float = 0.15) -> int:
-    """ELECTRA's `max_predictions_per_seq`.
+    """Returns ELECTRA's `max_predictions_per_seq`.
 
     >>> independent_columns(128), independent_columns(512), independent_columns(512, 0.25)
     (19, 79, 130)
@@ -30,16 +32,18 @@ class MaskingScheme:
     """A way to choose the tokens that are predicted.
 
     Attributes:
-        choose: what chooses positions among units, a name of `kbert.data.masking.masking.CHOOSE`.
-        units: what is chosen: "tokens", "words", or "phrases" (and words outside of them).
-        columns: P, by sequence length and the largest share.
-        counts: what says how many a row predicts, a name of `kbert.data.masking.masking.COUNTS`.
-        counts_text: whether the length is that of the text, without special tokens.
+        choose: name in `kbert.data.masking.masking.CHOOSE` of the function that chooses positions.
+        units: unit of choice: "tokens", "words", or "phrases" (and words outside of them).
+        columns: function (sequence length, largest share) -> P.
+        counts: name in `kbert.data.masking.masking.COUNTS` of the function that gives the number of
+            predictions of a row.
+        counts_text: whether that function gets the length of the text without special tokens.
         replacement: shares of [MASK] and of random tokens, as published.
-        by_span: whether neighbours share their kind of replacement, and spans are features.
+        by_span: whether the tokens of a span share their kind of replacement, and the spans are
+            features.
         repeats: whether a position may be drawn twice.
-        permutes: whether the rows are read in an order of their own, see `reading_order`; [CLS] is
-            behind the texts then.
+        permutes: whether rows have a random factorisation order, see `reading_order`; [CLS] then
+            comes after the texts.
     """
 
     choose: str

@@ -1,6 +1,6 @@
-"""Choosing single tokens: a fair choice without repetition, and ELECTRA's with.
+"""Choosing single tokens: uniformly without replacement, and with replacement as in ELECTRA.
 
-Shapes: N rows, P predictions a row at most.
+Shapes: N rows, P maximum number of predictions per row.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from kbert.data.masking.units import CHOICE, Units
 
 
 def choose_tokens(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) -> tf.Tensor:
-    """A fair choice of `count` of the text's positions for each row, ascending.
+    """Samples `count` of each row's text positions uniformly without replacement, ascending.
 
-    Floyd's sampling (Bentley & Floyd, "A sample of brilliance", CACM 30(9), 1987), all rows in
-    step: no draws for tokens that are not chosen, no sorting of whole rows.
+    Uses Floyd's algorithm (Bentley & Floyd, "A sample of brilliance", CACM 30(9), 1987) on all rows
+    at once. It needs no draws for tokens that are not chosen, and does not sort whole rows.
 
     Args:
-        keys: (N,) uint64.
-        units: the tokens that may be chosen.
-        count: (N,) int32, tokens to choose, at most as many as there are.
+        keys: (N,) uint64, random key of each row.
+        units: tokens that may be chosen.
+        count: (N,) int32, number of tokens to choose, at most as many as the row has.
         columns: P.
 
     Returns:
@@ -45,10 +45,10 @@ def choose_tokens(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int)
 
 
 def choose_independent(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) -> tf.Tensor:
-    """ELECTRA's choice: each draw is any of the text's tokens, whatever was drawn before.
+    """Samples `count` of each row's text positions uniformly with replacement (ELECTRA).
 
-    Source: `mask` of google-research/electra's pretrain/pretrain_helpers.py. Arguments as for
-    `choose_tokens`.
+    Source: `mask` of google-research/electra's pretrain/pretrain_helpers.py. The arguments are
+    those of `choose_tokens`.
 
     Returns:
         (N, P) int32 positions in the order drawn, some twice; after the first `count`, 0.
@@ -59,9 +59,9 @@ def choose_independent(keys: tf.Tensor, units: Units, count: tf.Tensor, columns:
 
 
 def _positions(units: Units, chosen: tf.Tensor, used: tf.Tensor) -> tf.Tensor:
-    """(N, P) numbers of a row's tokens to positions in the row, 0 where unused."""
+    """Maps numbers of a row's tokens, (N, P), to positions in the row; 0 where unused."""
     row = tf.range(tf.size(units.count))[:, None]
-    # An unused one reads the spare value after the text.
+    # An unused column reads the padding value after the last unit.
     token = tf.where(used, units.first[:, None] + chosen, tf.size(units.start))
     positions = tf.gather(tf.pad(units.start, [[0, 1]]), token) - units.width * row
     return tf.where(used, positions, 0)

@@ -1,10 +1,11 @@
 """The units of a row that are chosen to be predicted: its tokens, its words, or given phrases.
 
-Choices are made for all rows in step. Units of words are *offered*: drawn at random with
-replacement, taken if a scheme's rules let them be. A unit that was skipped once would be skipped
-again, so this equals going through all units in random order, and no row is sorted.
+All rows are processed at once. Units of words are *offered*: drawn at random with replacement, and
+chosen if the rules of a scheme allow it. A unit that was skipped once would be skipped again. So
+the outcome is that of visiting all units in random order, without sorting a row.
 
-Shapes: N rows, T sequence length, U units of all rows, K offers a row, P predictions a row at most.
+Shapes: N rows, T sequence length, U units of all rows, K offers per row, P maximum number of
+predictions per row.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from kbert.core.late import tf
 from kbert.data.masking.hashing import below, fold
 
 CHOICE = 0  # the stream of draws under a row's key
-# Above P. A row that is not full after so many offers is left as it is: its words are too long for
-# the budget, or more than two thirds of its text are to be chosen.
+# Offers to a row in addition to P. A row that is not full after all offers stays so: its words are
+# too long for the budget, or more than two thirds of its text are to be chosen.
 _SPARE_OFFERS = 32
 
 
 class Units(NamedTuple):
-    """The units of some rows, row by row, each row's in order.
+    """The units of some rows, row by row, in order.
 
     Attributes:
-        start: (U,) int32, the unit's first token, counted through all rows (row * T + position).
-        size: (U,) int32, its tokens.
-        count: (N,) int32, units of each row.
-        first: (N,) int32, number of the first unit of each row.
-        begins: (N, T) bool, where a unit begins.
+        start: (U,) int32, first token of each unit, counted through all rows (row * T + position).
+        size: (U,) int32, number of tokens of each unit.
+        count: (N,) int32, number of units of each row.
+        first: (N,) int32, index of the first unit of each row.
+        begins: (N, T) bool, True where a unit begins.
     """
 
     start: tf.Tensor
@@ -41,17 +42,17 @@ class Units(NamedTuple):
 
     @property
     def width(self) -> int:
-        """T."""
+        """Sequence length T."""
         return self.begins.shape[1]
 
 
 def find_units(in_text: tf.Tensor, begins: tf.Tensor | None = None) -> Units:
-    """Cuts the text of rows into units.
+    """Splits the text of rows into units.
 
     Args:
         in_text: (N, T) bool, tokens that may be chosen.
-        begins: (N, T) bool, where a unit begins: at the first token of a run of text, and elsewhere
-            in it; None makes each token a unit.
+        begins: (N, T) bool, True where a unit begins, which includes the first token of each run of
+            text; None makes each token a unit.
 
     Example:
         >>> in_text = tf.constant([[False, True, True, True, False]])
@@ -78,37 +79,37 @@ def _places(flags: tf.Tensor) -> tf.Tensor:
 
 
 def first_pieces(token_ids: tf.Tensor, in_text: tf.Tensor, continuation: np.ndarray) -> tf.Tensor:
-    """(N, T) bool: where a word begins.
+    """Returns where words begin, (N, T) bool.
 
-    That is at every piece but those that continue a word, and at the first piece of a segment, even
-    where truncation left the tail of a word there.
+    A word begins at every subword that does not continue a word. It also begins at the first
+    subword of a segment, even if truncation left only the tail of a word there.
 
     Args:
         token_ids: (N, T) int32.
-        in_text: (N, T) bool, tokens of the segments, not specials and padding.
-        continuation: (vocabulary,) bool, which pieces continue a word.
+        in_text: (N, T) bool, tokens of the segments, without special tokens and padding.
+        continuation: (vocabulary,) bool, True for subwords that continue a word.
     """
     after_text = tf.pad(in_text[:, :-1], [[0, 0], [1, 0]])
     return in_text & ~(tf.gather(continuation, token_ids) & after_text)
 
 
 def offered(keys: tf.Tensor, units: Units, columns: int) -> tf.Tensor:
-    """(K, N) int32: the units offered to each row, one after the other, U where a row has none."""
+    """Draws the units offered to each row in turn, (K, N) int32; U where a row has no units."""
     numbers = tf.range(columns + _SPARE_OFFERS)[:, None]
     unit = units.first + below(fold(fold(keys, CHOICE), numbers), units.count)
     return tf.where(units.count > 0, unit, tf.size(units.start))
 
 
 def choose_words(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) -> tf.Tensor:
-    """A choice of whole units, `count` tokens for each row or as near below as units allow.
+    """Chooses whole units with `count` tokens per row, or fewer where no further unit fits.
 
-    Google's rule (`create_masked_lm_predictions` with `do_whole_word_mask`): words in random order,
-    one that would exceed the count is skipped.
+    Google's rule (`create_masked_lm_predictions` with `do_whole_word_mask`): visit the words in
+    random order and skip those that would exceed the count.
 
     Args:
-        keys: (N,) uint64.
-        units: what may be chosen.
-        count: (N,) int32, tokens to choose.
+        keys: (N,) uint64, random key of each row.
+        units: units that may be chosen.
+        count: (N,) int32, number of tokens to choose.
         columns: P.
 
     Returns:
@@ -116,7 +117,7 @@ def choose_words(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
     """
     unit = offered(keys, units, columns)
     offers, number = tf.shape(unit)[0], tf.range(tf.shape(unit)[0])[:, None]
-    # Only the first offer of a unit counts: later ones exceed any budget.
+    # Only the first offer of a unit counts: later ones get a size above any budget.
     number = tf.broadcast_to(number, tf.shape(unit))
     earliest = tf.math.unsorted_segment_min(number, unit, tf.size(units.start) + 1)
     size = tf.pad(units.size, [[0, 1]], constant_values=tf.int32.max)
@@ -133,7 +134,7 @@ def choose_words(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
         [0, count, taken],
         parallel_iterations=1,
     )
-    # Reshaped, as an array to which nothing was written has no shape.
+    # Reshaped because a TensorArray without any write has no shape.
     taken = tf.reshape(taken.gather(tf.range(made)), [-1])
     chosen = tf.boolean_mask(tf.reshape(unit[:made], [-1]), taken)
     tokens = tf.scatter_nd(chosen[:, None], tf.gather(size, chosen), [tf.size(size)])
@@ -141,12 +142,12 @@ def choose_words(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
 
 
 def positions_of(units: Units, tokens: tf.Tensor, count: tf.Tensor, columns: int) -> tf.Tensor:
-    """Positions of the chosen tokens.
+    """Returns the positions of the chosen tokens.
 
     Args:
         units: the units.
-        tokens: (U,) int32, how many of each unit's tokens are chosen, from its first on.
-        count: (N,) int32, chosen tokens of each row.
+        tokens: (U,) int32, number of chosen tokens of each unit, from its first token on.
+        count: (N,) int32, number of chosen tokens of each row.
         columns: P.
 
     Returns:

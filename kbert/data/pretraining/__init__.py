@@ -1,1 +1,1 @@
-"""Shards to batches of pretraining, exact at any position."""
+"""From shards to pretraining batches, which can be resumed exactly at any position."""

@@ -1,9 +1,11 @@
 """From the plan of a window to rows: whole global batches, hosts' shares, dense tokens.
 
-Rows travel as (N, 6K + 3) int32: of each of the row's K examples the two spans, then the label of
-each, then the number that each has in the plan of its window, and at the end the row's own place:
-epoch, window, row. K is 1 unless examples are packed. Tokens are gathered last, for a few rows at a
-time.
+Rows are passed on as (N, 6K + 3) int32, with K examples per row. The columns are:
+- the two spans of each example, 4K columns;
+- the label of each example, K columns;
+- the number of each example in the plan of its window, K columns;
+- the place of the row: epoch, window, row.
+K is 1 unless examples are packed. Tokens are gathered last, for a few rows at a time.
 
 Shapes: N rows, K examples of a row, T sequence length, B rows of a global batch, H hosts.
 """
@@ -15,11 +17,11 @@ from kbert.data.pretraining.walk import PLAN_COLUMNS
 
 EXAMPLE_COLUMNS = (*PLAN_COLUMNS, "number")
 _PLACE = ("epoch", "window", "row")
-_SPANS = 4  # columns of an example that say where its tokens are
+_SPANS = 4  # columns of an example with the spans of its tokens
 
 
 def row_columns(num_examples: int) -> int:
-    """Columns of a row of so many examples.
+    """Returns the number of columns of a row with `num_examples` examples.
 
     >>> row_columns(1), row_columns(8)
     (9, 51)
@@ -28,7 +30,7 @@ def row_columns(num_examples: int) -> int:
 
 
 def number_examples(plan: tf.Tensor) -> tf.Tensor:
-    """(M, 5) plan of a window → (M, 6): with the number of each example.
+    """Appends the number of each example to the plan of a window: (M, 5) → (M, 6).
 
     >>> number_examples(tf.zeros([2, 5], tf.int32)).numpy().tolist()
     [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]]
@@ -37,7 +39,7 @@ def number_examples(plan: tf.Tensor) -> tf.Tensor:
 
 
 def place_rows(rows: tf.Tensor, epoch: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """(N, 6K) rows of a window → (N, 6K + 3): with the epoch, window and number of each row.
+    """Appends epoch, window and row number to the rows of a window: (N, 6K) → (N, 6K + 3).
 
     >>> place_rows(tf.zeros([2, 6], tf.int32), 3, 1).numpy()[:, 6:].tolist()
     [[3, 1, 0], [3, 1, 1]]
@@ -50,7 +52,7 @@ def place_rows(rows: tf.Tensor, epoch: tf.Tensor, window: tf.Tensor) -> tf.Tenso
 def carry_state(
     token_dtype: str, skip: int | tf.Tensor, num_examples: int = 1
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """State of `whole_batches` before the first window: rows to skip, no tokens, no rows."""
+    """Returns the initial state of `whole_batches`: rows to skip, no tokens, no rows."""
     return (
         tf.cast(skip, tf.int32),
         tf.zeros([0], token_dtype),
@@ -63,20 +65,21 @@ def whole_batches(
 ) -> tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]:
     """Turns windows into whole global batches; the body of `tf.data.Dataset.scan`.
 
-    What does not fill a batch is carried, with the few tokens it needs, to the front of the next
-    window. So a batch may span windows and epochs, every batch knows its position from its own
-    first row, and the end of the data is the only place where a batch can be incomplete.
+    Rows that do not fill a batch are carried, with the few tokens that they need, to the front of
+    the next window. So a batch may span windows and epochs. The position of a batch follows from
+    its first row. A batch can be incomplete only at the end of the data.
 
     Args:
-        state: see `carry_state`.
+        state: rows to skip, and the tokens and rows carried over; see `carry_state`.
         window: `(tokens, rows, last)`; `last` marks the empty window that ends the data.
         batch_size: B, rows of a global batch.
-        keep_rest: whether the last rows of all are filled up to a batch with empty rows.
+        keep_rest: whether the last batch of the data is filled up with empty rows; if False, it is
+            dropped.
 
     Returns:
         The new state, and `(tokens, rows, positions)`: rows (N, 6K + 3), positions (N, 3) int32,
-        N a multiple of B. A position is (epoch, window, row) of the first row after the batch,
-        `row` counted on from the window of the batch's first row.
+        N a multiple of B. A position is (epoch, window, row) of the first row after the batch.
+        Its `row` is counted from the beginning of the window of the batch's first row.
     """
     skip, old_tokens, old_rows = state
     tokens, rows, last = window
@@ -99,15 +102,15 @@ def whole_batches(
 def number_batches(
     state: tf.Tensor, window: tuple[tf.Tensor, ...], *, batch_size: int
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
-    """Puts the number of its batch behind each position; the body of `tf.data.Dataset.scan`.
+    """Appends the number of its batch to each position; the body of `tf.data.Dataset.scan`.
 
     Args:
-        state: batches before the window's first.
-        window: `(tokens, rows, positions)` as `whole_batches` gives them.
-        batch_size: B.
+        state: number of batches before the window's first batch.
+        window: `(tokens, rows, positions)` from `whole_batches`.
+        batch_size: B, rows of a global batch.
 
     Returns:
-        Batches before the next window, and the window with positions (N, 4).
+        The number of batches before the next window, and the window with positions (N, 4).
 
     Example:
         >>> window = (tf.zeros([0]), tf.zeros([4, 9]), tf.zeros([4, 3], tf.int32))
@@ -122,7 +125,7 @@ def number_batches(
 
 
 def _compact(tokens: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Only those tokens that `rows` use, and the rows pointing into them."""
+    """Drops the tokens that `rows` do not use; returns the others, and rows that point to them."""
     columns = _num_spans(rows)
     spans = tf.reshape(rows[:, :columns], [-1, 2])  # start, length of every A and B
     start, length = tf.unstack(spans, axis=1)
@@ -137,14 +140,14 @@ def _num_spans(rows: tf.Tensor) -> int:
 
 
 def row_examples(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The examples of packed rows, as rows of one example.
+    """Splits packed rows into rows of one example.
 
     Args:
-        rows: (N, 6K + 3) int32.
+        rows: (N, 6K + 3) int32, packed rows.
 
     Returns:
-        (M, 9) int32, all that are not empty, in the order of rows and within them; and the place of
-        each, row * K + its number in the row, (M,) int64.
+        All examples that are not empty, (M, 9) int32, in the order of the rows and within them; and
+        their places, row * K + number in the row, (M,) int64.
 
     Example:
         >>> row = [0, 2, 0, 0, 7, 3, 0, 0, 0, 0, 0, 0] + [1, 0, 0] + [5, 4, 0] + [2, 1, 6]
@@ -163,7 +166,7 @@ def row_examples(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def host_share(rows: tf.Tensor, *, batch_size: int, num_hosts: int, host_index: int) -> tf.Tensor:
-    """This host's contiguous slice of every global batch: (N, …) → (N / H, …).
+    """Returns this host's contiguous slice of every global batch: (N, …) → (N / H, …).
 
     >>> host_share(tf.range(8), batch_size=4, num_hosts=2, host_index=1).numpy().tolist()
     [2, 3, 6, 7]
@@ -175,7 +178,7 @@ def host_share(rows: tf.Tensor, *, batch_size: int, num_hosts: int, host_index: 
 
 
 def evenly_spread(numbers: tf.Tensor, share: float) -> tf.Tensor:
-    """Whether each number is one of a share of all, which lie as far apart as they can: bool.
+    """Selects a share of the numbers, spread as evenly as possible; returns bool per number.
 
     >>> evenly_spread(tf.range(8), 0.25).numpy().astype(int).tolist()
     [0, 0, 0, 1, 0, 0, 0, 1]
@@ -198,24 +201,24 @@ def assemble(
 ) -> dict[str, tf.Tensor]:
     """Gathers the tokens of some rows: [CLS] A [SEP] B [SEP], or [CLS] A [SEP], then padding.
 
-    Or, with `cls_last`, A [SEP] B [SEP] [CLS] with [CLS] as a segment of its own, 2.
+    With `cls_last` the layout is A [SEP] B [SEP] [CLS], with [CLS] as a separate segment, 2.
 
     Args:
         tokens: (tokens,), ids of a window.
-        rows: (N, 9) int32, of one example each. One with an empty A stays empty: all padding.
+        rows: (N, 9) int32, rows of one example. A row with an empty A is all padding.
         sequence_length: T.
         cls_id: id of [CLS].
         sep_id: id of [SEP].
         pad_id: id of padding.
-        separators: how many [SEP] are between A and B, where there is a B.
-        cls_last: whether [CLS] is behind the texts.
-        resets_positions: whether the tokens behind the (last) separator stand at 0, 1, 2 … again.
+        separators: number of [SEP] between A and B, if there is a B.
+        cls_last: whether [CLS] comes after the texts.
+        resets_positions: whether positions begin at 0 again for B, from the last separator between
+            A and B if there are several.
 
     Returns:
         `token_ids`, `segment_ids`, `padding_mask` and with `resets_positions` `position_ids`,
-        (N, T) int32; and for the masking: `length`
-        (tokens and specials, 0 for an empty row) (N,) int32, and `in_text` (N, T) bool, True at
-        the tokens of A and B.
+        (N, T) int32. For the masking also `length` (N,) int32, the number of tokens with specials,
+        0 for an empty row; and `in_text` (N, T) bool, True at the tokens of A and B.
 
     Example:
         >>> row = tf.constant([[0, 2, 4, 1, 0, 0, 0, 0, 0]])
@@ -225,7 +228,7 @@ def assemble(
         ([[1, 10, 11, 2, 14, 2, 0, 0]], [[0, 0, 0, 0, 1, 1, 0, 0]])
     """
     start_a, length_a, start_b, length_b = (rows[:, n, None] for n in range(4))  # (N, 1)
-    # With [CLS] as column 0; where it is behind the texts, all before it move to the left.
+    # Columns are counted with [CLS] as column 0; with `cls_last` the texts move to the left by one.
     column = tf.range(sequence_length)[None] + int(cls_last)  # (1, T)
     before_b = length_a + 1 + tf.where(length_b > 0, separators, 0)  # column of B's first token
     length = tf.where(length_a > 0, before_b + length_b + 1, 0)
@@ -241,7 +244,7 @@ def assemble(
     segment_ids = tf.cast(inside & (column >= before_b) & (length_b > 0), tf.int32)
     positions = {}
     if resets_positions:
-        # Of two separators the second begins the other text (XLM, RoBERTa).
+        # If there are two separators, the second one begins the other text (XLM, RoBERTa).
         begin = tf.where(length_b > 0, before_b - (separators - 1), 0)
         places = tf.where(column >= begin, column - begin, column)
         positions["position_ids"] = tf.where(inside, places, 0)

@@ -1,16 +1,16 @@
 """Batches for a causal language model: rows of packed text, in which every token is predicted.
 
-The documents of a window come in a new order in every epoch, each with the end-of-text token behind
-it, and so make one long text. It is cut into rows of T steps; a step reads one token and predicts
-the next:
+The documents of a window are joined into one long text, in a new order in every epoch, each
+followed by the end-of-text token. The text is split into rows of T steps. A step reads one token
+and predicts the next:
 
-    windows of blocks → one text → cuts of T + 1 tokens → whole global batches → this host's rows
+    windows of blocks → one text → spans of T + 1 tokens → whole global batches → this host's rows
 
-Neighbouring cuts share a token: the last that one predicts is the first that the next one reads.
-The first cut of a window reads an end of text first, so that every token and every end of a
-document is predicted once an epoch. As in `stream.py`, every stage is a function of integers: the
-rows are the same for any number of threads and hosts and any batch size, and the stream can be
-taken up at any batch.
+Neighbouring spans share a token: the last one that a span predicts is the first one that the next
+span reads. The first span of a window begins with an end of text, so that every token and every end
+of a document is predicted once per epoch. As in `stream.py`, every stage is a function of integers.
+So the rows are the same for any number of threads and hosts and any batch size, and the stream can
+be resumed at any batch.
 
 Source: Radford et al. 2018 and 2019 train on contiguous spans of text, 512 and 1,024 tokens long;
 the ends of documents as separators are those of openai/gpt-2.
@@ -41,7 +41,7 @@ _DOCUMENTS, _ROWS = 0, 1  # streams of draws under the seed
 
 
 class CausalSettings(StreamSettings):
-    """What `causal_dataset` is set to, but where the data lies and where to start.
+    """Settings of `causal_dataset`, except the location of the data and the start.
 
     Args:
         {options}
@@ -66,35 +66,38 @@ def causal_dataset(
     cache_dir: str | os.PathLike | None = None,
     **settings: Any,
 ) -> tf.data.Dataset:
-    """Batches for pretraining GPT, from shards or straight from text.
+    """Returns batches for pretraining GPT, from shards or directly from text.
 
     The shards are those of `pretraining_dataset`. A text ends with the tokenizer's "sep" token:
-    `<|endoftext|>` of GPT-2, `</s>` of RoBERTa, `[SEP]` of BERT. Rows are full but for the last of
-    each window (4 to 8 million tokens); places without a step hold the end of text, without weight.
+    `<|endoftext|>` of GPT-2, `</s>` of RoBERTa, `[SEP]` of BERT. Rows are full, except the last of
+    each window (4 to 8 million tokens). Positions without a step are the end of text, with weight
+    0.
 
     Args:
-        data: folder written by `prepare_corpus`, several, or text, as in `pretraining_dataset`.
-        tokenizer: the tokenizer whose ids lie in the shards.
+        data: folder written by `prepare_corpus`, several folders, or text, with the same options as
+            in `pretraining_dataset`.
+        tokenizer: tokenizer that made the ids in the shards.
         split: "train" or "held_out".
-        start: `position` of the batch to resume after, one row or all; None begins with the first.
-            Made with the same `batch_size`.
-        cache_dir: where text is prepared to; None is the user's cache folder.
-        **settings: the fields of its settings:
+        start: `position` of the batch to resume after, whole or one row of it; None begins with the
+            first batch. It must come from the same `batch_size`.
+        cache_dir: folder in which text is prepared; None is the user's cache folder.
+        **settings: fields of `CausalSettings`:
 
             {options}
 
     Returns:
-        A dataset of one dict of tensors, of static shapes, R = B / H: `token_ids` (R, T) int32,
-        what is read; `targets` (R, T) int32, the token behind each; `weights` (R, T) float32, 1
-        where there is a step; with `runs` `begins` (R,) int32, 1 in the first batch of a window,
-        where a memory must be zero; and `position` (R, 3) int32: the `start` that resumes after
-        this batch, on every row.
+        A dataset of dicts of tensors with static shapes, R = B / H: `token_ids` (R, T) int32, the
+        input; `targets` (R, T) int32, the token after each; `weights` (R, T) float32, 1 where
+        there is a step; with `runs`, `begins` (R,) int32, 1 in the first batch of a window, where
+        the model's memory must be zero; and `position` (R, 3) int32, the `start` that resumes after
+        this batch, in every row.
 
     Raises:
-        FileNotFoundError: no corpus there, or a shard is missing.
-        ValueError: a setting out of range, another tokenizer or one that has no end of text, a
-            damaged shard, no text.
-        tf.errors.InvalidArgumentError: while reading: a corrupt record, by file and byte.
+        FileNotFoundError: the folder is not a corpus, or a shard is missing.
+        ValueError: a setting out of range, another tokenizer or one without an end of text, a
+            damaged shard, or no text.
+        tf.errors.InvalidArgumentError: a corrupt record, while reading; the message names file and
+            byte.
 
     Example:
         >>> import tempfile
@@ -125,7 +128,7 @@ def causal_dataset(
 def batches(
     settings: CausalSettings, reader: BlockReader, end_id: int, start: Sequence[int | tf.Tensor]
 ) -> tf.data.Dataset:
-    """The batches that `causal_dataset` describes, from `start` = (epoch, window, row) on.
+    """Returns the batches of `causal_dataset`, from `start` = (epoch, window, row) on.
 
     `end_id` is the end-of-text token.
     """
@@ -145,7 +148,7 @@ def _plan(
     window: tf.Tensor,
     **blocks: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The text of a window (M,), and where it is cut into rows, (N, 5)."""
+    """Returns the text of a window, (M,), and the plan of its rows, (N, 5)."""
     key = fold(fold(settings.seed, epoch), window)
     text = one_text(**blocks, key=fold(key, _DOCUMENTS), end_id=end_id)
     steps = tf.size(text) - 1
@@ -159,14 +162,14 @@ def _plan(
 
 
 def _run_rows(steps: tf.Tensor, settings: CausalSettings) -> tf.Tensor:
-    """A run of steps for each row of a batch, batch by batch: (N, 5)."""
+    """Plans a run of steps for each row of a batch, (N, 5), batch by batch."""
     row = tf.range(settings.batch_size + 1, dtype=tf.int64)
     bounds = tf.cast(row * tf.cast(steps, tf.int64) // settings.batch_size, tf.int32)
     longest = tf.reduce_max(bounds[1:] - bounds[:-1])
     start = bounds[:-1] + tf.range(0, longest, settings.sequence_length)[:, None]
     length = tf.clip_by_value(bounds[1:] - start, 0, settings.sequence_length)
     start, length = (tf.reshape(x, [-1]) for x in (start, length))
-    # A row of n steps spans n + 1 tokens, one of none has none.
+    # A row of n > 0 steps spans n + 1 tokens; a row without steps has no tokens.
     rows = [tf.where(length > 0, start, 0), tf.where(length > 0, length + 1, 0)]
     return tf.pad(tf.stack(rows, 1), [[0, 0], [0, 3]])
 
@@ -174,14 +177,14 @@ def _run_rows(steps: tf.Tensor, settings: CausalSettings) -> tf.Tensor:
 def one_text(
     tokens: tf.Tensor, sentences: tf.Tensor, documents: tf.Tensor, key: tf.Tensor, end_id: int
 ) -> tf.Tensor:
-    """The documents in an order that the key says, with an end of text before and behind each.
+    """Joins the documents in a random order, with an end of text before and after each.
 
     Args:
         tokens: (tokens,), ids of a window.
-        sentences: (S,) int32, tokens of each sentence.
-        documents: (D,) int32, sentences of each document.
-        key: uint64.
-        end_id: the end-of-text token.
+        sentences: (S,) int32, number of tokens of each sentence.
+        documents: (D,) int32, number of sentences of each document.
+        key: uint64, key of the order.
+        end_id: id of the end-of-text token.
 
     Returns:
         (tokens + D + 1,), of the type of `tokens`.
@@ -210,7 +213,7 @@ def _finish(
     rows: tf.Tensor,
     positions: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
-    """What some rows read and predict."""
+    """Returns the features of some rows: inputs, targets and weights."""
     start, length = rows[:, 0, None], rows[:, 1, None]  # (N, 1)
     column = tf.range(settings.sequence_length + 1)[None]  # (1, T + 1)
     inside = column < length
@@ -218,7 +221,7 @@ def _finish(
     ids = tf.where(inside, ids, end_id)
     more = {}
     if settings.runs:
-        is_first = positions[:, 2] == settings.batch_size  # of its window: other texts before
+        is_first = positions[:, 2] == settings.batch_size  # first batch of its window
         more["begins"] = tf.cast(is_first, tf.int32)
     return {
         **more,

@@ -1,4 +1,4 @@
-"""Pretraining batches from a prepared corpus, or straight from text."""
+"""Pretraining batches from a prepared corpus, or directly from text."""
 
 from __future__ import annotations
 
@@ -26,73 +26,80 @@ def pretraining_dataset(
     cache_dir: str | os.PathLike | None = None,
     **settings: Any,
 ) -> tf.data.Dataset:
-    """Batches for pretraining with masked tokens, from shards or straight from text.
+    """Returns batches for pretraining with masked tokens, from shards or directly from text.
 
-    How text is laid out in rows is said by `segments`:
+    `segments` chooses how text is laid out in rows:
 
-    - "pairs": BERT's two segments, where half of the time B is from another document; always, as
-      in BERT's code, where one sentence is left, so with short documents it is more than half;
-    - "halves": ALBERT's two consecutive segments, swapped half of the time; where one sentence is
+    - "pairs": BERT's two segments. B is from another document half of the time. As in BERT's code,
+      it is always from another document if one sentence is left; so with short documents it is
+      more than half;
+    - "halves": ALBERT's two consecutive segments, swapped half of the time. If one sentence is
       left, B is from another document here too;
-    - "consecutive": ELECTRA's one or two segments in their order, without a label;
-    - "single": one run of text of one document, of full length where the document continues;
+    - "consecutive": ELECTRA's one or two segments in order, without a label;
+    - "single": contiguous text of one document, of full length where the document continues;
     - "doc_sentences": RoBERTa's whole sentences of one document, as many as fit;
     - "full_sentences": RoBERTa's whole sentences of one or more documents, with a separator
       between documents;
-    - "runs": XLNet's long text in every row, which goes on in that row of the next batch, in two
-      segments each time, with a separator between documents;
-    - "aligned": XLM's text beside its translation, whose positions begin at 0 again, of a corpus of
-      such pairs; "single" segments of what is mixed with it.
+    - "runs": XLNet's long text in every row, which continues in the same row of the next batch,
+      in two segments per row, with a separator between documents;
+    - "aligned": XLM's text with its translation, whose positions begin at 0 again, from a corpus of
+      such pairs. Other documents of a mixture become "single" segments.
 
-    Which tokens are predicted is said by `masking`:
+    `masking` chooses which tokens are predicted:
 
-    - "token": any tokens; "whole_word": words with all their pieces (BERT);
+    - "token": any tokens; "whole_word": words with all their subwords (BERT);
     - "ngram": one to three neighbouring words, n with a probability of c / n (ALBERT);
-    - "span": one to ten neighbouring words, of geometric length with p = 0.2, replaced alike
-      (SpanBERT);
+    - "span": one to ten neighbouring words, of geometric length with p = 0.2, with the same kind of
+      replacement (SpanBERT);
     - "phrase": the phrases of a lexicon, and words outside of them (ERNIE, BERT-wwm);
-    - "independent": tokens drawn one by one, some twice (ELECTRA).
+    - "independent": tokens drawn independently, some twice (ELECTRA).
 
     Args:
-        data: folder written by `prepare_corpus`; several of them with their shares, `{folder:
-            share}` or a `Mixture`, of whose held-out text every block is read once; or text as
-            `prepare_corpus` takes it (a path, a glob, `docs:`, a list of them), which is prepared
-            once into a folder under `cache_dir` with that function's defaults; where they do not
-            fit (`field`, `on_bad_utf8`), call it.
-        tokenizer: the tokenizer whose ids lie in the shards.
+        data: one of
+            a folder written by `prepare_corpus`;
+            several such folders with their shares, as a `{folder: share}` mapping or a `Mixture`
+            (every block of their held-out text is read once);
+            text for `prepare_corpus` (a path, a glob, `docs:`, or a list of them). It is prepared
+            once into a folder under `cache_dir`, with the defaults of that function; for other
+            options (`field`, `on_bad_utf8`), call it yourself.
+        tokenizer: tokenizer that made the ids in the shards.
         split: "train" or "held_out".
-        start: `position` of the batch to resume after, one row or all; None begins with the first.
-        first_step: batches before `start`, of the `share_steps` over which the masked share
-            changes: after a resumption, those that were trained on.
-        cache_dir: where text is prepared to; None is the user's cache folder.
-        **settings: the fields of its settings:
+        start: `position` of the batch to resume after, whole or one row of it; None begins with the
+            first batch.
+        first_step: number of batches trained before `start`. It counts towards the `share_steps`
+            over which the masked share changes.
+        cache_dir: folder in which text is prepared; None is the user's cache folder.
+        **settings: fields of `Settings`:
 
             {options}
 
     Returns:
-        A dataset of one dict of tensors, of static shapes: `token_ids`, `segment_ids`,
+        A dataset of dicts of tensors with static shapes: `token_ids`, `segment_ids`,
         `padding_mask` (B / H, T) int32; `mask_positions`, `mask_ids` (B / H, P) int32 and
-        `mask_weights` (B / H, P) float32, where P is 20 at T = 128 and 80 at 512;
-        with "pairs" `next_sentence_labels` (B / H,) int32, 1 = random; with "halves"
-        `sentence_order_labels` (B / H,) int32, 1 = swapped; with masking="span" `span_starts` and
-        `span_ends` (B / H, P) int32, the first and last position of each prediction's span; and
-        `position` (B / H, 3) int32: the `start` that resumes after this batch, on every row.
-        With masking="permutation" `order_ids` (B / H, T) int32, when each token is read: 0 for the
-        text, another number for each of the others; the rows end in [CLS].
-        With segments="aligned" `position_ids` (B / H, T) int32.
-        With segments="runs" `begins` (B / H,) int32, 1 in the first batch of a window.
-        With `causal_share` `causal_mask` (B / H, T) int32, 1 for the tokens of causal rows.
+        `mask_weights` (B / H, P) float32, where P is by default 20 at T = 128 and 80 at 512; and
+        `position` (B / H, 3) int32, the `start` that resumes after this batch, in every row.
+        With "pairs" also `next_sentence_labels` (B / H,) int32, 1 = random.
+        With "halves" also `sentence_order_labels` (B / H,) int32, 1 = swapped.
+        With masking="span" also `span_starts` and `span_ends` (B / H, P) int32, the first and last
+        position of each prediction's span.
+        With masking="permutation" also `order_ids` (B / H, T) int32, the factorisation order: 0 for
+        the text, a different number for each other token; the rows end in [CLS].
+        With segments="aligned" also `position_ids` (B / H, T) int32.
+        With segments="runs" also `begins` (B / H,) int32, 1 in the first batch of a window.
+        With `causal_share` also `causal_mask` (B / H, T) int32, 1 for the tokens of causal rows.
         An empty row is 0 in `padding_mask` and `mask_weights`.
 
-        With `pack` a row holds up to K examples, K the larger of 8 and T // 32: also `position_ids`
-        (B / H, T) int32, from 0 on in each; `example_ids` (B / H, T) int32, their numbers from 1
-        on, 0 = padding; `cls_positions` (B / H, K) int32, where each begins; the sentence labels
-        are (B / H, K), with their weights, such as `next_sentence_weights`, (B / H, K) float32.
+        With `pack` a row has up to K examples, K the larger of 8 and T // 32. There are also
+        `position_ids` (B / H, T) int32, from 0 in each example; `example_ids` (B / H, T) int32, the
+        number of each token's example from 1, 0 = padding; and `cls_positions` (B / H, K) int32,
+        the position of each example's [CLS]. The sentence labels are (B / H, K), with weights such
+        as `next_sentence_weights`, (B / H, K) float32.
 
     Raises:
-        FileNotFoundError: no corpus there, or a shard is missing.
-        ValueError: a setting out of range, another tokenizer, a damaged shard, too little text.
-        tf.errors.InvalidArgumentError: while reading: a corrupt record, by file and byte.
+        FileNotFoundError: a folder is not a corpus, or a shard is missing.
+        ValueError: a setting out of range, another tokenizer, a damaged shard, or too little text.
+        tf.errors.InvalidArgumentError: a corrupt record, while reading; the message names file and
+            byte.
 
     Example:
         >>> import tempfile, kbert

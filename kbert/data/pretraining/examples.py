@@ -1,4 +1,4 @@
-"""Examples as a reader sees them: the check of a data pipeline that needs no statistics."""
+"""Prints examples of a data pipeline as readable tokens, to check the pipeline by eye."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kbert.tokenizers.words.characters import BEGIN_OF_SENTENCE, END_OF_SENTENCE
 _COLOURS = {"masked": "\033[31m", "random": "\033[33m", "kept": "\033[32m"}
 _RESET = "\033[0m"
 _WIDTH = 100
-# The meaning of a pair's label, by the feature that holds it.
+# Feature with the label of a pair -> meanings of the labels 0 and 1.
 _LABELS = {
     "next_sentence_labels": ("next: actual", "next: random"),
     "sentence_order_labels": ("order: kept", "order: swapped"),
 }
-# How the features of a language model's directions begin.
+# Direction of a language model -> prefix of its features.
 _DIRECTIONS = {"forward": "", "backward": "reverse_"}
 
 
@@ -29,21 +29,24 @@ def show_examples(
 ) -> None:
     """Prints the first rows of a pretraining dataset as tokens.
 
-    Of a causal language model's rows it shows the token that is read first, and all that is
-    predicted. Of a bidirectional one's it shows what is read, spelled as the model is given it, and
-    what is predicted, in both directions. Of masked rows each predicted token is marked with what
-    the model sees in its place: `{fox -> [MASK]}` where it is masked, `{fox -> ##ly}` where a
-    random token replaces it, `{fox}` where it is kept, as in all of a causal row; in colours too on
-    a terminal. A position that was drawn twice is marked: `{fox -> [MASK]}x2`. Spans are between
-    `<` and `>`. The examples of a packed row come one after the other. Of sentence pairs it shows
-    the source, which is read, and the target, which is predicted.
+    The output depends on the kind of row:
+
+    - causal language model: the first input token, and all predicted tokens;
+    - bidirectional language model: the input words as the model gets them, in characters, and the
+      predicted words, in both directions;
+    - masked: all tokens, with marks at the predicted ones. `{fox -> [MASK]}` is a masked token,
+      `{fox -> ##ly}` is replaced by a random token, `{fox}` is kept (as are all in a causal row).
+      On a terminal they are also coloured. A position that was drawn twice is marked
+      `{fox -> [MASK]}x2`. Spans are between `<` and `>`;
+    - packed: the examples of a row, one after the other;
+    - translation: the source, which is the input, and the target, which is predicted.
 
     Args:
         dataset: batches of `pretraining_dataset`, `causal_dataset`, `language_model_dataset` or
             `translation_dataset`.
-        tokenizer: gives ids their names.
-        n: how many rows.
-        file: where to print; None is standard output.
+        tokenizer: tokenizer that converts ids to tokens.
+        n: number of rows to print.
+        file: file to print to; None is standard output.
 
     Example:
         >>> import kbert
@@ -72,7 +75,7 @@ def show_examples(
 
 
 def _streams(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
-    """What a language model reads and predicts, forward and backward."""
+    """Yields the inputs and targets of a bidirectional language model, forward and backward."""
     for name, prefix in _DIRECTIONS.items():
         used = row[f"{prefix}weights"] > 0
         words = [_spelled(ids) for ids in row[f"{prefix}character_ids"][used].tolist()]
@@ -83,7 +86,7 @@ def _streams(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _spelled(ids: list[int]) -> str:
-    """A word from its characters: bytes and the ends of a sentence, each + 1, then marks."""
+    """Decodes a word from character ids: bytes and the ends of a sentence, each + 1, then marks."""
     ends = {257: BEGIN_OF_SENTENCE, 258: END_OF_SENTENCE}
     if ids[1] in ends:
         return ends[ids[1]]
@@ -91,7 +94,7 @@ def _spelled(ids: list[int]) -> str:
 
 
 def _pair(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
-    """A source and its target, with the token that ends each."""
+    """Yields the lines of a source and its target, each with its end token."""
     source = row["encoder_token_ids"][row["encoder_padding_mask"] > 0]
     target = row["targets"][row["weights"] > 0]
     first = tokenizer.id_to_token(row["decoder_token_ids"][0])
@@ -102,7 +105,7 @@ def _pair(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _predicted(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
-    """What a causal language model reads first, and what it predicts then, token by token."""
+    """Yields the lines of a causal row: the first input token, and the predicted tokens."""
     targets = row["targets"][row["weights"] > 0].tolist()
     first, *words = (tokenizer.id_to_token(n) for n in (row["token_ids"][0], *targets))
     yield f"{len(words)} tokens, each predicted from all before it, first of all {first}"
@@ -112,7 +115,7 @@ def _predicted(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str
 def _packed(
     row: dict[str, np.ndarray], tokenizer: Tokenizer, colours: dict[str, str]
 ) -> Iterator[str]:
-    """The examples of a row, each as `_masked` shows it."""
+    """Yields the lines of a packed row: each example in the format of `_masked`."""
     ids = row["example_ids"]
     count = int(ids.max(initial=0))
     yield f"a row of {count} example{'s' * (count != 1)}, {np.sum(ids > 0)} of {len(ids)} tokens"
@@ -133,7 +136,7 @@ def _packed(
 def _masked(
     row: dict[str, np.ndarray], tokenizer: Tokenizer, colours: dict[str, str]
 ) -> Iterator[str]:
-    """The tokens of a row, with marks at those that are predicted."""
+    """Yields the lines of a masked row: its tokens, with marks at the predicted ones."""
     words, kinds = _marked(row, tokenizer)
     counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in _COLOURS)
     title = f"{len(words)} tokens, {np.sum(row['mask_weights']):.0f} predicted: {counts}"
@@ -147,7 +150,7 @@ def _masked(
 
 
 def _marked(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """The row's tokens, predicted ones with their marks, and the kind of each ("" for others)."""
+    """Returns a row's tokens, with marks at predicted ones, and their kinds ("" for the others)."""
     ids = row["token_ids"][: np.sum(row["padding_mask"])]
     words, kinds = [tokenizer.id_to_token(token) for token in ids], [""] * len(ids)
     used = row["mask_weights"] > 0
@@ -174,7 +177,7 @@ def _marked(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> tuple[list[str]
 
 
 def _lines(words: list[str], kinds: list[str], colours: dict[str, str]) -> Iterator[str]:
-    """Wraps by what is visible: a colour has no width."""
+    """Wraps words into lines by their visible width; colour codes do not count."""
     line, width = "", 0
     for word, kind in zip(words, kinds, strict=True):
         if width + 1 + len(word) > _WIDTH:

@@ -1,18 +1,19 @@
 """Batches for a bidirectional language model: one long text in every row, read both ways.
 
-A sentence <S> w1 … wn </S> is n + 1 *steps* from a word to the next. A window of blocks is cut into
-B runs of steps, one for each row of the batch, and a batch has the next T steps of every run:
+A sentence <S> w1 … wn </S> is n + 1 *steps* from a word to the next. A window of blocks is divided
+into B runs of steps, one for each row of the batch. A batch has the next T steps of every run:
 
     windows of blocks → steps → places of batches → this host's rows → characters and targets
 
-Read forward, a step's input is the word before it and its target the word behind it; read backward,
-from the end of the run to its beginning, it is the other way round. So every word is read once and
-predicted once in each direction, in a context as long as the run. As in `stream.py`, every stage is
-a function of integers: a batch is the same for any number of threads and hosts, and the stream can
-be taken up at any batch.
+In the forward direction the input of a step is the word before it, and the target is the word after
+it. In the backward direction, from the end of the run to its beginning, it is the other way round.
+So every word is read once and predicted once in each direction, in a context as long as the run. As
+in `stream.py`, every stage is a function of integers. So a batch is the same for any number of
+threads and hosts, and the stream can be resumed at any batch.
 
 Source: `LMDataset` and `BidirectionalLMDataset` of allenai/bilm-tf, bilm/data.py (Peters et al.
-2018). There sentences are read backward one by one, in the order of the text; here the text is.
+2018). There each sentence is reversed, and the sentences stay in order; here the whole text is
+reversed.
 
 Shapes: M steps of a window, B rows of a batch of H hosts, T steps of a row, C characters of a word.
 """
@@ -38,11 +39,11 @@ from kbert.data.pretraining.walk import sentence_bounds
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.words.characters import MAX_CHARACTERS, character_ids
 
-_TABLE_WORDS = 1 << 16  # spelled at once: of a million words, all together would take a gigabyte
+_TABLE_WORDS = 1 << 16  # words spelled at once: a million at once would need a gigabyte
 
 
 class LanguageModelSettings(StreamSettings):
-    """What `language_model_dataset` is set to, but where the data lies and where to start.
+    """Settings of `language_model_dataset`, except the location of the data and the start.
 
     Args:
         {options}
@@ -75,40 +76,43 @@ def language_model_dataset(
     cache_dir: str | os.PathLike | None = None,
     **settings: Any,
 ) -> tf.data.Dataset:
-    """Batches for pretraining ELMo, from shards or straight from text.
+    """Returns batches for pretraining ELMo, from shards or directly from text.
 
-    Row b of a batch continues where row b of the batch before ended, so that a model can carry its
-    state on. At the end of a window (4 to 8 million words) rows continue elsewhere in the text; the
-    state is carried over that too. Where a run has no T steps left, places without weight fill its
-    last batch.
+    Row b of a batch continues where row b of the batch before ended, so that a model can keep its
+    state. At the end of a window (4 to 8 million words) rows continue elsewhere in the text, with
+    the state kept. If fewer than T steps of a run are left, positions of weight 0 fill its last
+    batch.
 
-    Words outside of the shards' vocabulary have the letters of the unknown token: the vocabulary of
-    the shards should hold every word, and `target_vocabulary` bound what is predicted.
+    Words outside of the shards' vocabulary get the characters of the unknown token. So the
+    vocabulary of the shards should contain every word, and `target_vocabulary` should limit the
+    predictions.
 
     Args:
-        data: folder written by `prepare_corpus`, several, or text, as in `pretraining_dataset`.
-        tokenizer: the word tokenizer whose ids lie in the shards.
+        data: folder written by `prepare_corpus`, several folders, or text, with the same options as
+            in `pretraining_dataset`.
+        tokenizer: word tokenizer that made the ids in the shards.
         split: "train" or "held_out".
-        start: `position` of the batch to resume after, one row or all; None begins with the first.
-            Made with the same `batch_size`.
-        cache_dir: where text is prepared to; None is the user's cache folder.
-        **settings: the fields of its settings:
+        start: `position` of the batch to resume after, whole or one row of it; None begins with the
+            first batch. It must come from the same `batch_size`.
+        cache_dir: folder in which text is prepared; None is the user's cache folder.
+        **settings: fields of `LanguageModelSettings`:
 
             {options}
 
     Returns:
-        A dataset of one dict of tensors, of static shapes, R = B / H: `character_ids` and
-        `reverse_character_ids` (R, T, C) int32, the words read, with 0 where there is none;
-        `targets` and `reverse_targets` (R, T) int32, the words to predict; `weights` and
-        `reverse_weights` (R, T) float32, 1 where there is a word; `begins` (R,) int32, 1 in the
-        first batch of all, where the state of a row must be zero; and `position` (R, 3) int32: the
-        `start` that resumes after this batch, on every row. Its third number counts the steps of
-        each run that were read.
+        A dataset of dicts of tensors with static shapes, R = B / H: `character_ids` and
+        `reverse_character_ids` (R, T, C) int32, the input words, 0 where there is none; `targets`
+        and `reverse_targets` (R, T) int32, the words to predict; `weights` and `reverse_weights`
+        (R, T) float32, 1 where there is a word; `begins` (R,) int32, 1 in the very first batch,
+        where the state of a row must be zero; and `position` (R, 3) int32, the `start` that resumes
+        after this batch, in every row. The third number of a position is the number of steps read
+        in each run.
 
     Raises:
-        FileNotFoundError: no corpus there, or a shard is missing.
-        ValueError: a setting out of range, another tokenizer, a damaged shard, no text.
-        tf.errors.InvalidArgumentError: while reading: a corrupt record, by file and byte.
+        FileNotFoundError: the folder is not a corpus, or a shard is missing.
+        ValueError: a setting out of range, another tokenizer, a damaged shard, or no text.
+        tf.errors.InvalidArgumentError: a corrupt record, while reading; the message names file and
+            byte.
 
     Example:
         >>> import tempfile
@@ -153,14 +157,14 @@ def batches(
     characters: tf.Tensor,
     start: Sequence[int | tf.Tensor],
 ) -> tf.data.Dataset:
-    """The batches that `language_model_dataset` describes, from `start` on.
+    """Returns the batches of `language_model_dataset`, from `start` on.
 
     `characters` is the `character_table` of the vocabulary.
     """
     epoch, window, _ = start
     windows = reader.windows_from(epoch, window, settings.epochs)
     windows = windows.map(stage(_steps, tokenizer, reader.token_dtype))
-    # The next window is read while this one is made into batches.
+    # The next window is read while the batches of this one are made.
     places = windows.prefetch(1).flat_map(stage(_places, settings, start))
     made = places.map(
         stage(_finish, settings, characters, tokenizer.unk_id),
@@ -170,7 +174,7 @@ def batches(
 
 
 def character_table(vocabulary: Sequence[str], max_characters: int) -> tf.Tensor:
-    """(V + 1, C) int16: the characters of every word, and a last row of padding.
+    """Returns the characters of every word, (V + 1, C) int16, with a last row of padding.
 
     >>> character_table(["a", "</S>"], 4).numpy().tolist()
     [[259, 98, 260, 261], [259, 258, 260, 261], [0, 0, 0, 0]]
@@ -190,7 +194,7 @@ def _steps(
     window: tf.Tensor,
     serialized: tf.Tensor,
 ) -> tuple[tf.Tensor, ...]:
-    """Two (M,) of `token_dtype`: the words before and behind each step of a window."""
+    """Returns epoch, window, and the words before and after each step, (M,) `token_dtype` each."""
     blocks = records.parse_blocks(serialized, token_dtype)
     tokens, bounds = blocks["tokens"], sentence_bounds(blocks["sentences"])
     before = insert_token(tokens, bounds[:-1], tokenizer.cls_id)
@@ -206,7 +210,7 @@ def _places(
     before: tf.Tensor,
     behind: tf.Tensor,
 ) -> tf.data.Dataset:
-    """Where the batches of a window begin in their runs; the words are shared, not copied."""
+    """Yields the offset in the runs of each batch of a window; the words are shared, not copied."""
     longest = -(-tf.size(before, tf.int64) // settings.batch_size)
     is_first = (epoch == start[0]) & (window == start[1])
     at = tf.where(is_first, tf.cast(start[2], tf.int64), 0)
@@ -224,10 +228,10 @@ def _finish(
     before: tf.Tensor,
     behind: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
-    """This host's rows of the batch that begins `at` steps after the beginning of the runs."""
+    """Makes this host's rows of the batch that begins `at` steps after the start of the runs."""
     rows = settings.batch_size // settings.num_hosts
     row = tf.range(rows, dtype=tf.int64) + settings.host_index * rows  # (R,)
-    # In 64 bits: rows times steps of a window are more than fit into 32.
+    # 64 bits: rows times steps of a window can exceed 32 bits.
     steps = tf.size(before, tf.int64)
     first = row * steps // settings.batch_size
     end = (row + 1) * steps // settings.batch_size

@@ -1,11 +1,12 @@
-"""Several examples in one row, in the place of padding.
+"""Packs several examples into one row, instead of padding.
 
-The examples of a window are divided at random into groups, and each group is packed by best fit,
-longest first, all groups in lock-step. With 256 examples a group 0.5 to 2 % of the tokens stay
-padding. A row has limits of three kinds: tokens, predictions and examples; so no example loses a
-prediction, and all shapes are static.
+The examples of a window are divided at random into groups. Each group is packed by best fit,
+longest first, all groups in lock-step. With 256 examples per group, 0.5 to 2 % of the tokens are
+padding. A row has limits of tokens, predictions and examples. So no example loses a prediction, and
+all shapes are static.
 
-Examples are masked before they are packed: an example has the same masks either way.
+Examples are masked before they are packed, so an example has the same masks with and without
+packing.
 
 Shapes: M examples of a window, N rows, K examples of a row, T tokens, P predictions of a row.
 """
@@ -32,19 +33,19 @@ def pack_examples(
     max_predictions: int,
     max_examples: int,
 ) -> tf.Tensor:
-    """Puts the examples of a window into rows.
+    """Packs the examples of a window into rows.
 
     Args:
-        examples: (M, 6) int32 in random order, the columns of `EXAMPLE_COLUMNS`.
-        lengths: (M,) int32, their tokens, specials included.
-        predictions: (M,) int32, of each.
-        key: uint64 scalar; the order of the rows is a function of it.
+        examples: (M, 6) int32 in random order, with the columns of `EXAMPLE_COLUMNS`.
+        lengths: (M,) int32, number of tokens of each example, specials included.
+        predictions: (M,) int32, number of predictions of each example.
+        key: uint64 scalar, key of the order of the rows.
         max_tokens: T.
         max_predictions: P.
         max_examples: K.
 
     Returns:
-        (N, 6K) int32 in random order, see `kbert.data.pretraining.assembly`; what is empty is 0.
+        (N, 6K) int32 in random order, see `kbert.data.pretraining.assembly`; 0 for empty slots.
 
     Example:
         >>> from kbert.data.masking.hashing import fold
@@ -70,7 +71,7 @@ def pack_examples(
 
     first = _GROUP * tf.range(groups)[:, None]
     number, rows = (tf.reshape(first + x, [-1]) for x in (order, rows))
-    real = tf.where(number < count)[:, 0]  # not those that fill the last group up
+    real = tf.where(number < count)[:, 0]  # without the padding of the last group
     number, rows, slots = (tf.gather(x, real) for x in (number, rows, tf.reshape(slots, [-1])))
     _, rows = tf.unique(rows)
     total = tf.reduce_max(tf.concat([rows + 1, [0]], 0))
@@ -91,7 +92,7 @@ def _best_fit(
     max_predictions: int,
     max_examples: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The row of each example in its group, and its number in that row: (G, 256) int32 each."""
+    """Returns each example's row within its group, and its slot in the row, (G, 256) int32 each."""
     shape = tf.shape(lengths)
     lengths, predictions = tf.transpose(lengths), tf.transpose(predictions)
 
@@ -100,7 +101,7 @@ def _best_fit(
     ) -> tuple[Any, ...]:
         length, predicted = lengths[number][:, None], predictions[number][:, None]
         fits = (free >= length) & (left >= predicted) & (used < max_examples)
-        # The fullest row in which it fits; a new one, all free, only where it fits in no other.
+        # The fullest row in which the example fits; an empty row only if it fits in no other.
         row = tf.argmin(tf.where(fits, free, max_tokens + 1), 1, tf.int32)
         rows, slots = chosen
         chosen = rows.write(number, row), slots.write(number, tf.gather(used, row, batch_dims=1))
@@ -127,23 +128,23 @@ def pack_features(
     pad_id: int,
     cls_last: bool = False,
 ) -> dict[str, tf.Tensor]:
-    """The features of examples, masked, as those of the rows that they are packed into.
+    """Joins the features of masked examples into those of the packed rows.
 
     Args:
-        features: of M examples: `token_ids`, `segment_ids`, `padding_mask` and, where they are
-            there, `causal_mask`, `order_ids` and `position_ids` (M, T); `mask_…` and
+        features: features of M examples: `token_ids`, `segment_ids`, `padding_mask` and, if
+            present, `causal_mask`, `order_ids` and `position_ids` (M, T); `mask_…` and
             `span_…` (M, P), 0 where nothing is predicted; labels (M,).
         place: (M,) int64, row * K + number in the row, ascending.
         num_rows: N.
         max_examples: K.
         pad_id: id of padding.
-        cls_last: whether an example ends in [CLS] and does not begin with it.
+        cls_last: whether an example ends in [CLS] instead of beginning with it.
 
     Returns:
-        The features of (N, T) and (N, P), their positions those in the packed row; `position_ids`
-        and `example_ids` (N, T) int32, from 0, where there were none, and from 1 on for each
-        example, 0 in padding;
-        `cls_positions`, the labels and for them `…_weights` (N, K), float32.
+        The same features as (N, T) and (N, P), with positions in the packed row; `position_ids`
+        (N, T) int32, from 0 in each example unless they were given; `example_ids` (N, T) int32,
+        from 1, 0 in padding; `cls_positions` (N, K); and the labels (N, K), with `…_weights` (N, K)
+        float32.
 
     Example:
         >>> features = {
@@ -164,7 +165,8 @@ def pack_features(
     width = mask.shape[1]
     row, slot = (tf.cast(x, tf.int32) for x in (place // max_examples, place % max_examples))
     lengths = tf.reduce_sum(mask, 1)  # (M,)
-    # Where an example begins in its row: what the examples before it take, less earlier rows.
+    # The first position of each example in its row: all tokens before it, less those of earlier
+    # rows.
     totals = tf.math.unsorted_segment_sum(lengths, row, num_rows)  # (N,)
     begin = tf.cumsum(lengths, exclusive=True)
     begin -= tf.gather(tf.cumsum(totals, exclusive=True), row)
@@ -209,6 +211,6 @@ def pack_features(
 
 
 def _filled(values: tf.Tensor, counts: tf.Tensor, width: int, fill: int) -> tf.Tensor:
-    """(N, width): `counts` of the values in each row, one after the other, then `fill`."""
+    """Fills rows (N, width) with the next `counts` values each, then with `fill`."""
     ragged = tf.RaggedTensor.from_row_lengths(values, counts, validate=False)
     return ragged.to_tensor(tf.cast(fill, values.dtype), shape=[None, width])

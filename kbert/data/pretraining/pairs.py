@@ -1,6 +1,6 @@
 """Rows of two segments: BERT's and ALBERT's sentence pairs, ELECTRA's consecutive segments.
 
-Shapes: S sentences, D documents, L walkers still at work, N rows.
+Shapes: S sentences, D documents, L active walkers, N rows.
 """
 
 from __future__ import annotations
@@ -28,30 +28,31 @@ def plan_pairs(
     short_share: float = 0.1,
     swap: bool = False,
 ) -> tf.Tensor:
-    """Pairs of segments, half of them negative: a random next (BERT) or swapped halves (ALBERT).
+    """Plans pairs of segments; half are negative: a random next (BERT) or swapped halves (ALBERT).
 
-    A chunk of a document is cut in two at a sentence. In BERT's pairs half of the B segments give
-    way to text of another document, and the sentences so displaced start the next chunk; in
-    ALBERT's, half of the pairs change places. A chunk of one sentence cannot be cut: in either
-    scheme its B is from another document, and the pair is negative. The longer segment loses
+    A chunk of a document is split in two at a sentence. In BERT's pairs half of the B segments are
+    replaced by text of another document, and the replaced sentences begin the next chunk. In
+    ALBERT's pairs half of the pairs are swapped. A chunk of one sentence cannot be split. In both
+    schemes its B is from another document, and the pair is negative. The longer segment loses
     tokens, at either end, until the pair fits.
 
     Sources: `create_instances_from_document` and `truncate_seq_pair` of create_pretraining_data.py
-    in google-research/bert and google-research/albert. Two things are different. The target length
+    in google-research/bert and google-research/albert. There are two differences. The target length
     is drawn for each row, not once for each document. And a document longer than 256 rows is
-    walked as several stretches: its text is cut short at a stretch's end as at a document's end,
-    once in more than 256 rows.
+    walked as several stretches. A chunk ends early at the end of a stretch as at the end of a
+    document, once in more than 256 rows.
 
     Args:
-        sentences: (S,) int32, tokens of each sentence, above 0.
-        documents: (D,) int32, sentences of each document, above 0; at least two documents.
-        key: uint64 scalar; the whole plan is a function of it.
-        max_tokens: tokens that A and B may have together, without special tokens.
+        sentences: (S,) int32, number of tokens of each sentence, above 0.
+        documents: (D,) int32, number of sentences of each document, above 0; at least two
+            documents.
+        key: uint64 scalar, key of all random draws of the plan.
+        max_tokens: maximum number of tokens of A and B together, without special tokens.
         short_share: share of rows whose target length is drawn from 2..max_tokens.
-        swap: negatives are swapped halves instead of random nexts.
+        swap: whether negatives are swapped halves instead of random nexts.
 
     Returns:
-        (N, 5) int32, the columns of `PLAN_COLUMNS`, rows in random order; label 1 = negative.
+        (N, 5) int32, with the columns of `PLAN_COLUMNS`, rows in random order; label 1 = negative.
 
     Example:
         >>> plan = plan_pairs(tf.constant([3, 4, 5, 6, 2]), tf.constant([4, 1]),
@@ -84,7 +85,7 @@ def plan_pairs(
     start_a, split_token = tf.gather(bounds, at), tf.gather(bounds, split)
     length_a = split_token - start_a
 
-    # Any of the other documents, any sentence of it, and as many sentences as reach the target.
+    # A random other document, a random sentence of it, and as many sentences as reach the target.
     other = below(bits[0], tf.size(documents) - 1)
     other += tf.cast(other >= own, tf.int32)
     away = tf.gather(firsts, other) + below(bits[1], tf.gather(documents, other))
@@ -101,7 +102,7 @@ def plan_pairs(
         start_a, length_a = (tf.where(swapped, b, a) for a, b in zip(first, second, strict=True))
         start_b, length_b = (tf.where(swapped, a, b) for a, b in zip(first, second, strict=True))
 
-    # The longer segment loses tokens, B on a tie, at either end by the toss of a coin.
+    # The longer segment loses tokens (B on a tie), each from a random end.
     keep_a = tf.minimum(length_a, tf.maximum(max_tokens - length_b, max_tokens - max_tokens // 2))
     keep_b = tf.minimum(length_b, tf.maximum(max_tokens - length_a, max_tokens // 2))
     start_a += heads(fold(row_key, 2), length_a - keep_a)
@@ -119,26 +120,28 @@ def plan_consecutive(
     short_share: float = 0.05,
     lone_share: float = 0.1,
 ) -> tf.Tensor:
-    """ELECTRA's rows: a chunk of a document in two segments of about the same length, or in one.
+    """Plans ELECTRA's rows: a chunk of a document as two segments of about equal length, or as one.
 
-    Whole sentences go to A while it stays below half of the row's target, and by the toss of a
-    coin the one that crosses the half; the rest is B. What exceeds the row is cut off at the end.
-    A share of the rows has no B, and neither has a chunk that A takes up alone.
+    A gets whole sentences while it stays below half of the row's target. With probability one half
+    it also gets the sentence that crosses the half (always if that is the first one). The rest is
+    B. Text that exceeds the row is truncated at the end. A share of the rows has no B. A chunk that
+    A fills alone has no B either.
 
-    Source: `ExampleBuilder` of google-research/electra's build_pretraining_dataset.py. There the
-    targets count special tokens that are taken off again, here they count text alone; and there a
-    short sentence may return to A after longer ones went to B, here text stays in order.
+    Source: `ExampleBuilder` of google-research/electra's build_pretraining_dataset.py. There are
+    two differences. There the targets count special tokens, which are subtracted again; here they
+    count only text. There a short sentence may be added to A after longer ones were added to B;
+    here text stays in order.
 
     Args:
-        sentences: as for `plan_pairs`.
-        documents: as for `plan_pairs`; one is enough.
-        key: as for `plan_pairs`.
-        max_tokens: as for `plan_pairs`.
-        short_share: as for `plan_pairs`.
-        lone_share: share of rows that have no B whatever their sentences.
+        sentences: (S,) int32, number of tokens of each sentence, above 0.
+        documents: (D,) int32, number of sentences of each document, above 0.
+        key: uint64 scalar, key of all random draws of the plan.
+        max_tokens: maximum number of tokens of A and B together, without special tokens.
+        short_share: share of rows whose target length is drawn from 2..max_tokens.
+        lone_share: share of rows that have no B, whatever their sentences.
 
     Returns:
-        (N, 5) int32, the columns of `PLAN_COLUMNS`, with the last all 0.
+        (N, 5) int32, with the columns of `PLAN_COLUMNS`; the last column is 0.
 
     Example:
         >>> plan = plan_consecutive(tf.fill([4], 5), tf.constant([4]), fold(0, 0),

@@ -1,4 +1,4 @@
-"""Ways to lay out text in rows, as values; `segments` has the functions."""
+"""Settings of the segment schemes; the functions are in `kbert.data.pretraining.segments`."""
 
 import dataclasses
 
@@ -8,16 +8,16 @@ class SegmentScheme:
     """A way to lay out text in rows.
 
     Attributes:
-        plan: what makes the plan of a window, a name of `kbert.data.pretraining.segments.PLANS`.
-        num_segments: 2 where rows may have a segment B.
-        documents: the least number of documents it needs.
-        short_share: share of rows cut shorter, as published.
-        label: the feature that holds the plan's label, if it has one.
+        plan: name in `kbert.data.pretraining.segments.PLANS` of the function that plans a window.
+        num_segments: maximum number of segments in a row: 2 if rows may have a segment B, else 1.
+        short_share: share of rows with a shorter target length, as published.
+        documents: least number of documents that the plan needs.
+        label: name of the feature for the plan's label, if it has one.
         joins_documents: whether the plan points into joined documents, see `join_documents`.
-        continues: whether each row of a batch goes on in the same row of the next batch; the plan
-            takes their number.
-        aligned: whether texts stand beside their translations, with positions of their own; the
-            plan takes the tokens and the separator.
+        continues: whether each row of a batch continues in the same row of the next batch; the plan
+            function then takes the number of rows.
+        aligned: whether texts are paired with their translations, whose positions begin at 0 again;
+            the plan function then takes the tokens and the separator.
     """
 
     plan: str
@@ -30,7 +30,7 @@ class SegmentScheme:
     aligned: bool = False
 
     def num_specials(self, separators: int) -> int:
-        """Special tokens of a row with all its segments: [CLS], those between A and B, [SEP]."""
+        """Returns the number of special tokens in a row with all segments of the scheme."""
         return 2 + (separators if self.num_segments == 2 else 0)
 
 

@@ -1,4 +1,4 @@
-"""How the text of a window is laid out in rows: single segments, and the table of plans.
+"""Plans the layout of a window's text in rows: single segments, and the table of all plans.
 
 Shapes: S sentences, D documents, N rows.
 """
@@ -29,14 +29,14 @@ def plan_segments(
     max_tokens: int,
     short_share: float = 0.1,
 ) -> tf.Tensor:
-    """Single segments for masked-LM training without a sentence objective.
+    """Plans single segments for masked-LM training without a sentence objective.
 
-    A segment runs on from where the one before it ended, to the full length or to the end of the
-    document: no text is lost, none is used twice. Arguments as for `plan_pairs`; `max_tokens` is
+    A segment begins where the one before it ended, and has full length or ends with the document.
+    So no text is lost, and none is used twice. Arguments are those of `plan_pairs`; `max_tokens` is
     the sequence length less 2, and one document is enough.
 
     Returns:
-        (N, 5) int32, the columns of `PLAN_COLUMNS`, with the last three all 0.
+        (N, 5) int32, with the columns of `PLAN_COLUMNS`; the last three are 0.
 
     Example:
         >>> plan = plan_segments(tf.constant([3, 4, 5, 6, 2]), tf.constant([4, 1]),
@@ -58,7 +58,10 @@ def _single_spans(
     max_tokens: int,
     short_share: float,
 ) -> tf.Tensor:
-    """(N, 2) int32, start and length of the segments of the documents between these sentences."""
+    """Returns start and length, (N, 2) int32, of the segments of documents.
+
+    `firsts` and `ends` are the first sentence of each document and the sentence after its last.
+    """
     _, start, end = stretches(bounds, firsts, ends, max_tokens)
     end = tf.gather(bounds, end)
     walk_key = fold(key, 0)
@@ -82,24 +85,24 @@ def plan_aligned(
     sep_id: int,
     short_share: float = 0.0,
 ) -> tf.Tensor:
-    """XLM's rows: a text beside its translation, and single segments of all other documents.
+    """Plans XLM's rows: a text with its translation, and single segments of all other documents.
 
-    A pair of more than `max_tokens` keeps the beginning of both sides, of the longer one as much as
-    of the shorter, or what that one leaves. (Conneau and Lample 2019, section 3.3,
+    A pair with more than `max_tokens` is truncated at the end of its sides. Each side keeps half of
+    `max_tokens`, or more if the other side is shorter. (Conneau and Lample 2019, section 3.3,
     https://arxiv.org/abs/1901.07291.)
 
     Args:
-        sentences: as for `plan_pairs`.
-        documents: as for `plan_pairs`; one is enough.
-        key: as for `plan_pairs`.
+        sentences: (S,) int32, number of tokens of each sentence, above 0.
+        documents: (D,) int32, number of sentences of each document, above 0.
+        key: uint64 scalar, key of all random draws of the plan.
         max_tokens: the sequence length less the special tokens of a pair.
-        tokens: of the window. A document of two sentences, the first of which ends in a separator,
-            is a text with its translation.
+        tokens: (tokens,), ids of the window. A document of two sentences is a text with its
+            translation if the first sentence ends in a separator.
         sep_id: id of the separator.
-        short_share: of single segments, as for `plan_pairs`.
+        short_share: share of single segments whose target length is drawn from 2..max_tokens.
 
     Returns:
-        (N, 5) int32, the columns of `PLAN_COLUMNS`.
+        (N, 5) int32, with the columns of `PLAN_COLUMNS`.
 
     Example:
         >>> plan = plan_aligned(tf.constant([3, 5, 4]), tf.constant([2, 1]), fold(0, 0),
@@ -137,25 +140,25 @@ def plan_sentences(
     short_share: float = 0.0,
     cross: bool = False,
 ) -> tf.Tensor:
-    """RoBERTa's rows: as many whole sentences, one after the other, as fit.
+    """Plans RoBERTa's rows: as many whole sentences, one after the other, as fit.
 
-    A sentence longer than a row is split into full rows and a rest: no text is lost, none is used
-    twice. DOC-SENTENCES end with their document; FULL-SENTENCES (`cross`) continue with the next
-    one, after a separator. A row that would begin or end with such a separator has none there. Once
-    in more than 256 rows a row ends early, at a stretch's end (see `stretches`). Source: Liu et al.
+    A sentence longer than a row is split into full rows and a rest, so no text is lost, and none is
+    used twice. DOC-SENTENCES end with their document. FULL-SENTENCES (`cross`) continue with the
+    next document, after a separator. A row never begins or ends with such a separator. Once in more
+    than 256 rows a row ends early, at the end of a stretch (see `stretches`). Source: Liu et al.
     2019, section 4.2 (arXiv:1907.11692).
 
     Args:
-        sentences: as for `plan_pairs`.
-        documents: as for `plan_pairs`; one is enough.
-        key: as for `plan_pairs`.
+        sentences: (S,) int32, number of tokens of each sentence, above 0.
+        documents: (D,) int32, number of sentences of each document, above 0.
+        key: uint64 scalar, key of all random draws of the plan.
         max_tokens: the sequence length less 2.
-        short_share: as for `plan_pairs`.
-        cross: rows may hold several documents. The plan then points into the tokens that
+        short_share: share of rows whose target length is drawn from 2..max_tokens.
+        cross: whether rows may contain several documents. The plan then points into the tokens that
             `join_documents` returns.
 
     Returns:
-        (N, 5) int32, the columns of `PLAN_COLUMNS`, with the last three all 0.
+        (N, 5) int32, with the columns of `PLAN_COLUMNS`; the last three are 0.
 
     Example:
         >>> plan = plan_sentences(tf.constant([3, 4, 5, 6, 2]), tf.constant([4, 1]), fold(0, 0),
@@ -200,25 +203,25 @@ def plan_runs(
     rows: int,
     short_share: float = 0.0,
 ) -> tf.Tensor:
-    """One long text in every row of the batches, for a model that remembers the row before.
+    """Plans one long text in every row of the batches, for a model with memory of the row before.
 
-    The documents of the window, one behind the other, are cut into a run for each row of a batch,
-    and a batch has the next `max_tokens` of every run, in two segments cut at a random place: no
-    text is lost, none is used twice. All rows are full but the last of each run; a run that is
-    shorter than another ends with an empty row. (The layout of `create_tfrecords` of
-    zihangdai/xlnet, data_utils.py, where half of the segments B are from elsewhere.)
+    The documents of the window are joined and divided into one run for each row of a batch. A batch
+    has the next `max_tokens` of every run, in two segments split at a random position. So no text
+    is lost, and none is used twice. All rows are full, except the last of each run; a run may end
+    with an empty row if another is longer. (The layout of `create_tfrecords` of zihangdai/xlnet,
+    data_utils.py, where half of the segments B are from elsewhere.)
 
     Args:
-        sentences: as for `plan_pairs`.
-        documents: as for `plan_pairs`; one is enough.
-        key: as for `plan_pairs`.
+        sentences: (S,) int32, number of tokens of each sentence, above 0.
+        documents: (D,) int32, number of sentences of each document, above 0.
+        key: uint64 scalar, key of all random draws of the plan.
         max_tokens: the sequence length less the special tokens of a pair.
-        rows: of a batch.
-        short_share: must be 0.
+        rows: number of rows in a batch.
+        short_share: share of shorter rows; must be 0.
 
     Returns:
-        (N, 5) int32, the columns of `PLAN_COLUMNS`, batch by batch; it points into the tokens that
-        `join_documents` returns.
+        (N, 5) int32, with the columns of `PLAN_COLUMNS`, batch by batch. The plan points into the
+        tokens that `join_documents` returns.
 
     Example:
         >>> plan = plan_runs(tf.constant([9, 10]), tf.constant([1, 1]), fold(0, 0),
@@ -239,7 +242,7 @@ def plan_runs(
     start, length = tf.reshape(start, [-1]), tf.reshape(length, [-1])
     start = tf.where(length > 0, start, 0)
     draw = below(fold(key, tf.range(tf.size(length))), tf.maximum(length - 1, 1))
-    first = tf.minimum(1 + draw, length)  # of segment A, which only an empty row has none of
+    first = tf.minimum(1 + draw, length)  # length of segment A: 0 only in an empty row
     plan = [start, first, start + first, length - first, tf.zeros_like(start)]
     return tf.stack(plan, 1)
 
@@ -247,12 +250,12 @@ def plan_runs(
 def join_documents(
     tokens: tf.Tensor, sentences: tf.Tensor, documents: tf.Tensor, sep_id: int
 ) -> tf.Tensor:
-    """A separator between each document and the next.
+    """Inserts a separator between each document and the next.
 
     Args:
         tokens: (tokens,), ids of a window.
-        sentences: (S,) int32, tokens of each sentence.
-        documents: (D,) int32, sentences of each document.
+        sentences: (S,) int32, number of tokens of each sentence.
+        documents: (D,) int32, number of sentences of each document.
         sep_id: id of the separator.
 
     Returns:
@@ -268,12 +271,13 @@ def join_documents(
 
 
 def insert_token(tokens: tf.Tensor, before: tf.Tensor, token_id: int) -> tf.Tensor:
-    """One more token in several places.
+    """Inserts a token at several positions.
 
     Args:
-        tokens: (tokens,) ids.
-        before: (K,) int32, ascending: the tokens before which it comes; their count is the end.
-        token_id: the id that is put in.
+        tokens: (tokens,), ids.
+        before: (K,) int32, ascending: indices of the tokens before which the token is inserted; the
+            number of tokens means the end.
+        token_id: id to insert.
 
     Returns:
         (tokens + K,), of the type of `tokens`.
@@ -291,7 +295,7 @@ def insert_token(tokens: tf.Tensor, before: tf.Tensor, token_id: int) -> tf.Tens
     return tf.gather(tf.concat([tokens, tf.cast([token_id], tokens.dtype)], 0), source)
 
 
-# What schemes call them.
+# The names that schemes use.
 PLANS: dict[str, Callable[..., tf.Tensor]] = {
     "pairs": plan_pairs,
     "swapped_pairs": functools.partial(plan_pairs, swap=True),

@@ -1,4 +1,4 @@
-"""The settings of datasets made from shards, each checked as a whole."""
+"""Settings of the datasets made from shards, with checks of each combination."""
 
 import os
 from typing import Any, cast
@@ -11,7 +11,7 @@ from kbert.data.pretraining.segment_schemes import SEGMENT_SCHEMES, SegmentSchem
 
 
 class StreamSettings(Options):
-    """What every stream of batches is set to: shape, order, end, and which host makes it.
+    """Settings of every stream of batches: shape, order, end, and host.
 
     Args:
         {options}
@@ -34,7 +34,7 @@ class StreamSettings(Options):
     threads: int | None = option(
         None, help="Threads that make batches. Default: TensorFlow decides.", at_least=1
     )
-    # A window of one block may hold a single document, which has no random next.
+    # A window of one block may contain a single document, which has no random next.
     window_blocks: int = option(
         WINDOW_BLOCKS,
         help="Blocks (of 64k tokens) among which rows are mixed and random next sentences are "
@@ -51,11 +51,11 @@ class StreamSettings(Options):
 
     @property
     def reads_aligned(self) -> bool:
-        """Whether texts and their translations are read as such."""
+        """Whether the stream reads texts with their translations."""
         return False
 
     def check_aligned(self, aligned: bool, where: str) -> None:
-        """Refuses translations that would be read as other text, or none where they are read."""
+        """Raises unless a corpus has translations exactly if these settings read them."""
         if aligned != self.reads_aligned:
             what = "texts with their translations" if aligned else "no texts with translations"
             raise ValueError(
@@ -66,7 +66,7 @@ class StreamSettings(Options):
             )
 
     def check_documents(self, documents: int, where: str) -> None:
-        """Refuses a split, `where`, of too few documents to make rows of."""
+        """Raises if a split (named `where` in the message) has too few documents to make rows."""
         if not documents:
             raise ValueError(f"{where} must hold a document. Received: none")
 
@@ -77,7 +77,7 @@ class StreamSettings(Options):
 
 
 class MaskingSettings(Options):
-    """How text becomes rows in which tokens are masked.
+    """Settings of how text becomes rows with masked tokens.
 
     Args:
         {options}
@@ -107,7 +107,7 @@ class MaskingSettings(Options):
         help="File with one phrase per line, masked as a whole by --masking=phrase. Programs take "
         "a file for each of --phases, separated by commas, an empty one for words alone: "
         "--phrases=,phrases.txt,entities.txt is ERNIE's.",
-        changes_numbers=False,  # as its content does
+        changes_numbers=False,  # the content of the phrases does, not the path
     )
     masked_share: float = option(0.15, help="Share of the tokens to predict.", above=0, at_most=1)
     final_masked_share: float | None = option(
@@ -138,10 +138,10 @@ class MaskingSettings(Options):
 
 
 class Settings(StreamSettings, MaskingSettings):
-    """What `pretraining_dataset` is set to, apart from where the data lies and where to start.
+    """Settings of `pretraining_dataset`, except the location of the data and the start.
 
-    Values left out (None) become those of the masking or segment scheme. After construction
-    `segments`, `replacement` and `short_sequence_share` are never None.
+    Values left out (None) are filled with those of the masking or segment scheme. After
+    construction `segments`, `replacement` and `short_sequence_share` are never None.
 
     Args:
         {options}
@@ -232,34 +232,34 @@ class Settings(StreamSettings, MaskingSettings):
 
     @property
     def masking_scheme(self) -> MaskingScheme:
-        """How tokens are chosen to be predicted."""
+        """Scheme by which the tokens to predict are chosen."""
         return MASKING_SCHEMES[self.masking]
 
     @property
     def segment_scheme(self) -> SegmentScheme:
-        """How text is laid out in rows."""
+        """Scheme by which text is laid out in rows."""
         return SEGMENT_SCHEMES[cast(str, self.segments)]  # `check` has set it
 
     @property
     def reads_aligned(self) -> bool:
-        """Whether texts and their translations are read as such."""
+        """Whether the stream reads texts with their translations."""
         return self.segment_scheme.aligned
 
     @property
     def largest_share(self) -> float:
-        """Of the shares that batches have, the one that shapes are made for."""
+        """Largest masked share of a run, which determines the shapes."""
         return max(self.masked_share, self.final_masked_share or 0.0)
 
     @property
     def max_predictions(self) -> int:
-        """Predictions of a row at most (P)."""
+        """Maximum number of predictions in a row (P)."""
         return self.masking_scheme.columns(self.sequence_length, self.largest_share)
 
     @property
     def max_examples(self) -> int:
-        """Examples that a row may hold (K)."""
+        """Maximum number of examples in a row (K)."""
         return max(8, self.sequence_length // 32) if self.pack else 1
 
     def version(self, epoch: Tensor) -> Tensor:
-        """Which plan and masks an epoch has: new ones, or those of one of `static_masks`."""
+        """Returns the version of an epoch's plan and masks: new, or one of `static_masks`."""
         return epoch if self.static_masks is None else epoch % self.static_masks

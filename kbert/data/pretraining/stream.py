@@ -3,9 +3,9 @@
     windows of blocks → plan of examples → rows → whole global batches → this host's rows
     → tokens → masks
 
-Every stage is a function of integers, so the rows are the same for any number of threads and
-hosts and any batch size, an epoch never repeats another one's pairs and masks, and the stream can
-be taken up at any batch. Only windows are held in memory, never the corpus.
+Every stage is a function of integers. So the rows are the same for any number of threads and
+hosts and any batch size. An epoch never repeats the pairs and masks of another. The stream can be
+resumed at any batch. Only windows are in memory, never the corpus.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kbert.data.pretraining.segments import PLANS, join_documents
 from kbert.data.pretraining.settings import Settings, StreamSettings
 from kbert.tokenizers.base import Tokenizer
 
-# What a dataset is made from: a folder of shards, several with their shares, or text.
+# Data of a dataset: a folder of shards, several folders with their shares, or text.
 Corpus: TypeAlias = Manifest | Mixture
 Data: TypeAlias = PathLike | Sequence[PathLike] | Mapping[PathLike, float] | Manifest | Mixture
 
@@ -49,22 +49,22 @@ def open_stream(
     start: ArrayLike | None,
     cache_dir: PathLike | None,
 ) -> tuple[BlockReader, tuple[int, int, int]]:
-    """What every dataset of pretraining begins with.
+    """Opens and checks the data of a pretraining dataset.
 
     Args:
-        settings: of the stream.
-        data: folder written by `prepare_corpus`, several with their shares, or text.
-        tokenizer: the tokenizer whose ids lie in the shards.
+        settings: settings of the stream.
+        data: folder written by `prepare_corpus`, several folders with their shares, or text.
+        tokenizer: tokenizer that made the ids in the shards.
         split: "train" or "held_out".
-        start: `position` of the batch to resume after; None begins with the first.
-        cache_dir: where text is prepared to; None is the user's cache folder.
+        start: `position` of the batch to resume after; None begins with the first batch.
+        cache_dir: folder in which text is prepared; None is the user's cache folder.
 
     Returns:
-        The blocks of the split, and (epoch, window, row) to resume from.
+        A reader of the split's blocks, and (epoch, window, row) to resume from.
 
     Raises:
-        FileNotFoundError: no corpus there, or a shard is missing.
-        ValueError: another tokenizer, too little text, or a `start` that is none of this corpus.
+        FileNotFoundError: the folder is not a corpus, or a shard is missing.
+        ValueError: another tokenizer, too little text, or a `start` that is not of this corpus.
     """
     corpus = open_corpus(data, tokenizer, cache_dir)
     settings.check_aligned(corpus.aligned, f"{corpus.folder}")
@@ -81,9 +81,9 @@ def open_stream(
 def open_corpus(
     data: Data, tokenizer: Tokenizer | None = None, cache_dir: PathLike | None = None
 ) -> Corpus:
-    """What is known of a corpus; see `open_stream`, also for what it raises.
+    """Opens the manifest of a corpus, or a mixture; raises the errors of `open_stream`.
 
-    Without a tokenizer the data is no text, and whose ids it holds is not checked.
+    Without a tokenizer, the data must not be text, and its vocabulary is not checked.
     """
     corpus: Corpus
     if isinstance(data, Mapping):
@@ -107,7 +107,7 @@ def batches(
     phrases: Phrases | None = None,
     first_step: int = 0,
 ) -> tf.data.Dataset:
-    """The batches that `pretraining_dataset` describes, from `start` = (epoch, window, row) on."""
+    """Returns the batches of `pretraining_dataset`, from `start` = (epoch, window, row) on."""
     return planned_batches(
         settings,
         reader,
@@ -135,23 +135,24 @@ def planned_batches(
     keep_rest: bool = True,
     first_step: int | None = None,
 ) -> tf.data.Dataset:
-    """Batches of rows that are planned window by window; what a row is, `plan` and `finish` say.
+    """Returns batches of rows that are planned window by window; `plan` and `finish` define a row.
 
     Args:
-        settings: of the stream.
-        reader: of the blocks.
+        settings: settings of the stream.
+        reader: reader of the blocks.
         start: (epoch, window, row) to resume from.
-        plan: epoch, window, and `tokens`, `sentences` and `documents` of its blocks, as
-            `parse_blocks` gives them -> the window's tokens (tokens,) and its plan (N, 5) int32,
-            the columns of `PLAN_COLUMNS`.
-        finish: tokens, rows (N, 6K + 3), positions (N, 3) -> the features of some rows.
-        pack: epoch, window, examples (M, 6) -> rows of several examples (N, 6K); None: each
-            example is a row.
-        num_examples: K, of a row.
-        version: epoch -> the epoch in whose order the blocks come.
-        keep_rest: whether the last rows of all are filled up to a batch with empty rows.
-        first_step: batches before the first one. Where it is given, the positions that `finish`
-            takes have a fourth column, the number of the row's batch.
+        plan: function (epoch, window, `tokens`, `sentences`, `documents`), with the arrays of
+            `parse_blocks` -> the window's tokens (tokens,) and its plan (N, 5) int32, with the
+            columns of `PLAN_COLUMNS`.
+        finish: function (tokens, rows (N, 6K + 3), positions (N, 3)) -> features of some rows.
+        pack: function (epoch, window, examples (M, 6)) -> rows of several examples (N, 6K); None
+            makes each example a row.
+        num_examples: K, number of examples in a row.
+        version: function from an epoch to the epoch whose block order is used.
+        keep_rest: whether the last batch of the data is filled up with empty rows; if False, it is
+            dropped.
+        first_step: number of batches before the first one. If given, the positions passed to
+            `finish` have a fourth column, the number of the row's batch.
     """
 
     def planned(
@@ -178,7 +179,7 @@ def planned_batches(
             tf.constant(first_step, tf.int32),
             stage(assembly.number_batches, batch_size=settings.batch_size),
         )
-    # The next window is read and planned while this one is made into batches.
+    # The next window is read and planned while the batches of this one are made.
     chunks = windows.prefetch(1).flat_map(stage(_chunks, settings))
     rows = chunks.map(stage(finish), num_parallel_calls=settings.threads or tf.data.AUTOTUNE)
     rows = rows.rebatch(settings.batch_size // settings.num_hosts, drop_remainder=True)
@@ -225,7 +226,7 @@ def _pack(
     return packing.pack_examples(
         examples,
         lengths,
-        # What an example has at the largest share: so the rows are the same at every step.
+        # The number of predictions at the largest share, so that rows are the same at every step.
         num_predictions(
             settings.masking_scheme,
             *(lengths, text),
@@ -247,7 +248,7 @@ def _end_of_data(token_dtype: str, num_examples: int) -> tf.data.Dataset:
 def _chunks(
     settings: StreamSettings, tokens: tf.Tensor, rows: tf.Tensor, positions: tf.Tensor
 ) -> tf.data.Dataset:
-    """This host's rows of a window, some at a time; the tokens are shared, not copied."""
+    """Yields this host's rows of a window, some at a time; the tokens are shared, not copied."""
     share = functools.partial(
         assembly.host_share,
         batch_size=settings.batch_size,
@@ -261,7 +262,7 @@ def _chunks(
 
 
 def _share_of(settings: Settings, number: tf.Tensor) -> tf.Tensor:
-    """The masked share of a batch, by the number of batches before it: float64."""
+    """Returns the masked share of a batch, float64, from the number of batches before it."""
     begin, end = settings.masked_share, cast(float, settings.final_masked_share)
     done = tf.minimum(number, cast(int, settings.share_steps)) / settings.share_steps
     return begin + (end - begin) * done
@@ -283,7 +284,7 @@ def _finish(
     if not settings.pack:
         features = _examples(settings, tokenizer, phrases, tokens, rows, share)
         if settings.segment_scheme.continues:
-            is_first = positions[:, 2] == settings.batch_size  # of its window: other texts before
+            is_first = positions[:, 2] == settings.batch_size  # first batch of its window
             features["begins"] = tf.cast(is_first, tf.int32)
         return features | {"position": positions}
     examples, place = assembly.row_examples(rows)
@@ -308,7 +309,7 @@ def _examples(
     rows: tf.Tensor,
     share: Share,
 ) -> dict[str, tf.Tensor]:
-    """The features of rows of one example each, (N, 9)."""
+    """Assembles and masks rows of one example each, (N, 9)."""
     length = settings.sequence_length
     features = assembly.assemble(
         tokens,

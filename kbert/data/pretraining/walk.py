@@ -1,16 +1,16 @@
-"""Walking all documents of a window side by side: what the plans of rows share.
+"""Walks all documents of a window in parallel: the common part of the plans of rows.
 
-A *window* is some blocks of whole documents. Its plan says which text goes into which row, in five
-integers a row and without a token:
+A *window* is some blocks of whole documents. Its plan assigns text to rows, with five integers per
+row and without tokens:
 
     start_a, length_a, start_b, length_b   spans of the window's tokens; B may be empty
-    label                                  of the pair, where the scheme has one
+    label                                  label of the pair, if the scheme has one
 
-Plans are made in lock-step: each round of one loop cuts the next chunk of every document that has
+Plans are made in lock-step: each round of a loop cuts the next chunk of every document that has
 text left. A document longer than 256 rows is walked as several stretches, so that one huge
-document does not hold up the others.
+document does not delay the others.
 
-Shapes: S sentences, D documents, W walkers (stretches), L walkers still at work, N rows.
+Shapes: S sentences, D documents, W walkers (stretches), L active walkers, N rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STRETCH_ROWS = 256
 
 
 def sentence_bounds(sentences: tf.Tensor) -> tf.Tensor:
-    """(S + 1,): the first token of each sentence, and the end of the last.
+    """Returns the first token of each sentence, and the end of the last one, (S + 1,).
 
     >>> sentence_bounds(tf.constant([3, 4, 2])).numpy().tolist()
     [0, 3, 7, 9]
@@ -35,7 +35,7 @@ def sentence_bounds(sentences: tf.Tensor) -> tf.Tensor:
 
 
 def draws(keys: tf.Tensor, count: int) -> tf.Tensor:
-    """(count, …): some draws for each key.
+    """Returns `count` draws for each key, (count, …).
 
     >>> draws(fold(0, tf.range(3)), 2).shape.as_list()
     [2, 3]
@@ -47,7 +47,7 @@ def draws(keys: tf.Tensor, count: int) -> tf.Tensor:
 def target_length(
     coin: tf.Tensor, size: tf.Tensor, max_tokens: int, short_share: float
 ) -> tf.Tensor:
-    """`max_tokens`, but for a share of rows any length from 2 on, each as likely.
+    """Returns target lengths: `max_tokens`, but for a share of rows uniform in 2..max_tokens.
 
     >>> bits = fold(0, tf.range(4))
     >>> target_length(bits, bits, 9, short_share=0.0).numpy().tolist()
@@ -60,13 +60,13 @@ def target_length(
 def stretches(
     bounds: tf.Tensor, firsts: tf.Tensor, ends: tf.Tensor, row_tokens: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Cuts long documents, at sentences, into stretches of about 256 rows.
+    """Splits long documents, at sentences, into stretches of about 256 rows.
 
     Args:
-        bounds: see `sentence_bounds`.
-        firsts: (D,) int32, the first sentence of each document.
-        ends: (D,) int32, the sentence after its last.
-        row_tokens: tokens of a full row.
+        bounds: (S + 1,) int32, see `sentence_bounds`.
+        firsts: (D,) int32, first sentence of each document.
+        ends: (D,) int32, sentence after the last of each document.
+        row_tokens: number of tokens in a full row.
 
     Returns:
         Three (W,) int32: the document, the first sentence and the end of each stretch.
@@ -85,22 +85,23 @@ def stretches(
     start = tf.searchsorted(bounds, tf.gather(bounds, tf.gather(firsts, home)) + part * step)
     last = tf.concat([home[1:] != home[:-1], [True]], 0)
     end = tf.where(last, tf.gather(ends, home), tf.concat([start[1:], [0]], 0))
-    # One sentence longer than a stretch leaves stretches without a sentence of their own.
+    # A sentence longer than a stretch leaves other stretches empty; they are dropped.
     filled = tf.where(start < end)[:, 0]
     return tf.gather(home, filled), tf.gather(start, filled), tf.gather(end, filled)
 
 
 def walk(start: tf.Tensor, end: tf.Tensor, cut: Callable, width: int) -> tf.Tensor:
-    """Calls `cut(walker, at, round)` for all walkers with `at` before their end, until none is.
+    """Calls `cut(walker, at, round)` in rounds, for all walkers that have not reached their end.
 
     Args:
-        start: (W,) int32, where each walker begins.
-        end: (W,) int32, where it stops.
-        cut: returns the rows cut in this round, (L, width) int32, and where each continues, (L,).
-        width: columns of a row.
+        start: (W,) int32, start of each walker.
+        end: (W,) int32, end of each walker.
+        cut: function that returns the rows of a round, (L, width) int32, and the new position of
+            each walker, (L,).
+        width: number of columns in a row.
 
     Returns:
-        (N, width) int32, round by round.
+        The rows of all rounds, (N, width) int32, round by round.
 
     Example:
         >>> halves = lambda walker, at, round_: (tf.stack([walker, at], 1), at + 2)
@@ -117,7 +118,7 @@ def walk(start: tf.Tensor, end: tf.Tensor, cut: Callable, width: int) -> tf.Tens
     rows = tf.TensorArray(
         tf.int32, 1, dynamic_size=True, element_shape=[None, width], infer_shape=False
     )
-    rows = rows.write(0, tf.zeros([0, width], tf.int32))  # of a window without a walker
+    rows = rows.write(0, tf.zeros([0, width], tf.int32))  # for a window without walkers
     *_, rows = tf.while_loop(
         lambda round_, walker, at, rows: tf.size(walker) > 0,
         body,
@@ -130,7 +131,7 @@ def walk(start: tf.Tensor, end: tf.Tensor, cut: Callable, width: int) -> tf.Tens
 
 
 def shuffled(rows: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """The rows in an order that is a function of the key.
+    """Shuffles rows; the order is a function of the key.
 
     >>> sorted(shuffled(tf.range(5), fold(0, 0)).numpy().tolist())
     [0, 1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Readers: the files of tasks, as published, to tables with the same names of columns."""
+"""Readers: turn the published files of tasks into tables with the same column names."""
 
 from typing import TYPE_CHECKING
 

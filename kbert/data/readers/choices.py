@@ -1,8 +1,8 @@
 """Multiple choice: SWAG, RACE, CODAH and Cosmos QA.
 
-Every choice is one text, put together as the papers' own code does: SWAG's and CODAH's ending
-completes a sentence, RACE's option fills the question's blank or follows the question, Cosmos
-QA's answer follows its question.
+Every choice is one text, assembled as in the papers' code. In SWAG and CODAH an ending completes a
+sentence. In RACE an option fills the blank of the question or follows the question. In Cosmos QA an
+answer follows its question.
 
 Sources: Zellers et al. 2018 (SWAG), Lai et al. 2017 (RACE), Chen et al. 2019 (CODAH), Huang et al.
 2019 (Cosmos QA), and their published files.
@@ -19,26 +19,27 @@ from kbert.data.tables.table import Table
 from kbert.io.json_file import parse_json
 from kbert.io.paths import is_dir
 
-# A row: context, choices, label (None without), id (None without).
+# A row: context, choices, label (or None), id (or None).
 Row = tuple[str, list[str], int | None, str | None]
 Located = tuple[str, int | None, Row]  # file, line (None for a file of one article), row
 
 
 def read_choices(path: PathLike, *, format: str) -> Table:
-    """Questions with their choices.
+    """Reads questions with their choices.
 
-    The columns are `context`, `choices`, `label` (the right choice, from 0) where the file has
-    labels, and `id` where it has ids.
+    The columns are `context`, `choices`, `label` (number of the correct choice, from 0) if the file
+    has labels, and `id` if it has ids.
 
     Args:
         path: a file, plain or `.gz`, or a pattern of files: `.csv` or `.jsonl` for SWAG and
-            Cosmos QA, `.tsv` without a header for CODAH, `.jsonl` (an article or a question a
-            line) for RACE; or RACE's folder, or one within it such as `RACE/dev/high`.
+            Cosmos QA, `.tsv` without a header for CODAH, `.jsonl` (an article or a question per
+            line) for RACE; or RACE's folder, or a folder in it such as `RACE/dev/high`.
         format: "swag", "race", "codah" or "cosmos".
 
     Raises:
         FileNotFoundError: no file matches.
-        ValueError: a malformed row, by file and line; an answer that is none of the choices.
+        ValueError: a malformed row (the message names file and line), or an answer that is not one
+            of the choices.
 
     Example:
         >>> import tempfile
@@ -71,14 +72,14 @@ def _table(path: str, found: list[Located]) -> Table:
         "choices": [row[1] for row in rows],
     }
     for name, at in (("label", 2), ("id", 3)):
-        if any(row[at] is not None for row in rows):  # one missing is then an error of Table
+        if any(row[at] is not None for row in rows):  # Table raises if only some are missing
             columns[name] = [row[at] for row in rows]
     lines = [line for _, line, _ in found if line is not None]
     return Table(columns, source=path, lines=None if len(lines) < len(found) else lines)
 
 
 def _records(path: str, columns: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, row by column) of CSV or JSON lines, with the columns asked for."""
+    """Yields (line, row by column) of CSV or JSON lines; raises if a required column is missing."""
     if path.removesuffix(".gz").endswith(".csv"):
         rows = DataFile(path).rows(",", quoted=True)
         _, names = next(rows, (1, []))
@@ -95,7 +96,7 @@ def _records(path: str, columns: list[str]) -> Iterator[tuple[int, dict[str, str
 
 
 def _stems(path: str, context: str, stem: str, ending: str, identifier: str) -> Iterator[Located]:
-    """Records of a context, and of a stem that each of four endings continues."""
+    """Yields rows of a context and four choices; each is the stem followed by an ending."""
     endings = [f"{ending}{number}" for number in range(4)]
     for line, record in _records(path, [context, stem, *endings]):
         choices = [f"{record[stem]} {record[name]}" for name in endings]
@@ -130,7 +131,7 @@ def _race(path: str) -> Iterator[Located]:
 
 
 def _article(where: str, record: object) -> Iterator[Row]:
-    """The questions of an article, or the one question of a line that repeats its article."""
+    """Yields the questions of an article, or the single question of a line with its article."""
     if isinstance(record, dict) and "question" in record:
         answer = [record["answer"]] if "answer" in record else None
         questions, options, answers = [record["question"]], [record.get("options")], answer

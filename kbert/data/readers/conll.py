@@ -1,4 +1,4 @@
-"""Tagged sentences: columns of CoNLL's kind and CoNLL-U.
+"""Tagged sentences: files with CoNLL columns, and CoNLL-U.
 
 Sources: Tjong Kim Sang and De Meulder 2003 (the four columns of CoNLL-2003);
 https://universaldependencies.org/format.html (CoNLL-U) and ext-format.html (CoNLL-U Plus).
@@ -24,28 +24,33 @@ def read_conll(
     word_column: int | str = 0,
     names: Sequence[str] | None = None,
 ) -> Table:
-    """Sentences with a tag for each word, one word a line, a blank line between sentences.
+    """Reads sentences with a tag for each word: one word per line, a blank line between sentences.
 
-    Columns are separated by tabs where the first word's line has one, else by blanks; blanks around
-    a word or a tag are no part of it. Lines of -DOCSTART- and comments are passed over. A comment
-    begins with `#` and a blank, or is `#` alone. Where blanks separate columns the word `#` does so
-    too: there a comment has another number of columns than words have, or a tab, or is `# name =
-    value`, or stands above a sentence of three columns or more and nothing in it is in the columns
-    of words.
+    Columns are separated by tabs if the line of the first word has one, else by spaces. Spaces
+    around a word or a tag are removed. -DOCSTART- lines and comments are skipped. A comment is `#`
+    alone, or begins with `#` and a space. If spaces separate the columns, the line of the word `#`
+    begins like that too. Then such a line is a comment in any of these cases:
+    - its number of columns differs from that of words;
+    - it contains a tab;
+    - it has the form `# name = value`;
+    - it is above a sentence with three columns or more, and none of its fields after the first is
+      found in the same column of a word.
 
     Args:
         path: a file, plain or `.gz`, or a pattern of files.
-        column: the column of tags: its position (from 0; -1 is the last) or its name.
-        word_column: the column of words, likewise.
-        names: the columns' names, such as ("word", "pos", "chunk", "ner"); None takes them from
-            the line `# global.columns = …` where the file has one.
+        column: column of the tags: a position (from 0; -1 is the last) or a name.
+        word_column: column of the words: a position (from 0; -1 is the last) or a name.
+        names: names of the columns, such as ("word", "pos", "chunk", "ner"); None reads them from
+            the line `# global.columns = …` if the file has one.
 
     Returns:
-        The columns `words` and `labels`, a row for each sentence, placed at its first line.
+        A table with the columns `words` and `labels` and one row per sentence. The line of a row is
+        the first line of the sentence.
 
     Raises:
         FileNotFoundError: no file matches.
-        ValueError: a line of another number of columns, an empty word or tag; with the line.
+        ValueError: a line with another number of columns, or an empty word or tag; the message
+            names the line.
 
     Example:
         >>> import tempfile
@@ -59,18 +64,19 @@ def read_conll(
 
 
 def read_conllu(path: PathLike, *, column: int | str = "upos") -> Table:
-    """Sentences of CoNLL-U, with one of its columns as tags.
+    """Reads sentences of CoNLL-U, with one of the columns as tags.
 
-    Ranges of multiword tokens (1-2) and empty nodes (1.1) are passed over: the words are the
-    syntactic words. Sentences keep their `sent_id` as `id` where all have one.
+    Ranges of multiword tokens (1-2) and empty nodes (1.1) are skipped: the words are the syntactic
+    words. The column `id` is the `sent_id` of each sentence, if all sentences have one.
 
     Args:
         path: a file, plain or `.gz`, or a pattern of files.
-        column: "upos", "xpos", "lemma", "feats", "deprel" …, or its position from 0.
+        column: column of the tags: "upos", "xpos", "lemma", "feats", "deprel" …, or a position
+            from 0.
 
     Raises:
         FileNotFoundError: no file matches.
-        ValueError: a line without ten columns, an id that is none, a word without the tag.
+        ValueError: a line without ten columns, an invalid id, or a word without the tag.
 
     Example:
         >>> import tempfile
@@ -118,15 +124,17 @@ def _read_universal(path: str, column: int | str) -> Table:
     return table if len(identifiers) < len(table) else table.with_column("id", identifiers)
 
 
-Word = tuple[int, list[str]]  # the line and its columns
+Word = tuple[int, list[str]]  # number of the line, and its columns
 
 
 def _sentences(path: str, width: int = 0) -> Iterator[tuple[list[Word], list[str]]]:
-    """(words, the comments before or among them) of every sentence; words of one width.
+    """Yields (words, comments before or among them) for each sentence.
+
+    All words have the same number of columns.
 
     Args:
-        path: the file.
-        width: the number of columns, tabs between them; 0 takes both from the first word.
+        path: path of the file.
+        width: number of tab-separated columns; 0 detects number and separator from the first word.
     """
     lines = [
         (number, line)
@@ -136,7 +144,7 @@ def _sentences(path: str, width: int = 0) -> Iterator[tuple[list[Word], list[str
     first = next((line for _, line in lines if line.strip(" \t") and not _COMMENT.match(line)), "")
     tabs = bool(width) or "\t" in first
     width = width or len(_split(first, tabs))
-    # What stands in the columns behind the words' own, of lines that are words for certain.
+    # (column, field) of all columns after the first, in lines that cannot be comments.
     certain = [_split(line, tabs) for _, line in lines if not _COMMENT.match(line)]
     seen = {(at, x) for fields in certain for at, x in enumerate(fields) if at}
 
@@ -170,7 +178,7 @@ def _sentences(path: str, width: int = 0) -> Iterator[tuple[list[Word], list[str
 
 
 def _split(line: str, tabs: bool) -> list[str]:
-    # Not str.split(): words may hold a no-break space.
+    # Not str.split(): words may contain a no-break space.
     if tabs:
         return [field.strip(" ") for field in line.split("\t")]
     return re.split("[ \t]+", line.strip(" \t"))

@@ -1,6 +1,6 @@
-"""The content of data files: checked UTF-8, plain or gzipped; several files as one table.
+"""Reads data files as checked UTF-8, plain or gzipped; several files as one table.
 
-Lines and records come one after the other, in memory that does not grow with the file.
+Lines and records are read one after the other, at constant memory.
 """
 
 import codecs
@@ -28,10 +28,10 @@ _FORMATS = {
 
 
 def format_of(path: str) -> str:
-    """The format by the suffix: "lines", "csv", "tsv" or "jsonl".
+    """Returns the format by the suffix of a path: "lines", "csv", "tsv" or "jsonl".
 
     Raises:
-        ValueError: the suffix tells none of them.
+        ValueError: unknown suffix.
     """
     if is_stream(path):
         raise ValueError(
@@ -48,10 +48,10 @@ def format_of(path: str) -> str:
 
 
 class DataFile(File):
-    """A file of rows, where a character put in place of a bad byte could be a wrong label.
+    """A file of rows. Bad UTF-8 always raises, since a replaced character could change a label.
 
     Args:
-        path: the file; `.gz` is unpacked while reading.
+        path: path of the file; `.gz` is unpacked while reading.
     """
 
     remedy = ""
@@ -60,7 +60,7 @@ class DataFile(File):
         super().__init__(path, "fail")
 
     def blocks(self) -> Generator[bytes, None, None]:
-        """As those of a `File`, without a NUL byte."""
+        """Like `File.blocks`; also raises for a NUL byte."""
         lines = 1
         for block in self._blocks():
             if b"\0" in block:
@@ -73,21 +73,22 @@ class DataFile(File):
         return super().blocks()
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """Lines with their numbers from 1, without their ends, which are \\n or \\r\\n.
+        """Yields (number from 1, line) without the line end, which is \\n or \\r\\n.
 
         Raises:
-            ValueError: invalid UTF-8, a NUL byte, unsound gzip data; with the line.
+            ValueError: invalid UTF-8 or a NUL byte (the message names the line), or invalid gzip
+                data.
         """
         for number, line in self.numbered_lines():
             yield number, line.decode().removesuffix("\r")
 
     def rows(self, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
-        """The fields of every row of CSV or TSV, as `delimited.parse_rows` gives them."""
+        """Yields (line, fields) of every row of CSV or TSV, see `delimited.parse_rows`."""
         lines = (f"{line.decode()}\n" for _, line in self.numbered_lines())
         return parse_rows(lines, self.name, delimiter, quoted)
 
     def objects(self) -> Iterator[tuple[int, dict]]:
-        """The object in every line of JSON that is not blank."""
+        """Yields (line, object) of every line of JSON that is not blank."""
         begun = False
         for number, line in self.lines():
             if line.strip():
@@ -98,7 +99,7 @@ class DataFile(File):
 
 
 class StandardInput(DataFile):
-    """Lines that are typed or piped: each is there as soon as it has ended."""
+    """Typed or piped lines: each is available as soon as it has ended."""
 
     def __init__(self) -> None:
         Source.__init__(self, "standard input", 0)
@@ -117,19 +118,20 @@ class StandardInput(DataFile):
 
 
 def read_text(path: str) -> str:
-    """The whole file, without a byte-order mark.
+    """Reads a whole file, without a byte-order mark.
 
     Raises:
-        ValueError: an empty file, invalid UTF-8, a NUL byte, unsound gzip data; with the line.
+        ValueError: invalid UTF-8 or a NUL byte (the message names the line), invalid gzip data, or
+            an empty file.
     """
     return b"".join(DataFile(path).blocks()).decode()
 
 
 def json_object(where: str, line: str) -> dict:
-    """The object that a line of JSON holds.
+    """Parses a line of JSON that must be an object.
 
     Raises:
-        ValueError: it holds something else; the message begins with `where`.
+        ValueError: the line is not a JSON object; the message begins with `where`.
     """
     try:
         record = parse_json(line)
@@ -141,7 +143,7 @@ def json_object(where: str, line: str) -> dict:
 
 
 def warn_of(path: str, what: str, rows: Sequence[object]) -> None:
-    """Says in the log what became of some rows of a file, where there are any."""
+    """Logs a warning about some rows of a file, with their number and the first ten, if any."""
     if rows:
         more = ", …" if len(rows) > 10 else ""
         logging.warning(
@@ -150,11 +152,11 @@ def warn_of(path: str, what: str, rows: Sequence[object]) -> None:
 
 
 def read_parts(pattern: str, read: Callable[[str], Iterator[Table]]) -> Iterator[Table]:
-    """The tables of each file of a path or pattern, one after the other in the order of names.
+    """Yields the tables of each file of a path or pattern, in the order of file names.
 
     Raises:
         FileNotFoundError: no file matches.
-        ValueError: files differ in their columns, or what `read` raises.
+        ValueError: files differ in their columns, or `read` raises.
     """
     first: tuple[str, Table] | None = None
     for path in sorted(expand(pattern)):
@@ -169,7 +171,7 @@ def read_parts(pattern: str, read: Callable[[str], Iterator[Table]]) -> Iterator
 
 
 def read_files(pattern: str, read: Callable[[str], Table]) -> Table:
-    """The tables of all files of a path or pattern, one below the other; see `read_parts`."""
+    """Reads all files of a path or pattern and concatenates their rows, see `read_parts`."""
     tables = list(read_parts(pattern, lambda path: iter([read(path)])))
     if len(tables) == 1:
         return tables[0]

@@ -9,15 +9,15 @@ from kbert.text import tfds
 def read_split(
     path: str, columns: Mapping[str, str | int] | None, optional: Collection[str] = ()
 ) -> Table:
-    """The table of `tfds:NAME[/CONFIG][:SPLIT]`, class labels by name.
+    """Reads the table of `tfds:NAME[/CONFIG][:SPLIT]`, with class labels as names.
 
     Args:
-        path: the name, with `tfds:` before it.
-        columns: name in the table -> feature; None takes every feature that is not nested.
-        optional: which of `columns` (by our name) the data set may lack.
+        path: name of the data set, with the prefix `tfds:`.
+        columns: name in the table -> feature; None reads every feature that is not nested.
+        optional: keys of `columns` (names in the table) that the data set may lack.
 
     Raises:
-        ValueError: a data set, split or feature that is not there.
+        ValueError: the data set, split or feature does not exist.
     """
     builder, split = tfds.open_split(path.removeprefix("tfds:"))
     features = builder.info.features
@@ -41,6 +41,6 @@ def read_split(
             values[name] = column
         elif any(getattr(value, "ndim", 0) for value in column):
             values[name] = [[to_name(entry) for entry in value] for value in column]
-        elif not all(value == -1 for value in column):  # -1 throughout: a split without labels
+        elif not all(value == -1 for value in column):  # all -1: a split without labels
             values[name] = [to_name(value) for value in column]
     return Table(values, source=path)

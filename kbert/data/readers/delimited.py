@@ -1,30 +1,32 @@
-"""Rows of CSV and TSV with the line each begins at, one after the other."""
+"""Parses rows of CSV and TSV one after the other, with the line where each begins."""
 
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-# What follows an opening quote in its line: up to the closing one, or to the line's end.
+# The text after an opening quote, up to the closing quote or the end of the line.
 _INSIDE = re.compile(r'[^"]*(?:""[^"]*)*')
 
 
 def parse_rows(
     lines: Iterable[str], source: str, delimiter: str, quoted: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """(line, fields) of every row that is not blank; all rows have as many fields as the first.
+    """Yields (line, fields) of every row that is not blank.
 
-    A blank line is an empty field in a file of one column.
+    All rows must have as many fields as the first. In a file of one column, a blank line is an
+    empty field.
 
     Args:
-        lines: with their ends, which are \\n or \\r\\n.
-        source: where they are from, for messages.
-        delimiter: one character between fields.
-        quoted: a field that begins with a double quote ends with one, holds any character in
-            between, and a quote as two of them (RFC 4180). Without it a quote is a character
-            like others, and every line is a row.
+        lines: lines with their ends, which are \\n or \\r\\n.
+        source: name of the source in messages.
+        delimiter: character between fields.
+        quoted: whether a field may be enclosed in double quotes (RFC 4180). Such a field may
+            contain any character; a quote is written as two quotes. If False, a quote is an
+            ordinary character, and every line is a row.
 
     Raises:
-        ValueError: a row of another number of fields, a quote that never closes; with the line.
+        ValueError: a row with another number of fields, or a quote that never closes; the message
+            names the line.
 
     Example:
         >>> list(parse_rows(["a,b\\n", '"x\\n', 'y",z\\n'], "memory", ",", quoted=True))
@@ -35,7 +37,7 @@ def parse_rows(
     for line, fields in parse(lines, source, delimiter):
         if fields == [""] and width != 1:
             if width is None:
-                blank.append(line)  # a row or not: the first that is one will tell
+                blank.append(line)  # whether it is a row depends on the width of the first row
             continue
         if width is None:
             width = len(fields)
@@ -57,11 +59,11 @@ def _plain(lines: Iterable[str], source: str, delimiter: str) -> Iterator[tuple[
 
 
 def _quoted(lines: Iterable[str], source: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    # Not the csv module: it limits the size of fields for the whole process, and gives the end of
-    # the file as the line of a quote that never closes.
+    # Not the csv module: it limits the size of fields for the whole process, and for a quote that
+    # never closes it reports the line at the end of the file.
     between = re.escape(delimiter)
     plain, end = re.compile(rf"[^{between}\n]*"), re.compile(rf"{between}|\r?\n|\r?\Z")
-    parts: list[str] | None = None  # of a quoted field that has not closed yet
+    parts: list[str] | None = None  # the parts of a quoted field that is still open
     for number, line in enumerate(lines, 1):
         position = 0
         if parts is None:
@@ -73,13 +75,13 @@ def _quoted(lines: Iterable[str], source: str, delimiter: str) -> Iterator[tuple
             if parts is None:
                 field: Any = plain.match(line, position)
                 stop: Any = end.match(line, field.end())
-                # A carriage return belongs to the line's end, but not to a delimiter.
+                # A carriage return is part of the line's end, but not of a delimiter.
                 fields.append(field[0] if stop[0] == delimiter else field[0].removesuffix("\r"))
             else:
                 inside: Any = _INSIDE.match(line, position)
                 parts.append(inside[0])
                 if inside.end() == len(line):
-                    break  # it continues in the next line
+                    break  # the field continues in the next line
                 stop = end.match(line, inside.end() + 1)
                 if stop is None:
                     around = line[max(inside.end() - 19, 0) : inside.end() + 21]

@@ -1,4 +1,4 @@
-"""Reading GLUE's files as they are published: tabs, no quoting, a header in most."""
+"""Reads GLUE's published files: tab-separated, without quoting, most with a header."""
 
 import os
 
@@ -11,33 +11,33 @@ from kbert.data.readers.glue_tasks import glue_task
 from kbert.data.tables.table import Table
 from kbert.io.paths import is_dir, is_file
 
-# Other headers that copies of the data carry.
+# Other headers in copies of the data.
 _PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"))
-# Files without a header by their number of columns: (column of the text, column of the label).
-# Four is CoLA (source, label, the author's mark, sentence), two a sentence and its label.
+# Files without a header: number of columns -> (column of the text, column of the label).
+# Four is CoLA (source, label, the author's mark, sentence), two is a sentence and its label.
 _HEADERLESS = {4: (3, 1), 2: (0, 1)}
 
 
 def read_glue(
     task: str, path: PathLike, *, split: str | None = None, on_error: str = "raise"
 ) -> Table:
-    """A split of a task of GLUE (or SNLI) from the published files.
+    """Reads a split of a GLUE task (or SNLI) from the published files.
 
-    The columns are `text`, or `first` and `second`; `label` where the file has labels (names from
-    `glue_task(task).labels`, numbers for STS-B); `id` where it has an index. Pairs without a gold
+    The columns are `text`, or `first` and `second`; `label` if the file has labels (names from
+    `glue_task(task).labels`, numbers for STS-B); `id` if it has an index. Pairs without a gold
     label (SNLI's "-") are left out, counted and logged.
 
     Args:
         task: "CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI" (matched), "MNLI-mm" (mismatched),
             "QNLI", "RTE", "WNLI", "AX" or "SNLI"; case and hyphens do not matter.
-        path: a file; or the task's folder or the folder of all tasks, and then `split`.
-        split: "train", "dev" or "test".
-        on_error: "raise" stops at a malformed row; "count" leaves it out, and logs how many and
-            which. QQP's published train.tsv has some: rows that a line break cuts in two.
+        path: a file; or the task's folder or the folder of all tasks, together with `split`.
+        split: "train", "dev" or "test", if `path` is a folder.
+        on_error: "raise" stops at a malformed row; "count" skips malformed rows, and logs their
+            number and lines. QQP's published train.tsv has some: rows that a line break splits.
 
     Raises:
         FileNotFoundError: the folder lacks the file.
-        ValueError: a malformed row, an unknown task, a header that is not the task's.
+        ValueError: a malformed row, an unknown task, or the header of another task.
 
     Example:
         >>> import tempfile
@@ -91,7 +91,7 @@ def _file(task: GlueTask, path: str, split: str | None) -> str:
             f"{task.name} in a folder has the splits {list(task.files)}. Received: split={split!r}"
         )
     name = task.files[split]
-    # The diagnostic set has been published in each of these.
+    # The diagnostic set has been published in each of these folders.
     folders = ("", task.name, "MNLI", "diagnostic") if task.name == "AX" else ("", task.name)
     candidates = [os.path.join(path, folder, name) for folder in folders]
     for candidate in (*candidates, *(f"{file}.gz" for file in candidates)):
@@ -101,7 +101,7 @@ def _file(task: GlueTask, path: str, split: str | None) -> str:
 
 
 def _places(task: GlueTask, path: str, first: list[str]) -> tuple[dict[str, int], bool]:
-    """Column of the table -> column of the file; and whether the first row is a header."""
+    """Returns the mapping table column -> file column, and whether the first row is a header."""
     header = [name.lower() for name in first]
     columns = ("first", "second") if task.is_pair else ("text",)
     known = (tuple(map(str.lower, task.texts)), *(_PAIRS if task.is_pair else ()))
@@ -128,8 +128,8 @@ def _places(task: GlueTask, path: str, first: list[str]) -> tuple[dict[str, int]
 def _row(
     task: GlueTask, fields: list[str], places: dict[str, int], width: int
 ) -> dict[str, str | float]:
-    # SNLI's train.tsv has five annotators' labels in some rows, one in the others and in its
-    # header; the gold label is the last either way.
+    # SNLI's train.tsv has the labels of five annotators in some rows, but of one in the other rows
+    # and in the header. The gold label is always the last column.
     more = task.name == "SNLI" and len(fields) == width + 4
     if len(fields) != width and not more:
         raise ValueError(

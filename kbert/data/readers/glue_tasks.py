@@ -1,4 +1,4 @@
-"""The tasks of GLUE by name, and their official metrics; `kbert.catalog.glue` has the table."""
+"""Finds GLUE tasks by name, and computes their official metrics; see `kbert.catalog.glue`."""
 
 import difflib
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from kbert.catalog.glue import GLUE, GlueTask
 
 
 def glue_task(name: str) -> GlueTask:
-    """A task by its name, such as "SST-2", "sst2" or "mnli-mm".
+    """Returns a task by its name, such as "SST-2", "sst2" or "mnli-mm".
 
     Raises:
-        ValueError: no such task; the message has the close names.
+        ValueError: unknown task; the message lists close names.
 
     Example:
         >>> glue_task("STS-B").metrics
@@ -25,7 +25,9 @@ def glue_task(name: str) -> GlueTask:
 
 
 def glue_scores(task: GlueTask, labels: Sequence, answers: Sequence) -> dict[str, float]:
-    """The official metrics of a task, of names in a classification, of numbers in a regression.
+    """Computes the official metrics of a task.
+
+    Labels and answers are names for a classification task, numbers for a regression task.
 
     Example:
         >>> glue_scores(glue_task("STS-B"), [0.0, 2.5, 5.0], [1.0, 2.0, 400.0])["spearman"]
@@ -33,7 +35,7 @@ def glue_scores(task: GlueTask, labels: Sequence, answers: Sequence) -> dict[str
     """
     found = {}
     for name in task.metrics:
-        # GLUE's F1 is that of paraphrases, duplicates: the second label.
+        # GLUE's F1 is that of the second label: paraphrases or duplicates.
         extra = {"positive": task.labels[1]} if name == "f1" else {}
         found[name] = getattr(metrics, name)(labels, answers, **extra)
     return found

@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0: articles of paragraphs of questions, in one JSON file.
+"""Reads SQuAD 1.1 and 2.0: one JSON file of articles with paragraphs and their questions.
 
 Sources: Rajpurkar et al. 2016 and 2018; the published files.
 """
@@ -15,21 +15,23 @@ from kbert.io.json_file import parse_json
 
 
 def read_squad(path: PathLike, *, on_error: str = "raise") -> Table:
-    """The questions of a SQuAD file (or pattern of files), with all their answers.
+    """Reads the questions of a SQuAD file (or pattern of files), with all their answers.
 
-    The columns are `id`, `question`, `context`, and where the file has answers `answers` and
-    `answer_starts` (characters of the context; both empty for a question without an answer). A
-    start where the context does not have the answer is moved to the nearest place that has it;
-    how many, and the first ids, are logged. `plausible_answers` are not read.
+    The columns are `id`, `question`, `context` and, if the file has answers, `answers` and
+    `answer_starts`. Starts count characters of the context; both columns are empty lists for a
+    question without an answer. If the answer is not at its start, the start is moved to the nearest
+    occurrence in the context; the number of moves and the first ids are logged. `plausible_answers`
+    are not read.
 
     Args:
-        path: a `.json` or `.json.gz` file, or a pattern of them.
-        on_error: "raise" stops at an answer that is nowhere in its context; "count" leaves the
-            question out, and logs how many and which.
+        path: a `.json` or `.json.gz` file, or a pattern of files.
+        on_error: "raise" stops at an answer that is not in its context; "count" skips the
+            question, and logs the number of skipped questions and their ids.
 
     Raises:
         FileNotFoundError: no file matches.
-        ValueError: what is not as in SQuAD, by file and question.
+        ValueError: the content does not follow SQuAD's format; the message names the file and,
+            where possible, the question.
 
     Example:
         >>> import tempfile
@@ -115,7 +117,7 @@ def _read(path: str, on_error: str) -> Table:
 
 
 def _questions(path: str, content: object) -> Iterator[tuple[str, dict]]:
-    """The (context, question) of a file, each with the keys and types that are read."""
+    """Yields (context, question) of a file, after a check of the keys and types that are read."""
     for article in _list(path, content, "data"):
         for paragraph in _list(path, article, "paragraphs"):
             if not isinstance(paragraph, dict) or not isinstance(paragraph.get("context"), str):
@@ -161,7 +163,7 @@ def _answers(where: str, question: dict) -> list[tuple[str, int]]:
 
 
 def _why(context: str, text: str) -> str:
-    """Why an answer may be nowhere, for a message: characters that are written in two ways."""
+    """Explains a missing answer for an error message, if only the Unicode normal form differs."""
     for form in ("NFC", "NFKC"):
         if unicodedata.normalize(form, text) in unicodedata.normalize(form, context):
             forms = [
@@ -180,7 +182,7 @@ def _why(context: str, text: str) -> str:
 
 
 def _nearest(context: str, text: str, start: int) -> int | None:
-    """Where `text` begins in `context`, nearest to `start`."""
+    """Returns the start of the occurrence of `text` in `context` nearest to `start`, or None."""
     if start >= 0 and context.startswith(text, start):
         return start
     after = context.find(text, max(start, 0))

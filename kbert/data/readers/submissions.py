@@ -1,4 +1,4 @@
-"""Predictions for GLUE's test sets in the files that its server takes."""
+"""Writes predictions for GLUE's test sets in the format of its server."""
 
 import math
 import os
@@ -12,14 +12,14 @@ from kbert.io.paths import is_dir
 
 
 def check_glue_submission(task: str, answers: int) -> GlueTask:
-    """The task, if GLUE's server takes so many answers for it.
+    """Checks that GLUE's server accepts this number of answers for a task; returns the task.
 
     Args:
-        task: as in `read_glue`.
-        answers: how many.
+        task: name of a GLUE task, such as "SST-2"; case and hyphens do not matter.
+        answers: number of answers.
 
     Raises:
-        ValueError: a task that is not of GLUE's server, or another number than its test set's.
+        ValueError: the server has no such task, or the test set has another number of rows.
 
     Example:
         >>> check_glue_submission("WNLI", 146).submission
@@ -37,22 +37,24 @@ def check_glue_submission(task: str, answers: int) -> GlueTask:
 
 
 def write_glue_submission(task: str, answers: Sequence[str | int | float], path: PathLike) -> str:
-    """Writes the predictions for a test set as GLUE's server takes them.
+    """Writes the predictions for a test set in the format of GLUE's server.
 
     The file has the header `index TAB prediction`, then a line for each row of the test file:
-    0 or 1 for CoLA, SST-2, MRPC, QQP and WNLI, the label's name for MNLI, QNLI, RTE and AX, a
+    0 or 1 for CoLA, SST-2, MRPC, QQP and WNLI, the name of the label for MNLI, QNLI, RTE and AX, a
     score between 0 and 5 with three decimals for STS-B. A submission is a zip of all eleven.
 
     Args:
-        task: as in `read_glue`; "MNLI" is the matched test set, "MNLI-mm" the mismatched.
-        answers: a label (its name or its index) or a score for each row, in the file's order.
-        path: a folder, where the file gets GLUE's name; or a file.
+        task: name of a GLUE task, such as "SST-2"; case and hyphens do not matter. "MNLI" is the
+            matched test set, "MNLI-mm" the mismatched.
+        answers: a label (name or index) or a score for each row, in the order of the test file.
+        path: a folder, in which the file gets GLUE's name; or a file.
 
     Returns:
-        The file's path.
+        The path of the file.
 
     Raises:
-        ValueError: a number of answers that is not the test set's, or no label of the task.
+        ValueError: the number of answers differs from the test set's, or an answer is not a label
+            of the task.
 
     Example:
         >>> import tempfile

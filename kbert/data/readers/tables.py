@@ -1,4 +1,4 @@
-"""Tables from CSV, TSV, JSON lines, plain lines and tensorflow-datasets."""
+"""Reads tables from CSV, TSV, JSON lines, plain lines and tensorflow-datasets."""
 
 import difflib
 import functools
@@ -12,7 +12,7 @@ from kbert.data.readers.content import DataFile, format_of, read_files, read_par
 from kbert.data.readers.datasets import read_split
 from kbert.data.tables.table import Table
 
-PART_ROWS = 4096  # of a table that is read in parts
+PART_ROWS = 4096  # rows of a part, if a table is read in parts
 
 
 def read_table(
@@ -27,30 +27,31 @@ def read_table(
     numeric_labels: bool = False,
     label_separator: str | None = None,
 ) -> Table:
-    """A table from a file, several files, or a TensorFlow data set.
+    """Reads a table from a file, several files, or a TensorFlow data set.
 
     Args:
         path: a file, plain or `.gz`; a pattern of files; or `tfds:NAME[/CONFIG][:SPLIT]`, whose
-            class labels come as names.
-        format: "csv", "tsv", "jsonl" (an object a line) or "lines" (a text a line); by the
-            suffix where None.
+            class labels are read as names.
+        format: "csv", "tsv", "jsonl" (one object per line) or "lines" (one text per line); None
+            chooses by the suffix.
         columns: name in the table -> name (or position from 0) in the file, such as
-            {"text": "review", "label": "stars"}; None takes every column by its own name. A file
-            of lines has one, "text" or 0. White space around a name of CSV and TSV, and around a
-            label that is a name, is no part of it.
-        optional: which of `columns` (by our name) a file may lack.
-        header: the first line of CSV and TSV names the columns; without it `columns` gives
-            positions.
-        delimiter: between the fields; by the format where None.
-        quoted: whether double quotes enclose fields (RFC 4180); as a rule in CSV, not in TSV.
-        numeric_labels: the column `label` of CSV and TSV holds numbers (regression).
-        label_separator: the column `label` of CSV and TSV holds any number of names, this between
-            them ("" is none): multi-label.
+            {"text": "review", "label": "stars"}; None reads every column under its own name. A file
+            of lines has one column, "text" or 0. White space around column names of CSV and TSV,
+            and around labels that are names, is removed.
+        optional: keys of `columns` (names in the table) that a file may lack.
+        header: whether the first line of CSV and TSV names the columns; if False, `columns` must
+            give positions.
+        delimiter: character between fields; None chooses by the format.
+        quoted: whether double quotes enclose fields (RFC 4180); None is True for CSV, False for
+            TSV.
+        numeric_labels: whether the column `label` of CSV and TSV contains numbers (regression).
+        label_separator: text between the names in the column `label` of CSV and TSV, which then
+            contains any number of names (multi-label; an empty field has none).
 
     Raises:
         FileNotFoundError: no file matches.
-        ValueError: what is wrong in which line of which file: the number of columns, an empty
-            label, JSON, UTF-8, a quote that never closes; or a column that is not there.
+        ValueError: a wrong number of columns, an empty label, invalid JSON or UTF-8, or a quote
+            that never closes (the message names file and line); or a missing column.
 
     Example:
         >>> import tempfile
@@ -79,16 +80,16 @@ def read_table(
 
 
 def table_parts(path: PathLike, size: int = PART_ROWS, **options: Any) -> Iterator[Table]:
-    """A table that is larger than memory, as tables of some of its rows each, in order.
+    """Yields a table that is larger than memory in parts: tables of some of its rows, in order.
 
     Args:
         path: a file, plain or `.gz`, or a pattern of files.
-        size: the most rows of a part.
-        **options: those of `read_table`.
+        size: maximum number of rows in a part.
+        **options: keyword arguments of `read_table`.
 
     Raises:
         FileNotFoundError: no file matches.
-        ValueError: as `read_table`, once the part is reached that is wrong.
+        ValueError: an error of `read_table`, when the faulty part is reached.
 
     Example:
         >>> import tempfile
@@ -121,7 +122,7 @@ def _parts_of_file(
     numeric_labels: bool,
     label_separator: str | None,
 ) -> Iterator[Table]:
-    """Parts of at most `size` rows; None is the whole file."""
+    """Yields parts of at most `size` rows; with None, the whole file."""
     if numeric_labels and label_separator is not None:
         raise ValueError("Labels are numbers or lists of names, not both")
     kind = format or format_of(path)
@@ -141,7 +142,7 @@ def _parts_of_file(
 
 
 def _chunks(rows: Iterator, size: int | None, begin: Sequence = ()) -> Iterator[list]:
-    """Lists of at most `size` rows, of which `begin` are the first."""
+    """Yields lists of at most `size` rows: first the rows of `begin`, then `rows`."""
     rows = itertools.chain(begin, rows)
     while chunk := list(itertools.islice(rows, size)):
         yield chunk
@@ -150,7 +151,7 @@ def _chunks(rows: Iterator, size: int | None, begin: Sequence = ()) -> Iterator[
 def _there(
     columns: Mapping[str, str | int] | None, names: Sequence[str], optional: Collection[str]
 ) -> Mapping[str, str | int] | None:
-    """The columns to read, without the optional ones that a file does not have by name."""
+    """Returns the columns to read, without optional columns whose names are not in the file."""
     if columns is None:
         return None
     return {ours: x for ours, x in columns.items() if ours not in optional or x in names}
@@ -255,7 +256,7 @@ def _convert_labels(table: Table, numeric: bool, separator: str | None) -> Table
 
 
 def _strip_labels(table: Table) -> Table:
-    """The names of classes without white space around them, as other formats have them."""
+    """Strips white space around the names of classes, as for the other formats."""
 
     def strip(label: object) -> object:
         if isinstance(label, list):
@@ -269,10 +270,10 @@ def _strip_labels(table: Table) -> Table:
 
 
 def json_lines(path: str) -> list[tuple[int, dict]]:
-    """The (line, object) of every line that is not blank.
+    """Returns (line, object) of every line that is not blank.
 
     Raises:
-        ValueError: a line is not a JSON object, or none is there.
+        ValueError: a line is not a JSON object, or the file has no objects.
     """
     found = list(DataFile(path).objects())
     if not found:
@@ -288,7 +289,7 @@ def _read_json_lines(
 ) -> Iterator[Table]:
     wanted: Mapping[Any, Any] | None = None
     for found in _chunks(DataFile(path).objects(), size):
-        if wanted is None:  # as the first object has them
+        if wanted is None:  # the first object determines the columns
             first = found[0][1]
             wanted = _there(columns, [*first], optional) or {name: name for name in first}
         if not wanted:

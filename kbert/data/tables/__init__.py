@@ -1,1 +1,1 @@
-"""Tables of labelled texts, their tokenised rows, and batches by length."""
+"""Tables of labelled texts, their tokenised rows, and batches of rows of similar length."""

@@ -1,10 +1,10 @@
-"""Batches of rows of like length, so that little is computed on padding.
+"""Batches of rows of similar length, so that little is computed on padding.
 
-A plan is a few integers a row, drawn for each epoch from the seed: so a restart resumes at any
-batch without reading the ones before. It is of a whole epoch where the rows are in memory, and else
-of a window, the rows that are in memory at a time.
+A plan is a few integers per row, drawn for each epoch from the seed. So a run resumes at any batch
+without reading the batches before. If the rows are in memory, a plan covers a whole epoch.
+Otherwise it covers a window: the rows that are in memory at a time.
 
-Shapes: N rows, W rows of a window, S batches of one, B rows of a batch.
+Shapes: N rows, W rows of a window, S batches of a window, B rows of a batch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kbert.data.pipeline import exact_options
 from kbert.data.tables.rows import Rows, gather
 from kbert.data.tables.shards import StoredRows
 
-# Rows whose lengths agree when rounded up to this many tokens are of like length.
+# Rows are of similar length if their lengths, rounded up to a multiple of this, are equal.
 BUCKET = 4
-_RANDOM_BITS = 40  # of the sorting key, below those of the bucket
+_RANDOM_BITS = 40  # low bits of the sorting key; the high bits are the bucket
 
 
 def bucketed_batches(
@@ -40,33 +40,35 @@ def bucketed_batches(
     num_hosts: int = 1,
     host_index: int = 0,
 ) -> tf.data.Dataset:
-    """Batches of exactly `batch_size` rows, every row once an epoch.
+    """Returns batches of exactly `batch_size` rows, with every row once per epoch.
 
-    The rows of an epoch are permuted, sorted by their length in steps of `BUCKET` tokens and cut
-    into batches, and the batches are permuted: which rows meet, and when, differs from epoch to
-    epoch. Rows on disk are permuted block by block, and sorted within windows. Where the last batch
-    is not full, copies of rows without weight fill it up.
+    The rows of an epoch are permuted, sorted by length in steps of `BUCKET` tokens, and divided
+    into batches. Then the batches are permuted. So the composition and the order of the batches
+    differ between epochs. Rows on disk are permuted block by block, and sorted within windows. An
+    incomplete batch is filled with copies of a row, with weight 0.
 
     Args:
-        rows: the data, N of them, in memory or on disk.
-        assemble: the columns of a batch's rows -> batch-first features; runs inside `tf.data`.
-        batch_size: B.
-        seed: of the orders of all epochs.
+        rows: the N rows, in memory or on disk.
+        assemble: function from the columns of a batch's rows to batch-first features; runs inside
+            `tf.data`.
+        batch_size: B, number of rows in a batch of all hosts.
+        seed: seed of the orders of all epochs.
         shuffle: False keeps the order of the rows, or with `by_length` sorts them by length.
-        by_length: False lets any rows meet.
+        by_length: whether a batch has rows of similar length; False combines any rows.
         start: `position` of the batch to resume after.
-        epochs: passes over the data, those before `start` included; None never ends.
-        num_hosts: processes that share each batch: B must divide by it.
-        host_index: the part of each batch that is wanted; all hosts pad it to the same length.
+        epochs: passes over the data, including those before `start`; None never ends.
+        num_hosts: number of processes that share each batch; B must be divisible by it.
+        host_index: number of this process, which gets that part of each batch. All hosts pad to
+            the same length.
 
     Returns:
-        A dataset of dicts: what `assemble` gives, `label_weights` (those of `assemble`, else ones,
+        A dataset of dicts: the features of `assemble`, `label_weights` (from `assemble`, else ones,
         (B,) float32; 0 for copies), `rows` (B,) int32, the number of each row, and `position`
-        (B, 3) int32: the `start` that resumes after this batch. Without TensorFlow `ArrayBatches`
-        of the same.
+        (B, 3) int32, the `start` that resumes after this batch. Without TensorFlow, `ArrayBatches`
+        with the same content.
 
     Raises:
-        ValueError: if there are no rows, or a number is out of range.
+        ValueError: there are no rows, or a number is out of range.
 
     Example:
         >>> import numpy as np
@@ -110,7 +112,7 @@ def bucketed_batches(
 
     @tf.autograph.experimental.do_not_convert
     def read_windows(epoch: tf.Tensor) -> tf.data.Dataset:
-        order = rows.order(epoch, order_seed)  # once an epoch: it is as long as the data
+        order = rows.order(epoch, order_seed)  # once per epoch: it is as long as the data
 
         @tf.autograph.experimental.do_not_convert
         def read(window: tf.Tensor) -> tf.data.Dataset:
@@ -154,7 +156,7 @@ def bucketed_batches(
         return plan.map(make, num_parallel_calls=tf.data.AUTOTUNE)
 
     last = tf.int64.max if epochs is None else epochs
-    # The next window is read while there are batches of this one.
+    # The next window is read while batches of this one are made.
     dataset = tf.data.Dataset.range(first_epoch, last).flat_map(read_windows).prefetch(1)
     dataset = dataset.flat_map(window_batches).prefetch(tf.data.AUTOTUNE)
     if epochs is not None:
@@ -165,17 +167,17 @@ def bucketed_batches(
 
 @dataclasses.dataclass(frozen=True)
 class ArrayBatches:
-    """The batches of `bucketed_batches` as NumPy arrays, for rows in memory: without TensorFlow.
+    """The batches of `bucketed_batches` as NumPy arrays, without TensorFlow, for rows in memory.
 
     Args:
-        rows: the data.
-        assemble: see `bucketed_batches`, as for all that follows.
-        batch_size: B.
-        seed: None keeps the order of the rows.
-        by_length: whether rows of like length meet.
-        start: the epoch and the batch to begin with.
-        epochs: passes over the data.
-        own_rows: the part of each batch that is wanted.
+        rows: the N rows.
+        assemble: function from the columns of a batch's rows to batch-first features.
+        batch_size: B, number of rows in a batch of all hosts.
+        seed: seed of the orders of all epochs; None keeps the order of the rows.
+        by_length: whether a batch has rows of similar length.
+        start: epoch and batch to begin with.
+        epochs: passes over the data, including those before `start`; None never ends.
+        own_rows: slice of each batch that this process gets.
     """
 
     rows: Rows
@@ -189,7 +191,7 @@ class ArrayBatches:
 
     @property
     def element_spec(self) -> dict[str, np.ndarray]:
-        """A batch, which has the names, the types and the shapes."""
+        """A batch, which shows the names, types and shapes of the features."""
         return next(iter(self))
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
@@ -204,7 +206,10 @@ class ArrayBatches:
             epoch, first = epoch + 1, 0
 
     def _plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Which rows of an epoch meet, (S, B), and their weights (S, B): as `_plan` and `Keys`."""
+        """Returns the rows of an epoch's batches, (S, B), and their weights, (S, B).
+
+        They equal those of `_plan` and `Keys`.
+        """
         lengths = np.asarray(self.rows.lengths)
         buckets = -(-lengths // BUCKET) if self.by_length else np.zeros_like(lengths)
         keys = buckets * 2**_RANDOM_BITS + self._draws(epoch, 0, len(lengths))
@@ -217,7 +222,7 @@ class ArrayBatches:
         return order.reshape(shape)[places], weights.reshape(shape)[places]
 
     def _draws(self, epoch: int, what: int, count: int) -> np.ndarray:
-        """(count,) int64."""
+        """Returns random numbers of `_RANDOM_BITS` bits, (count,) int64; zeros without a seed."""
         if self.seed is None:
             return np.zeros(count, np.int64)
         bits = fold_arrays(fold_arrays(fold_arrays(self.seed, epoch), what), np.arange(count))
@@ -235,27 +240,27 @@ class ArrayBatches:
 
 
 class Keys:
-    """What rows and batches of an epoch are sorted by: a bucket, then chance or the order."""
+    """Sorting keys of the rows and batches of an epoch: the bucket, then random bits if seeded."""
 
     def __init__(self, buckets: tf.Tensor, seed: int | None) -> None:
         self.buckets = buckets
         self.seed = seed
 
     def rows(self, epoch: tf.Tensor, numbers: tf.Tensor | None = None) -> tf.Tensor:
-        """(N,) int64; of rows that have these numbers, by default 0, 1, …."""
+        """Returns the keys of rows, (N,) int64; the rows' `numbers` are 0, 1, … by default."""
         numbers = tf.range(tf.size(self.buckets)) if numbers is None else numbers
         return self.buckets * 2**_RANDOM_BITS + self._draws(numbers, epoch, 0)
 
     def batches(
         self, steps: int, epoch: tf.Tensor, first: tf.Tensor | int = 0, count: Any = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Batches of an epoch in their order (S,) int32, and their positions (S, 3) int32.
+        """Returns an epoch's batches in their order, (S,) int32, and positions, (S, 3) int32.
 
         Args:
-            steps: batches of the epoch.
-            epoch: its number.
-            first: the number of the first batch that is wanted.
-            count: S; None = all.
+            steps: number of batches in the epoch.
+            epoch: number of the epoch.
+            first: number of the first batch to return.
+            count: S, number of batches to return; None is all of the epoch.
         """
         first = tf.cast(first, tf.int32)
         numbers = first + tf.range(steps if count is None else count)
@@ -264,7 +269,7 @@ class Keys:
         return order, tf.stack([after // steps, after % steps, tf.zeros_like(after)], 1)
 
     def _draws(self, numbers: tf.Tensor, epoch: tf.Tensor, what: int) -> tf.Tensor:
-        """(n,) int64, one for each of the numbers."""
+        """Returns a random int64 for each of the numbers, (n,); zeros without a seed."""
         if self.seed is None:
             return tf.zeros(tf.shape(numbers), tf.int64)
         bits = fold(fold(fold(self.seed, epoch), what), numbers)
@@ -276,9 +281,9 @@ class Keys:
 def _plan(
     keys: Keys, batch_size: int, epoch: tf.Tensor, numbers: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Which rows of a window meet, (S, B) int32, and their weights (S, B) float32."""
+    """Returns the rows of a window's batches, (S, B) int32, and their weights, (S, B) float32."""
     order = tf.argsort(keys.rows(epoch, numbers), stable=True)  # (W,) int32
-    # Copies of the shortest row, among the shortest: there they cost least.
+    # Copies of the shortest row go into the batch of the shortest rows, where they cost least.
     copies = -tf.size(order) % batch_size
     order = tf.concat([tf.repeat(order[:1], copies), order], 0)
     weights = tf.cast(tf.range(tf.size(order)) >= copies, tf.float32)

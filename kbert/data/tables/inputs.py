@@ -1,14 +1,13 @@
-"""Token ids to the dense batch an encoder reads: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+"""Packs token ids into the dense batch of an encoder: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
 
-XLNet's rows end in its [CLS]: A [SEP] [CLS], or A [SEP] B [SEP] [CLS].
+Other layouts:
+- XLNet's rows end in [CLS]: A [SEP] [CLS], or A [SEP] B [SEP] [CLS].
+- RoBERTa has two separators between A and B: <s> A </s></s> B </s>.
+- For fine-tuning a decoder, a special token ends the row: [START] A [DELIMITER] B [EXTRACT].
+- Without special tokens: the texts alone, one after the other.
 
-Between A and B RoBERTa has two separators: <s> A </s></s> B </s>. Where a decoder is fine-tuned, a
-token of its own ends the row: [START] A [DELIMITER] B [EXTRACT].
-
-Or the texts alone, one after the other.
-
-Core TensorFlow operations alone, so that a SavedModel holding this graph loads in any TensorFlow
-Serving binary: tensorflow-text's own round-robin trimmer is an operation that older servers lack.
+Only core TensorFlow operations are used, so a SavedModel with this graph loads in any TensorFlow
+Serving binary. The round-robin trimmer of tensorflow-text is an operation that older servers lack.
 
 Shapes: B rows, T columns (the batch's longest row, rounded up).
 """
@@ -23,12 +22,15 @@ import numpy as np
 from kbert.core.late import tf
 from kbert.core.ragged import Ragged
 
-# One number, or several where that many stand for a token.
+# One number, or several if a token is represented by several numbers.
 TokenId = int | Sequence[int]
 
 
 def pair_lengths(first: tf.RaggedTensor, second: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Tokens of both texts of each pair, (B,) int32, after a check that both are there."""
+    """Returns the lengths of both texts of each pair, (B,) int32 each.
+
+    Raises if the numbers of first and second texts differ.
+    """
     lengths = [tf.cast(ids.row_lengths(), tf.int32) for ids in (first, second)]
     check = tf.debugging.assert_equal(
         *map(tf.size, lengths), "Every pair needs both texts: first and second differ in number"
@@ -39,9 +41,10 @@ def pair_lengths(first: tf.RaggedTensor, second: tf.RaggedTensor) -> tuple[tf.Te
 
 
 def pair_limits(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """How many tokens of either segment stay: the longer one loses tokens first, B on a tie.
+    """Returns the truncated lengths of both segments.
 
-    The closed form of `_truncate_seq_pair` in google-research/bert's run_classifier.py.
+    The longer segment loses tokens first; on a tie, the second one. This is the closed form of
+    `_truncate_seq_pair` in google-research/bert's run_classifier.py.
     """
     keep_first = tf.minimum(first, tf.maximum(budget - second, budget - budget // 2))
     keep_second = tf.minimum(second, tf.maximum(budget - first, budget // 2))
@@ -63,30 +66,30 @@ def build_inputs(
 ) -> dict[str, tf.Tensor]:
     """Packs one or two ragged segments into dense features, in graph or eagerly.
 
-    Rows longer than `max_length` lose tokens at the end of the segment; of a pair, the longer
-    segment loses them first. The width is the batch's longest row rounded up to `multiple`, so
-    that a compiled model sees few shapes.
+    Rows longer than `max_length` are truncated at the end of a segment. In a pair, the longer
+    segment loses tokens first. The width is the batch's longest row rounded up to `multiple`, so
+    that a compiled model gets few shapes.
 
     Args:
-        first: ids of segment A, (B, ragged), without special tokens; or (B, ragged, C) where C
-            numbers stand for a token, such as the characters of a word. Of a `Ragged` the batch is
-            of arrays.
-        second: ids of segment B, likewise, or None for single texts.
-        cls_id: the tokenizer's, before the texts; None for none.
-        sep_id: the tokenizer's, after each text; None for none.
-        pad_id: the tokenizer's, of padding.
-        last_id: what ends a row; None = `sep_id`.
-        max_length: the widest row, special tokens included (the encoder's `max_positions`).
-        multiple: the width is a multiple of this, except that it never exceeds `max_length`.
-        separators: how many [SEP] are between A and B (the tokenizer's `pair_separators`).
-        cls_last: whether [CLS] is behind the texts, as a segment of its own, 2.
+        first: ids of segment A, (B, ragged), without special tokens; or (B, ragged, C) if C numbers
+            represent a token, such as the characters of a word. For a `Ragged` the result is NumPy
+            arrays.
+        second: ids of segment B, of the same form as `first`; None for single texts.
+        cls_id: id of the tokenizer's [CLS], before the texts; None for no special tokens.
+        sep_id: id of the tokenizer's [SEP], after each text; None only without special tokens.
+        pad_id: id of the tokenizer's padding token.
+        last_id: id of the token that ends a row; None is `sep_id`.
+        max_length: maximum width, special tokens included (the encoder's `max_positions`).
+        multiple: number of which the width is a multiple, unless that exceeds `max_length`.
+        separators: number of [SEP] between A and B (the tokenizer's `pair_separators`).
+        cls_last: whether [CLS] comes after the texts, as a separate segment, 2.
 
     Returns:
         `token_ids`, (B, T) or (B, T, C), `segment_ids` (0 up to the [SEP] before B, and for
         padding; 1 for B [SEP]) and `padding_mask` (1 = a token), both (B, T); all int32.
 
     Raises:
-        ValueError: if `max_length` is too small for the special tokens.
+        ValueError: `max_length` is too small for the special tokens.
 
     Example:
         >>> import tensorflow as tf
@@ -95,7 +98,7 @@ def build_inputs(
         >>> batch["token_ids"].numpy().tolist()
         [[2, 7, 8, 3], [2, 3, 0, 0]]
     """
-    around = 0 if cls_id is None else 1  # before the texts, and after them
+    around = 0 if cls_id is None else 1  # special tokens before the texts, and after them
     separators = separators * around
     specials = 2 * around if second is None else 2 * around + separators
     if max_length < specials or multiple < 1:
@@ -124,14 +127,14 @@ def build_inputs(
         length_a, length_b = pair_limits(length_a, length_b, budget)
         total = length_a + length_b + specials
 
-    # An empty batch has a width too.
+    # An empty batch also has a width.
     longest = tf.reduce_max(tf.concat([total, [max(specials, 1)]], 0))
     width = tf.minimum((longest + multiple - 1) // multiple * multiple, max_length)
     column = tf.range(width)[None, :]  # (1, T)
     before, behind = (0, 2 * around) if cls_last else (around, around)  # special tokens
     total, end_a = total[:, None], length_a[:, None] + before  # end_a: column of the first [SEP]
 
-    # Which of all tokens, the special ones after those of the texts, is at each position.
+    # The index at each position into all tokens: those of the texts, then the special ones.
     texts = [first] if second is None else [first, second]
     special = (cls_id, sep_id, last_id, pad_id) if around else [pad_id] * 4
     special = [tf.cast(x, first.dtype) for x in special]
@@ -159,7 +162,7 @@ def build_inputs(
 
 
 def _starts(ids: tf.RaggedTensor) -> tf.Tensor:
-    """(B, 1): which of all tokens is the first of each row."""
+    """Returns the index of the first token of each row among all tokens, (B, 1) int32."""
     return tf.cast(ids.row_starts(), tf.int32)[:, None]
 
 
@@ -174,17 +177,17 @@ def _build_arrays(
     cls_last: bool,
     width: tuple[int, int],
 ) -> dict[str, np.ndarray]:
-    """`build_inputs` in NumPy.
+    """Packs segments into NumPy arrays, like `build_inputs`.
 
     Args:
-        texts: ids of the first texts, and of the second ones, B each.
-        budget: how many tokens of the texts a row takes.
-        cls: [CLS], or nothing.
-        separators: what is between two texts.
-        last: what is behind the texts.
-        pad: what fills a row up.
-        cls_last: whether [CLS] is behind `last`.
-        width: it is a multiple of the first, and at most the second.
+        texts: ids of the first texts and, for pairs, of the second texts, B each.
+        budget: maximum number of text tokens in a row.
+        cls: [CLS], or empty.
+        separators: tokens between two texts.
+        last: token after the texts, or empty.
+        pad: padding token.
+        cls_last: whether [CLS] comes after `last`.
+        width: (multiple, maximum) of the width.
     """
     if len({len(ids) for ids in texts}) > 1:
         raise ValueError(
@@ -193,7 +196,7 @@ def _build_arrays(
         )
     begin, end = ((), (*last, *cls)) if cls_last else (cls, last)
     rows: list[np.ndarray] = []
-    starts = []  # of the second text's segment
+    starts = []  # first column of the second text in each row
     for each in zip(*texts, strict=True):
         first = each[0][: _kept(*map(len, each), budget=budget)]
         row = [*begin, *first]
@@ -203,7 +206,7 @@ def _build_arrays(
             row += [*separators, *second]
         rows.append(np.array([*row, *end], np.int32))
     least = len(begin) + len(end) + (len(separators) if len(texts) > 1 else 0)
-    longest = max([*map(len, rows), least, 1])  # an empty batch has a width too
+    longest = max([*map(len, rows), least, 1])  # an empty batch also has a width
     columns = min(-(-longest // width[0]) * width[0], width[1])
     found = {
         "token_ids": np.full((len(rows), columns), pad, np.int32),
@@ -220,6 +223,6 @@ def _build_arrays(
 
 
 def _kept(own: int, other: int = 0, *, budget: int, is_second: bool = False) -> int:
-    """How many tokens of a text stay: the longer one loses tokens first, the second on a tie."""
+    """Returns the truncated length of a single text or of a text of a pair, see `pair_limits`."""
     half = budget // 2 if is_second else budget - budget // 2
     return min(own, max(budget - other, half)) if other else min(own, budget)

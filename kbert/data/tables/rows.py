@@ -1,4 +1,4 @@
-"""A table as a model reads it: every example tokenised once, in memory.
+"""The tokenised form of a table: every example is tokenised once, and the rows are in memory.
 
 Shapes: N rows, B rows of a batch.
 """
@@ -19,20 +19,20 @@ from kbert.io import fingerprints
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Columns of one row for each input of the encoder.
+    """Columns with one row for each input of the encoder.
 
-    An example of a table is one row, or several where it is cut into windows that are trained on
-    by themselves.
+    An example of a table is one row, or several rows if it is divided into windows that are
+    separate training examples.
 
     Args:
         ragged: name -> (N, ragged), such as token ids.
         dense: name -> (N, …), such as labels.
-        lengths: (N,), tokens that a row has in a batch: rows of like length meet there.
-        examples: (N,), which row of the table each row was made from.
-        cut: how many examples lost tokens because they were too long.
+        lengths: (N,), number of tokens of each row in a batch, by which rows are grouped.
+        examples: (N,), row of the table from which each row was made.
+        cut: number of examples that were truncated.
 
     Raises:
-        ValueError: if columns differ in length.
+        ValueError: columns differ in length.
 
     Example:
         >>> ids = tf.ragged.constant([[5], [6, 7]], dtype=tf.int32)
@@ -59,21 +59,21 @@ class Rows:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    # All of them are in memory at a time, where batches are planned.
+    # None: batches are planned for all rows together, since all are in memory.
     window_rows: ClassVar[int | None] = None
 
     @functools.cached_property
     def columns(self) -> dict[str, tf.Tensor | tf.RaggedTensor]:
-        """All columns that batches read, as tensors."""
+        """All columns that batches read, as tensors (NumPy arrays without TensorFlow)."""
         if not has_tensorflow():
             return {**self.ragged, **{name: np.asarray(x) for name, x in self.dense.items()}}
-        with tf.init_scope():  # also where a graph asks first
+        with tf.init_scope():  # eager tensors, even if a graph makes the first access
             dense = {name: tf.convert_to_tensor(x) for name, x in self.dense.items()}
         return {**self.ragged, **dense}
 
     @property
     def checksum(self) -> int:
-        """Of all columns: the same for the same data, on any machine."""
+        """CRC-32 of all columns: the same for the same data, on any machine."""
         crc = 0
         for name, column in sorted({**self.ragged, **self.dense}.items()):
             if isinstance(column, Ragged):
@@ -86,22 +86,22 @@ class Rows:
         return crc
 
     def gather(self, index: Any) -> dict[str, tf.Tensor | tf.RaggedTensor]:
-        """The columns of some rows, (B,) integers, in a graph or eagerly."""
+        """Returns all columns at the rows `index`, (B,) integers; runs in a graph or eagerly."""
         return gather(self.columns, index)
 
     def first(self, count: int) -> Rows:
-        """The first rows, at most so many."""
+        """Returns rows in memory, like `StoredRows.first`; here all rows, whatever `count`."""
         return self
 
     def order(self, epoch: tf.Tensor, seed: int | None) -> tuple[tf.Tensor, ...]:
-        """See `StoredRows.order`; of one window there is none."""
+        """Returns an empty order: there is only one window. See `StoredRows.order`."""
         return ()
 
     def window(
         self, order: tuple[tf.Tensor, ...], first: tf.Tensor, stop: tf.Tensor
     ) -> tf.data.Dataset:
-        """The one window of every epoch, see `StoredRows.window`."""
-        with tf.init_scope():  # no constant of a graph
+        """Returns the only window of every epoch, with all rows; see `StoredRows.window`."""
+        with tf.init_scope():  # an eager tensor, not a constant inside the graph
             lengths = tf.constant(self.lengths, tf.int64)
         return tf.data.Dataset.from_tensors((self.columns, lengths, tf.range(len(self))))
 
@@ -109,7 +109,7 @@ class Rows:
 def gather(
     columns: dict[str, tf.Tensor | tf.RaggedTensor], index: Any
 ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
-    """Some rows, (B,) integers, of all columns."""
+    """Returns all columns at the rows `index`, (B,) integers."""
     return {name: _taken(column, index) for name, column in columns.items()}
 
 
@@ -120,7 +120,7 @@ def _taken(column: Any, index: Any) -> Any:
 
 
 def join(parts: Sequence[tf.RaggedTensor | Ragged]) -> tf.RaggedTensor | Ragged:
-    """Parts of a ragged column as one.
+    """Concatenates the parts of a ragged column.
 
     >>> join([Ragged.of([[1]]), Ragged.of([[2, 3]])]).to_list()
     [[1], [2, 3]]

@@ -1,13 +1,14 @@
-"""Rows on disk, for tables larger than memory: written a part at a time, read window by window.
+"""Rows on disk, for tables larger than memory: written part by part, read window by window.
 
-The records are the corpus': a *block* of rows, a `tf.train.Example` of raw little-endian arrays,
-with an index of their byte offsets beside each shard. Of a ragged column a block holds the values
-and, under "NAME/0", "NAME/1", …, the lengths of its rows; of a dense one the values; and under
-"row/length" the lengths by which rows meet. `rows.json` says what the rows were made of, how far
-they are written, and what columns they have.
+Records have the format of a corpus. Each is a *block* of rows: a `tf.train.Example` of raw
+little-endian arrays. An index of byte offsets is next to each shard. A block contains:
+- for a dense column, its values;
+- for a ragged column, its values and, under "NAME/0", "NAME/1", …, the lengths of its rows;
+- under "row/length", the lengths by which rows are grouped.
+`rows.json` records the source of the rows, the progress of writing, and the columns.
 
-An epoch visits every row once. Its blocks are permuted as those of a corpus are, so it begins
-anywhere without reading what lies before; a window is a range of the rows in that order.
+An epoch visits every row once. Its blocks are permuted like those of a corpus, so it can begin
+anywhere without reading what comes before. A window is a range of the rows in that order.
 
 Shapes: N rows, W rows of a window.
 """
@@ -36,25 +37,25 @@ FORMAT_VERSION = 1
 FILE_NAME = "rows.json"
 BLOCK_ROWS = 256
 SHARD_BYTES = 64 << 20
-# What a window holds: 64 blocks, which lie anywhere in the data, or less where rows are long.
+# Size of a window: 64 blocks from anywhere in the data, or fewer if rows are long.
 WINDOW_ROWS = 64 * BLOCK_ROWS
 WINDOW_BYTES = 64 << 20
 _INDEX_COLUMNS = ("offset", "rows")
-# What `tf.io.decode_raw` reads.
+# The types that `tf.io.decode_raw` supports.
 _DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "int64")
 _DTYPES += ("float16", "float32", "float64")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Column:
-    """How a column lies in a block.
+    """Layout of a column in a block.
 
     Attributes:
-        name: the column's name.
-        dtype: the type of its values.
-        shape: the shape of one value; () for a number.
-        levels: axes of any length behind that of the rows.
-        lengths: type of their lengths.
+        name: name of the column.
+        dtype: type of the values.
+        shape: shape of one value; () for a number.
+        levels: number of ragged axes after the axis of the rows.
+        lengths: type of the row lengths of ragged axes.
 
     Example:
         >>> Column.of("first", tf.ragged.constant([[1, 2], [3]]))
@@ -69,10 +70,10 @@ class Column:
 
     @classmethod
     def of(cls, name: str, column: Any) -> Column:
-        """The layout of a column, (N, …).
+        """Returns the layout of a column, (N, …).
 
         Raises:
-            ValueError: its values are none that a record can hold.
+            ValueError: a record cannot store values of this type.
         """
         levels, lengths = 0, "int64"
         while isinstance(column, tf.RaggedTensor):
@@ -89,17 +90,17 @@ class Column:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Column:
-        """The column that `dataclasses.asdict` gave, as JSON has it."""
+        """Rebuilds a layout from the fields of `dataclasses.asdict`, loaded from JSON."""
         return cls(**{**fields, "shape": tuple(fields["shape"])})
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """Name -> type of each array that a block holds for the column."""
+        """Name -> type of each array of the column in a block."""
         lengths = {f"{self.name}/{level}": self.lengths for level in range(self.levels)}
         return {**lengths, self.name: self.dtype}
 
     def cut(self, column: Any) -> Callable[[int, int], dict[str, np.ndarray]]:
-        """What gives the arrays of the rows `begin … end - 1` of a column."""
+        """Returns a function (begin, end) -> arrays of the rows `begin … end - 1` of a column."""
         splits = []
         while isinstance(column, tf.RaggedTensor):
             splits.append(column.row_splits.numpy())
@@ -116,7 +117,7 @@ class Column:
         return arrays
 
     def join(self, arrays: Mapping[str, tf.Tensor], size: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """The column of `size` rows, of the arrays of its blocks; in a graph or eagerly."""
+        """Rebuilds a column of `size` rows from the arrays of blocks; in a graph or eagerly."""
         lengths = [arrays[f"{self.name}/{level}"] for level in range(self.levels)]
         size = tf.cast(tf.reduce_sum(lengths[-1]) if lengths else size, tf.int64)
         column = tf.reshape(arrays[self.name], [size, *self.shape])
@@ -126,17 +127,17 @@ class Column:
         return column
 
 
-_LENGTHS = Column(name="row/length", dtype="int64")  # of rows, in every block
+_LENGTHS = Column(name="row/length", dtype="int64")  # the lengths of rows, in every block
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredRows:
-    """Rows that `write_rows` wrote; `read_rows` opens them. What is in memory is their index.
+    """Rows on disk, written by `write_rows` and opened by `read_rows`; only the index is in memory.
 
     Attributes:
-        folder: where they lie.
-        note: what `rows.json` says.
-        index: (blocks, 3) int64: number of the shard, byte offset, rows.
+        folder: folder of the shards.
+        note: content of `rows.json`.
+        index: (blocks, 3) int64: number of the shard, byte offset, number of rows.
     """
 
     folder: str
@@ -151,12 +152,12 @@ class StoredRows:
 
     @property
     def num_examples(self) -> int:
-        """Of the table that the rows were made of."""
+        """Number of examples in the table from which the rows were made."""
         return self.note["examples"]
 
     @property
     def cut(self) -> int:
-        """How many examples lost tokens."""
+        """Number of examples that were truncated."""
         return self.note["cut"]
 
     @property
@@ -166,22 +167,22 @@ class StoredRows:
 
     @functools.cached_property
     def columns(self) -> tuple[Column, ...]:
-        """What a row has."""
+        """Layouts of the columns."""
         return tuple(map(Column.from_dict, self.note["columns"]))
 
     @property
     def paths(self) -> list[str]:
-        """The shards, in order."""
+        """Paths of the shards, in order."""
         return [_shard_path(self.folder, number) for number in range(len(self.note["shards"]))]
 
     @functools.cached_property
     def window_rows(self) -> int:
-        """How many rows are in memory at a time, where batches are planned."""
+        """Number of rows in a window, for which batches are planned together in memory."""
         size = sum(shard["bytes"] for shard in self.note["shards"])
         return max(1, min(WINDOW_ROWS, WINDOW_BYTES * len(self) // size))
 
     def check(self, identity: Mapping[str, Any]) -> None:
-        """Raises ValueError unless the rows were made for what this says, see `write_rows`."""
+        """Raises ValueError unless the rows were made with this `identity`, see `write_rows`."""
         if changed := changes(self.note, identity):
             raise ValueError(
                 f"The rows in {self.folder} are of another task, tokenizer or settings: give the "
@@ -190,7 +191,7 @@ class StoredRows:
             )
 
     def first(self, count: int) -> Rows:
-        """The first rows, at most so many, in memory."""
+        """Loads the first rows, at most `count`, into memory."""
         stop = min(count, len(self))
         order = self.order(tf.constant(0), None)
         columns, lengths, _ = next(iter(self.window(order, tf.constant(0), tf.constant(stop))))
@@ -199,14 +200,15 @@ class StoredRows:
         return Rows(ragged=ragged, dense=dense, lengths=lengths.numpy(), examples=np.arange(stop))
 
     def order(self, epoch: tf.Tensor, seed: int | None) -> tuple[tf.Tensor, ...]:
-        """The order of an epoch, for its windows; in a graph or eagerly.
+        """Returns the block order of an epoch, for `window`; runs in a graph or eagerly.
 
         Args:
-            epoch: its number.
-            seed: draws the orders; None for that in which the rows lie on disk.
+            epoch: number of the epoch.
+            seed: seed of the orders; None keeps the order on disk.
 
         Returns:
-            The blocks, and which row of the epoch is the first of each, (blocks,) int64.
+            The blocks in order, and the number within the epoch of each block's first row,
+            (blocks,) int64 each.
         """
         block = tf.range(len(self.index), dtype=tf.int64)
         if seed is not None:
@@ -216,16 +218,16 @@ class StoredRows:
     def window(
         self, order: tuple[tf.Tensor, ...], first: tf.Tensor, stop: tf.Tensor
     ) -> tf.data.Dataset:
-        """A window of an epoch, in a graph or eagerly.
+        """Reads a window of an epoch; runs in a graph or eagerly.
 
         Args:
-            order: that of the epoch.
-            first: the first row of the window in this order.
-            stop: the one after its last.
+            order: block order of the epoch, from `order`.
+            first: number of the window's first row in this order.
+            stop: number of the row after the window's last one.
 
         Returns:
-            One element: the columns (W, …), the lengths (W,) int64, and the numbers (W,) int64 of
-            the rows, ascending.
+            A dataset of one element: the columns (W, …), the lengths (W,) int64, and the numbers
+            (W,) int64 of the rows, ascending.
         """
         first, stop = tf.cast(first, tf.int64), tf.cast(stop, tf.int64)
         begin = tf.searchsorted(order[1], first[None], side="right")[0] - 1
@@ -234,7 +236,7 @@ class StoredRows:
         by_number = tf.argsort(block)
         block, place = (tf.gather(x, by_number) for x in (block, place))
         shard, offset, size, begin = (tf.gather(x, block) for x in self._blocks)
-        # Of the blocks at both ends, other rows are of the windows beside this one.
+        # The blocks at both ends also contain rows of the neighbouring windows.
         low, high = tf.maximum(first - place, 0), tf.minimum(stop - place, size)
         read = tf.cumsum(size, exclusive=True)
         index = tf.ragged.range(read + low, read + high).values
@@ -255,11 +257,11 @@ class StoredRows:
         return serialized.map(tf.autograph.experimental.do_not_convert(parse))
 
     def verify(self) -> None:
-        """Reads every byte.
+        """Reads every record and verifies the checksum.
 
         Raises:
-            ValueError: naming the shard and the record that cannot be read, or the folder, whose
-                rows are not those that were written.
+            ValueError: a record cannot be read (the message names shard and record), or the records
+                are not those that were written.
         """
         checksum = 0
         for number, path in enumerate(self.paths):
@@ -279,15 +281,15 @@ class StoredRows:
 
     @functools.cached_property
     def _blocks(self) -> tuple[tf.Tensor, ...]:
-        """The shard, the byte offset, the rows and the first row's number of each block."""
+        """Shard, byte offset, number of rows and number of the first row of each block."""
         shard, offset, size = self.index.T
-        with tf.init_scope():  # no constants of a graph
+        with tf.init_scope():  # eager tensors, not constants inside the graph
             return tuple(map(tf.constant, (shard, offset, size, np.cumsum(size) - size)))
 
 
 class _RowsOutput(Output):
     def _is_begun(self, state: Mapping[str, Any]) -> bool:
-        return bool(state["shards"])  # before the first one nothing is lost by other settings
+        return bool(state["shards"])  # before the first shard, other settings lose no work
 
 
 def write_rows(
@@ -296,19 +298,19 @@ def write_rows(
     rows_of: Callable[[Table], Rows],
     identity: Mapping[str, Any],
 ) -> StoredRows:
-    """Writes the rows of tables, one after the other, into shards; killed, it resumes.
+    """Writes the rows of tables into shards, one table after the other; resumable.
 
-    A restart reads the tables again and makes no rows of those that are in shards already.
+    A resumed call reads the tables again, but makes no rows for those already in shards.
 
     Args:
-        folder: for the shards; an empty one, or that of an earlier call.
-        tables: parts of a table, of some thousand rows each: one is in memory at a time.
-        rows_of: makes rows of a part; columns are the same in all.
-        identity: what the rows depend on besides the tables, as JSON can hold it.
+        folder: folder for the shards; empty, or the folder of an earlier call.
+        tables: parts of a table, of some thousand rows each; one is in memory at a time.
+        rows_of: function that makes the rows of a part; all parts must have the same columns.
+        identity: settings that the rows depend on in addition to the tables; must be valid JSON.
 
     Raises:
-        ValueError: the folder holds rows of other tables, or made otherwise; no table has a row;
-            parts differ in their columns.
+        ValueError: the folder contains rows of other tables or settings; no table has a row; parts
+            differ in their columns.
 
     Example:
         >>> import tempfile
@@ -354,14 +356,14 @@ def write_rows(
 
 
 def read_rows(folder: PathLike) -> StoredRows:
-    """Opens the rows that `kbert.tasks.prepare_rows` wrote, and checks that they are whole.
+    """Opens the rows that `kbert.tasks.prepare_rows` wrote, and checks that they are complete.
 
     Args:
-        folder: where the shards lie.
+        folder: folder of the shards.
 
     Raises:
-        FileNotFoundError: it holds no rows, or a shard is missing.
-        ValueError: they are not finished or damaged, or of another version.
+        FileNotFoundError: the folder contains no rows, or a shard is missing.
+        ValueError: the rows are unfinished, damaged, or of another format version.
     """
     folder = os.fspath(folder)
     path = os.path.join(folder, FILE_NAME)
@@ -404,7 +406,7 @@ def read_rows(folder: PathLike) -> StoredRows:
 
 
 def _rest(output: Output, tables: Iterator[Table]) -> Iterator[Table]:
-    """The tables that have no rows on disk yet, after a check that the others are the same."""
+    """Returns the tables without rows on disk; raises if the earlier tables have changed."""
     written, source, read = output.state["tables"], 0, 0
     for table in itertools.islice(tables, written):
         read, source = read + 1, _checksum(table, source)
@@ -428,7 +430,7 @@ def _checksum(table: Table, before: int) -> int:
 
 
 def _write_shard(output: Output, tables: Iterable[Table], rows_of: Callable[[Table], Rows]) -> None:
-    """One shard, of so many of the tables as fill it."""
+    """Writes one shard, with as many tables as fill it."""
     state = dict(output.state)
     path = _shard_path(os.fspath(output.path), len(state["shards"]))
     with records.RecordWriter(path, _INDEX_COLUMNS) as writer:
@@ -456,7 +458,7 @@ def _write_shard(output: Output, tables: Iterable[Table], rows_of: Callable[[Tab
 
 
 def _records(rows: Rows, layout: Iterable[Column]) -> Iterator[tuple[bytes, int]]:
-    """The blocks of rows, and how many rows each has."""
+    """Yields (record of a block, number of its rows)."""
     columns = {**rows.ragged, **rows.dense, _LENGTHS.name: rows.lengths.astype(np.int64)}
     cuts = [column.cut(columns[column.name]) for column in (*layout, _LENGTHS)]
     for begin in range(0, len(rows), BLOCK_ROWS):

@@ -1,10 +1,14 @@
-"""A table of examples in memory: what readers give, what tasks are trained on and asked about.
+"""A table of examples in memory: the output of readers, the input of tasks.
 
-The names of columns are the same everywhere: `text`, or `first` and `second` for a pair, and
-`negatives`, lists of texts, behind it; `label` (a name, an index, a number, or a list of names);
-`words` and `labels` for tagging; `question`, `context`, `answers` and `answer_starts`; `context`
-and `choices`; `id`. Their values are checked when a table is made, so that an error names the file
-and line it comes from. Columns of other names are kept as they are.
+The names of columns are the same everywhere:
+- `text`, or `first` and `second` for a pair, optionally with `negatives` (lists of texts);
+- `label` (a name, an index, a number, or a list of names);
+- `words` and `labels` for tagging;
+- `question`, `context`, `answers` and `answer_starts`;
+- `context` and `choices`;
+- `id`.
+The values are checked when a table is made, so that an error names the file and line. Columns with
+other names are not checked.
 """
 
 import json
@@ -17,18 +21,18 @@ from kbert.io import fingerprints
 
 
 class Table:
-    """Columns of equal length, with the place each row comes from.
+    """Columns of equal length, with the origin of each row.
 
-    `table["text"]` is a column, a list; `table[:500]` the table of these rows, any slice.
+    `table["text"]` is a column, as a list. `table[:500]` is a table of these rows, for any slice.
 
     Args:
-        columns: name -> values, one a row.
-        source: where the rows come from, for error messages; or one source a row.
-        lines: the line (from 1) of each row in its source.
-        start: the number of the first row, where there are no lines: others came before.
+        columns: name -> values, one per row.
+        source: origin of the rows for error messages; or a list with one origin per row.
+        lines: line (from 1) of each row in its source.
+        start: number of the first row in messages without lines, if other rows came before.
 
     Raises:
-        ValueError: columns differ in length, a text is no text, labels are of mixed types.
+        ValueError: columns differ in length, a text is not a string, or labels have mixed types.
 
     Example:
         >>> table = Table({"text": ["Free!", "Hi"], "label": ["spam", "ham"]})
@@ -83,7 +87,7 @@ class Table:
     def __getitem__(self, name: slice) -> "Table": ...
 
     def __getitem__(self, name: str | slice) -> "list | Table":
-        """A column by its name, or the rows of a slice as a table."""
+        """Returns a column by its name, or the rows of a slice as a table."""
         if isinstance(name, slice):
             return self.take(range(len(self))[name])
         if not isinstance(name, str):
@@ -103,16 +107,16 @@ class Table:
 
     @property
     def checksum(self) -> int:
-        """CRC-32 of the columns, by which a restart knows the data again."""
+        """CRC-32 of the columns, by which a resumed run recognises the data."""
         checksum = 0
         for name, column in self.columns.items():
-            if name == "label":  # runs of versions before know True as 1
+            if name == "label":  # runs of earlier versions stored True as 1
                 column = [int(x) if isinstance(x, bool) else x for x in column]
             checksum = fingerprints.crc32([json.dumps([name, column], default=str)], checksum)
         return checksum
 
     def take(self, rows: Sequence[int]) -> "Table":
-        """The given rows (from 0), in the given order."""
+        """Returns a table of the given rows (from 0), in the given order."""
         one = isinstance(self.source, str)
         return Table(
             {name: [column[row] for row in rows] for name, column in self.columns.items()},
@@ -129,9 +133,9 @@ class Table:
         return self[:rows]
 
     def rename(self, names: Mapping[str, str]) -> "Table":
-        """The same rows with columns renamed: `names` is old name -> new name."""
+        """Returns a table with columns renamed; `names` is old name -> new name."""
         for name in names:
-            self[name]  # raises for a column that is not there
+            self[name]  # raises if the column does not exist
         renamed = [names.get(name, name) for name in self.columns]
         if len(set(renamed)) < len(renamed):
             raise ValueError(f"Two columns cannot have one name. Received: {renamed}")
@@ -139,12 +143,12 @@ class Table:
         return Table(columns, source=self.source, lines=self.lines, start=self.start)
 
     def with_column(self, name: str, column: Sequence) -> "Table":
-        """The same rows with a column more, or with another one of that name."""
+        """Returns a table with a column added or replaced."""
         columns = {**self.columns, name: column}
         return Table(columns, source=self.source, lines=self.lines, start=self.start)
 
     def place(self, row: int) -> str:
-        """Where a row (from 0) comes from: "dev.tsv, line 7" or "row 6 of the data"."""
+        """Returns the origin of a row (from 0): "dev.tsv, line 7" or "row 6 of the data"."""
         one = isinstance(self.source, str)
         source = self.source if one else self.source[row]
         if self.lines is not None:
@@ -191,7 +195,7 @@ class Table:
                 f"{self.place(row)}: {name!r} must be a list of strings. Received: {values!r:.80}"
             )
         values = [plain(value) for value in values]
-        indices = name == "labels"  # of words: names, or indices into a task's labels
+        indices = name == "labels"  # labels of words: names, or indices into a task's labels
         return [
             value if indices and isinstance(value, int) else self._text(name, row, value)
             for value in values
@@ -210,7 +214,7 @@ class Table:
         )
 
     def _labels(self, values: list) -> list:
-        """Names, integers, numbers or lists of names: one of these throughout."""
+        """Checks labels: all names, all booleans, all numbers, or all lists of names."""
         labels: list[Any] = []
         kinds: dict[str, int] = {}  # kind -> the first row that has it
         for row, value in enumerate(values):
@@ -251,25 +255,25 @@ def as_table(
     triplets: bool = False,
     start: int = 0,
 ) -> Table:
-    """The data a user has in hand, as a table.
+    """Converts in-memory data of many types to a table.
 
-    Its type and its names decide what it is, see `kbert.core.in_memory`; two columns that are not
-    called `first` and `second` are no pairs.
+    The type of the data and the names of its columns decide its meaning, see
+    `kbert.core.in_memory`. Two columns with names other than `first` and `second` are not pairs.
 
     Args:
         data: a `Table`; a mapping of columns; a frame of pandas or polars, a table of pyarrow, a
             `datasets.Dataset` (classes by name) or a NumPy array with fields; a list (array,
             series, generator) of texts, of (first, second) tuples, of lists of words, or of dicts;
-            a tuple of one of these and its labels, as Keras' `validation_data`; a `tf.data.Dataset`
-            of dicts or of (x, y). Its batches are taken apart where they can be told from rows: a
-            vector of strings alone is a row of words.
-        labels: the labels, where `data` has none: the column `label`, or `labels` (of lists of
-            names) where the rows are lists of words.
-        triplets: whether rows may be tuples of three texts; the third is a wrong one, `negatives`.
-        start: the number of the first row in errors.
+            a tuple of one of these and its labels, like Keras' `validation_data`; a
+            `tf.data.Dataset` of dicts or of (x, y). Batches of a dataset are unbatched if they can
+            be distinguished from rows; a vector of strings alone is one row of words.
+        labels: labels, if `data` has none: they become the column `label`, or `labels` (lists of
+            names) if the rows are lists of words.
+        triplets: whether rows may be tuples of three texts; the third is a negative (`negatives`).
+        start: number of the first row in error messages.
 
     Raises:
-        ValueError: the data is none of these, or what `Table` raises.
+        ValueError: `data` is of no supported type, or `Table` raises.
 
     Example:
         >>> as_table([("A man eats.", "A man is eating.")], labels=[4.8]).columns
@@ -295,7 +299,7 @@ def as_table(
 
 
 def _with_answers(columns: dict[str, Any]) -> dict[str, Any]:
-    """Answers as `datasets` has those of SQuAD, a dict a row, as two columns."""
+    """Converts SQuAD answers in the format of `datasets`, a dict per row, to two columns."""
     if "answers" not in columns or "answer_starts" in columns:
         return columns
     answers = [plain(row) for row in values_of(columns["answers"], "answers")]

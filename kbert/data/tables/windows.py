@@ -1,10 +1,10 @@
-"""Texts that are longer than the encoder takes, as windows that overlap.
+"""Splits texts that are longer than the encoder's maximum into overlapping windows.
 
-One rule for classifiers, features and questions (`doc_stride` of google-research/bert's
-run_squad.py), in closed form: the same in a graph and eagerly, for any number of texts. Windows of
-whole words, for labels of words, are those of `kbert.data.tables.words`.
+Classifiers, features and questions use the same rule (`doc_stride` of google-research/bert's
+run_squad.py). It is computed in closed form for any number of texts, in a graph and eagerly.
+Windows of whole words, for word labels, are in `kbert.data.tables.words`.
 
-Core TensorFlow operations alone, as in `kbert.data.tables.inputs`.
+Only core TensorFlow operations are used, as in `kbert.data.tables.inputs`.
 
 Shapes: B texts, W windows of all texts together, P tokens of all windows together.
 """
@@ -23,14 +23,14 @@ class Windows:
     """The positions of windows, counted in tokens of their texts.
 
     Attributes:
-        text: (W,) int32, the text of each window; those of a text are consecutive.
-        number: (W,) int32, counted from 0 in each text.
-        starts: (W,) int32, first token.
-        sizes: (W,) int32, how many tokens.
-        counts: (B,) int32, windows of each text: 1 at least, also of an empty one.
+        text: (W,) int32, index of each window's text; windows of a text are consecutive.
+        number: (W,) int32, number of the window within its text, from 0.
+        starts: (W,) int32, first token of each window.
+        sizes: (W,) int32, number of tokens in each window.
+        counts: (B,) int32, number of windows of each text: at least 1, even for an empty text.
         steps: (B,) int32, tokens from the start of a window to that of the next.
-        budget: (B,) int32, tokens of a window that is not the last.
-        lengths: (B,) int32, tokens of the text.
+        budget: (B,) int32, number of tokens in each window but the last.
+        lengths: (B,) int32, number of tokens in each text.
     """
 
     text: tf.Tensor
@@ -43,14 +43,15 @@ class Windows:
     lengths: tf.Tensor
 
     def positions(self) -> tf.RaggedTensor:
-        """(W, ragged) int32, the tokens in each window as positions in the text."""
+        """Returns the positions in the text of each window's tokens, (W, ragged) int32."""
         return tf.ragged.range(self.starts, self.starts + self.sizes)
 
     def most_context(self) -> tf.RaggedTensor:
-        """(W, ragged) bool, True in the one window of those with a token that shows most around it.
+        """Returns whether each window shows most context around each of its tokens.
 
-        What counts is the smaller of the numbers of tokens to its left and to its right, plus a
-        hundredth of the window's size; the first of equally good windows (run_squad.py,
+        The result is (W, ragged) bool, True in exactly one of the windows with a token. A window
+        scores the number of tokens to the left or to the right of the token, whichever is smaller,
+        plus a hundredth of its own size. On a tie the first window is chosen (run_squad.py,
         `_check_is_max_context`).
         """
         positions = self.positions()
@@ -65,12 +66,12 @@ class Windows:
             start = number * step
             size = tf.minimum(budget, length - start)
             around = tf.minimum(p - start, start + size - 1 - p)
-            # float64, as Python computes it there: ties are ties.
+            # float64 as in Python's run_squad.py, so that ties are the same.
             total = tf.cast(around, tf.float64) + 0.01 * tf.cast(size, tf.float64)
             return tf.where(around < 0, tf.constant(-1.0, tf.float64), total)
 
-        # Windows before the last are of one size: the nearest to being centred on the token is
-        # best of them. The last one may be shorter, and is compared by itself.
+        # Windows before the last have the same size, so the best of them is the one whose centre is
+        # nearest to the token. The last window may be shorter, and is compared separately.
         before = (2 * p - (budget - 1)) // (2 * step)
         best = tf.clip_by_value(before, 0, tf.maximum(last - 1, 0))
         for other in (tf.clip_by_value(before + 1, 0, tf.maximum(last - 1, 0)), last):
@@ -79,13 +80,13 @@ class Windows:
 
 
 def cut_windows(lengths: Any, budget: Any, doc_stride: int) -> Windows:
-    """Cuts texts into windows; the last one of a text ends with the text.
+    """Splits texts into windows; the last window of a text ends with the text.
 
     Args:
-        lengths: (B,), tokens of each text.
-        budget: (B,), tokens of a window.
-        doc_stride: tokens from the start of a window to that of the next, 1 or more; more than the
-            budget counts as the budget, so that no token is skipped.
+        lengths: (B,), number of tokens in each text.
+        budget: (B,), number of tokens in a window of each text.
+        doc_stride: tokens from the start of a window to that of the next, 1 or more; at most the
+            budget is used, so that no token is skipped.
 
     Returns:
         The windows, those of the first text first. A text that fits is one window.
@@ -116,7 +117,7 @@ def cut_windows(lengths: Any, budget: Any, doc_stride: int) -> Windows:
 
 
 def window_counts(lengths: Any, budgets: Any, doc_stride: int) -> tf.Tensor:
-    """How many windows of `budgets` tokens cover texts of `lengths` tokens, int32.
+    """Returns the number of windows of `budgets` tokens that cover `lengths` tokens, int32.
 
     >>> window_counts([0, 3, 5], [3, 3, 3], doc_stride=2).numpy().tolist()
     [1, 1, 2]
@@ -129,15 +130,15 @@ def window_counts(lengths: Any, budgets: Any, doc_stride: int) -> tf.Tensor:
 def text_windows(
     ids: tf.RaggedTensor, budget: int, doc_stride: int
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
-    """The tokens in windows of single texts.
+    """Splits the tokens of single texts into windows.
 
     Args:
-        ids: (B, ragged).
-        budget: tokens of a window.
-        doc_stride: as in `cut_windows`.
+        ids: (B, ragged), token ids of the texts.
+        budget: number of tokens in a window.
+        doc_stride: tokens from the start of a window to that of the next, 1 or more.
 
     Returns:
-        Windows (W, ragged), and how many each text has, (B,) int32: at least one.
+        Windows (W, ragged), and the number of windows of each text, (B,) int32: at least one.
 
     Example:
         >>> ids = tf.ragged.constant([[1, 2, 3, 4, 5], [6]], dtype=tf.int32)
@@ -156,20 +157,20 @@ Span: TypeAlias = "tuple[tf.Tensor, tf.Tensor]"
 def pair_spans(
     first: Any, second: Any, budget: int, doc_stride: int
 ) -> tuple[Windows, tuple[Span, Span]]:
-    """The windows of pairs: over the longer text, with the shorter one in each of them.
+    """Plans the windows of pairs: windows over the longer text, each with the shorter text.
 
-    The first window is what a pair that is too long is cut to without windows. Of two texts that
-    both have more than half of the budget, the shorter one is cut to that half.
+    The first window equals the truncated pair without windows. If both texts have more than half of
+    the budget, the shorter one is truncated to that half.
 
     Args:
-        first: (B,) int32, tokens of each first text.
-        second: (B,) int32, tokens of each second text.
-        budget: tokens of both together in a window.
-        doc_stride: as in `cut_windows`.
+        first: (B,) int32, number of tokens in each first text.
+        second: (B,) int32, number of tokens in each second text.
+        budget: number of tokens of both texts together in a window.
+        doc_stride: tokens from the start of a window to that of the next, 1 or more.
 
     Returns:
-        The windows over the longer text, and of both texts what each window holds: its first
-        tokens (W,) and how many (W,), int32.
+        The windows over the longer text; then for both texts the part in each window: its first
+        token (W,) and its number of tokens (W,), int32.
     """
     kept = pair_limits(first, second, budget)
     first_is_longer = first > second
@@ -187,16 +188,16 @@ def pair_spans(
 def pair_windows(
     first: tf.RaggedTensor, second: tf.RaggedTensor, budget: int, doc_stride: int
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]:
-    """The tokens in windows of pairs, see `pair_spans`.
+    """Splits the tokens of pairs into windows, see `pair_spans`.
 
     Args:
-        first: ids, (B, ragged).
-        second: ids, (B, ragged).
-        budget: tokens of both together in a window.
-        doc_stride: as in `cut_windows`.
+        first: (B, ragged), token ids of the first texts.
+        second: (B, ragged), token ids of the second texts.
+        budget: number of tokens of both texts together in a window.
+        doc_stride: tokens from the start of a window to that of the next, 1 or more.
 
     Returns:
-        Both texts of the windows (W, ragged), and how many windows each pair has, (B,) int32.
+        Both texts of the windows (W, ragged), and the number of windows of each pair, (B,) int32.
 
     Example:
         >>> question = tf.ragged.constant([[1, 2]], dtype=tf.int32)
@@ -215,7 +216,7 @@ def pair_windows(
 def _slices(
     ids: tf.RaggedTensor, row: tf.Tensor, starts: tf.Tensor, sizes: tf.Tensor
 ) -> tf.RaggedTensor:
-    """(W, ragged): ids[row, start : start + size]."""
+    """Returns `ids[row, start : start + size]` for each window, (W, ragged)."""
     begin = tf.gather(tf.cast(ids.row_starts(), tf.int32), row) + starts
     index = tf.ragged.range(begin, begin + sizes, row_splits_dtype=tf.int64)
     return index.with_flat_values(tf.gather(ids.flat_values, index.flat_values))

@@ -1,8 +1,8 @@
 """Words of texts, and windows of whole words over sentences that are too long for an encoder.
 
-Core TensorFlow operations alone, in a graph or eagerly.
+Only core TensorFlow operations are used; they run in a graph or eagerly.
 
-Shapes: B sentences, W words of all of them together, P pieces, N windows.
+Shapes: B sentences, W words of all sentences together, P subwords, N windows.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 
 from kbert.core.late import tf
 
-# What Python calls white space: Unicode's property White_Space and four separators.
+# White space as in Python: Unicode's property White_Space and four separators.
 _SPACES = [*range(0x09, 0x0E), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)]
 _SPACES += [0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
-_IS_SPACE = np.isin(np.arange(max(_SPACES) + 2), _SPACES)  # the last entry: all that follow
+_IS_SPACE = np.isin(np.arange(max(_SPACES) + 2), _SPACES)  # the last entry: all higher codes
 
 
 def split_at_white_space(
     texts: tf.Tensor,
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-    """The words between white space, as `str.split` has them, and where they are.
+    """Splits texts into words at white space, like `str.split`, and returns their positions.
 
     Args:
         texts: (B,) strings. Each byte that is not UTF-8 counts as a character of a word.
@@ -38,7 +38,7 @@ def split_at_white_space(
     """
     codes, offsets = tf.strings.unicode_decode_with_offsets(texts, "UTF-8")
     space = tf.gather(_IS_SPACE, tf.minimum(codes.flat_values, len(_IS_SPACE) - 1))
-    # Behind each text one more character, white space, where its last word ends.
+    # Append one white-space character to each text, to end its last word.
     end = tf.RaggedTensor.from_tensor(tf.strings.length(texts)[:, None])
     end = end.with_row_splits_dtype(codes.row_splits.dtype)
     offsets = tf.concat([tf.cast(offsets, tf.int32), end], 1)  # (B, characters + 1)
@@ -49,7 +49,7 @@ def split_at_white_space(
     last = tf.where(space.values & ~before)[:, 0]  # (W,) the character after each word
 
     rows = tf.gather(offsets.value_rowids(), first)
-    # Joined of their bytes: `substr` would copy a text for each of its words.
+    # Words are joined from bytes: `substr` would copy a text for each of its words.
     before = tf.cumsum(tf.strings.length(texts), exclusive=True)
     begin, end = (tf.gather(offsets.values, x) + tf.gather(before, rows) for x in (first, last))
     index = tf.ragged.range(begin, end)
@@ -63,13 +63,13 @@ def split_at_white_space(
 
 @dataclasses.dataclass(frozen=True)
 class WordWindows:
-    """Sentences cut into windows, each of whole words.
+    """Sentences split into windows of whole words.
 
     Attributes:
-        ids: (N, ragged) int32, the pieces of a window.
-        places: (N, ragged) int32, the position in its window of the first piece of each word.
-        words: (N, ragged) int64, which of all W words is there.
-        sentences: (N,) int64, which sentence a window is of.
+        ids: (N, ragged) int32, subwords of each window.
+        places: (N, ragged) int32, position in the window of each word's first subword.
+        words: (N, ragged) int64, index of each word among all W words.
+        sentences: (N,) int64, index of each window's sentence.
     """
 
     ids: tf.RaggedTensor
@@ -79,17 +79,17 @@ class WordWindows:
 
 
 def word_windows(pieces: tf.RaggedTensor, length: int, overlap: int) -> WordWindows:
-    """Cuts sentences into windows that together hold every word, whole.
+    """Splits sentences into windows of whole words that together contain every word.
 
-    A sentence that fits is one window, one without words none. The windows of a longer one are
-    filled with as many words as fit; each begins with words that the one before ends with, as many
-    as have at most `overlap` pieces together and leave space for a new word. A word that is longer
-    than a window keeps its first pieces.
+    A sentence that fits is one window; a sentence without words has none. Windows of a longer
+    sentence contain as many words as fit. Each begins with the last words of the window before: as
+    many as have at most `overlap` subwords together and leave space for a new word. A word that is
+    longer than a window is truncated to its first subwords.
 
     Args:
-        pieces: (B, ragged, ragged) int32, ids of the pieces of each word; a word has at least one.
-        length: the most pieces of a window.
-        overlap: the most pieces that a window shares with the one before.
+        pieces: (B, ragged, ragged) int32, ids of each word's subwords; a word has at least one.
+        length: maximum number of subwords in a window.
+        overlap: maximum number of subwords that a window shares with the one before.
 
     Example:
         >>> pieces = tf.ragged.constant([[[1], [2], [3, 4], [5]], [[6]]], dtype=tf.int32)
@@ -102,8 +102,8 @@ def word_windows(pieces: tf.RaggedTensor, length: int, overlap: int) -> WordWind
     sentence = pieces.value_rowids()  # (W,)
     sentence_end = tf.gather(pieces.row_limits(), sentence)
     starts, ends = words.row_starts(), words.row_limits()  # (W,)
-    # For each word as the first of a window: the word behind its last one, and the word that the
-    # next window begins with (W where there is none).
+    # For each word as the first of a window: `stop`, the word after the window's last one, and
+    # `following`, the first word of the next window (W if there is none).
     stop = tf.searchsorted(ends, starts + length, side="right", out_type=tf.int64)
     stop = tf.minimum(stop, sentence_end)
     is_last = stop == sentence_end
@@ -128,10 +128,10 @@ def word_windows(pieces: tf.RaggedTensor, length: int, overlap: int) -> WordWind
 
 
 def _reached(pieces: tf.RaggedTensor, following: tf.Tensor) -> tf.Tensor:
-    """(W + 1,) bool: a window begins with the word (the last entry stands for no word).
+    """Returns whether a window begins with each word, (W + 1,) bool; the last entry is no word.
 
-    Those are the first words of sentences, and what follows them: found in as many steps as the
-    number of windows has binary digits, because each step doubles how far one looks.
+    These are the first words of sentences, and all words reached from them through `following`.
+    Each step doubles the distance, so the number of steps is logarithmic in the number of windows.
     """
     num_words = tf.size(following, tf.int64)
     starts = tf.boolean_mask(pieces.row_starts(), pieces.row_lengths() > 0)
@@ -150,6 +150,6 @@ def _reached(pieces: tf.RaggedTensor, following: tf.Tensor) -> tf.Tensor:
 
 
 def _marked(places: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """(size,) bool, true at the places, which may come several times."""
+    """Returns (size,) bool, True at the places, which may contain duplicates."""
     counts = tf.scatter_nd(places[:, None], tf.ones_like(places), size[None])
     return counts > 0

@@ -1,1 +1,1 @@
-"""Pairs of sentences to batches of like length."""
+"""Pairs of sentences to batches of similar length."""

@@ -1,18 +1,18 @@
-"""Batches for translation: by the number of tokens, of pairs that are alike in length.
+"""Batches for translation: pairs of similar length, up to a number of tokens per batch.
 
-The pairs lie in memory as ids. Which shapes batches have follows from the lengths alone (see
-`translation_shapes.py`); each epoch draws its pairs for the batches, and the batches are
-permuted, both by integer hashes of (seed, epoch):
+The pairs are in memory as ids. The shapes of batches depend only on the lengths (see
+`kbert.data.translation.shapes`). Each epoch assigns pairs to the batches at random and permutes the
+batches, both by integer hashes of (seed, epoch):
 
     texts → ids → plan of shapes → order of an epoch → this host's rows → dense batches
 
-so a restart resumes at any batch without making the ones before.
+So a run resumes at any batch without making the batches before.
 
 Source: Vaswani et al. 2017, section 5.1: "Sentence pairs were batched together by approximate
 sequence length", about 25,000 source and 25,000 target tokens a batch.
 
-Shapes: N pairs, M batches of an epoch, B rows of a batch of H hosts, S and T tokens of its sources
-and targets.
+Shapes: N pairs, M batches of an epoch, H hosts, B rows of a batch on all hosts, S and T tokens of
+its sources and targets.
 """
 
 from __future__ import annotations
@@ -54,47 +54,49 @@ def translation_dataset(
     host_index: int = 0,
     threads: int | None = None,
 ) -> tf.data.Dataset:
-    """Batches of source and target for a sequence-to-sequence model.
+    """Returns batches of source and target for a sequence-to-sequence model.
 
     Every pair is in one batch of every epoch. Batches differ in their numbers of rows and tokens,
-    but there are at most `num_shapes` different shapes, the same ones in every epoch. Rows that
-    fill up a batch are empty: a source that is only ended, targets of weight 0.
+    but there are at most `num_shapes` different shapes, the same in every epoch. Padding rows of a
+    batch are empty: the source is only the end token, and the targets have weight 0.
 
     Args:
-        pairs: (source, target), such as `kbert.text.read_pairs` gives; or what `encode_pairs` made
-            of them with this tokenizer, where `split` and `max_length` have been applied.
-        tokenizer: of both sides. Its "sep" token ends a text, its "cls" token begins what the
-            decoder reads.
-        max_tokens: that a batch of all hosts has on either side at most, padding too: rows times S,
-            and rows times T.
-        max_length: tokens of a source, and of a target, with the one that ends it. Pairs with more
-            are left out, and counted in the log. None: what one row of a batch may have.
-        seed: of the orders of all epochs.
+        pairs: pairs of (source, target), such as those of `kbert.text.read_pairs`; or the result of
+            `encode_pairs` with this tokenizer. For the latter `split` and `held_out_share` have no
+            effect, and `max_length` must be at least that of `encode_pairs`.
+        tokenizer: tokenizer of both sides. Its "sep" token ends a text, its "cls" token begins the
+            decoder's input.
+        max_tokens: maximum number of tokens on either side of a batch on all hosts, with padding:
+            rows times S, and rows times T.
+        max_length: maximum number of tokens of a source and of a target, with the end token. Longer
+            pairs are left out and counted in the log. None is the maximum for which a batch fits
+            `max_tokens`.
+        seed: seed of the orders of all epochs.
         split: "train" or "held_out", see `kbert.text.split_pairs`.
-        held_out_share: the share of sources that are held out.
-        start: `position` of the batch to resume after, one row or all; None begins with the first.
-            Made from the same pairs with the same settings.
-        epochs: passes over the pairs, those before `start` included; None never ends.
+        held_out_share: share of sources that are held out.
+        start: `position` of the batch to resume after, whole or one row of it; None begins with the
+            first batch. It must come from the same pairs and settings.
+        epochs: passes over the pairs, including those before `start`; None never ends.
         shuffle: False keeps pairs of one shape in their order, and gives short batches first.
-        num_shapes: different shapes at most. A compiled step is compiled once for each; with fewer
-            there is more padding. Pairs of one shape are shuffled in every epoch: where there are
-            hardly more batches than shapes, the same pairs meet again.
-        row_multiple: the rows of a batch are a multiple of it (and of H): devices times
+        num_shapes: maximum number of different shapes. A step is compiled once for each shape; with
+            fewer shapes there is more padding. Pairs of one shape are shuffled in every epoch. If
+            there are hardly more batches than shapes, batches contain the same pairs again.
+        row_multiple: number of which the rows of a batch are a multiple (also of H): devices times
             micro-batches.
-        num_hosts: H hosts share the work: each makes its slice of every batch.
-        host_index: which of them this is.
-        threads: threads that make batches; None lets TensorFlow decide.
+        num_hosts: H, number of hosts; each makes its slice of every batch.
+        host_index: number of this host.
+        threads: number of threads that make batches; None lets TensorFlow decide.
 
     Returns:
-        A dataset of dicts, R = B / H: `encoder_token_ids` (R, S) int32, source and "sep";
+        A dataset of dicts, with R = B / H: `encoder_token_ids` (R, S) int32, source and "sep";
         `encoder_padding_mask` (R, S) int32; `decoder_token_ids` (R, T) int32, "cls" and target;
         `decoder_padding_mask` (R, T) int32; `targets` (R, T) int32, target and "sep"; `weights`
         (R, T) float32, 1 where there is a target; and `position` (R, 3) int32, the `start` that
-        resumes after this batch, on every row.
+        resumes after this batch, in every row.
 
     Raises:
-        ValueError: a setting out of range, a tokenizer without "sep" or "cls", no pairs, or what
-            reading them raises.
+        ValueError: a setting is out of range, the tokenizer has no "sep" or "cls", there are no
+            pairs, or reading the pairs raises.
 
     Example:
         >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -159,7 +161,7 @@ def translation_dataset(
 
 
 class _Batches:
-    """The stages from an epoch to its batches."""
+    """The pipeline stages from an epoch to its batches."""
 
     def __init__(
         self,
@@ -179,11 +181,11 @@ class _Batches:
             self.begins = tf.constant(np.cumsum(sizes) - sizes)
             self.sizes = tf.constant(sizes)
             self.shapes = tf.constant(shapes)
-        # Known beforehand where all batches agree.
+        # Static sizes (source width, target width, rows) where all batches agree, else None.
         self.static = [n[0] if len(set(n)) == 1 else None for n in zip(*plan.shapes, strict=True)]
 
     def of_epoch(self, keys: Keys, start: tuple[int, int]) -> tf.data.Dataset:
-        """Epoch -> a dataset of the epoch's order (N,) and, batch by batch, where it is in it."""
+        """Returns a function: epoch -> dataset of (order of the pairs (N,), batch, position)."""
 
         @tf.autograph.experimental.do_not_convert
         def places(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -196,12 +198,12 @@ class _Batches:
         return places
 
     def make(self, order: tf.Tensor, batch: tf.Tensor, position: tf.Tensor) -> dict[str, Any]:
-        """This host's rows of a batch."""
+        """Makes this host's rows of a batch."""
         begin, size = self.begins[batch], self.sizes[batch]
         width, target_width, rows = tf.unstack(self.shapes[batch])
         own = rows // self.num_hosts
         row = tf.cast(tf.range(own) + self.host_index * own, tf.int64)  # (R,)
-        # The row behind the last pair is an empty one.
+        # Index N, after the last pair, is an empty pair.
         pair = tf.where(
             row < size, tf.gather(order, begin + tf.minimum(row, size - 1)), len(self.pairs)
         )
@@ -234,7 +236,7 @@ _OF_SOURCE = ("encoder_token_ids", "encoder_padding_mask")
 
 
 def _ended(ids: tf.Tensor, length: tf.Tensor, sep_id: int, pad_id: int) -> tuple:
-    """Ids with the end behind the last, then padding; and 1 for all but padding."""
+    """Returns ids followed by the end token and padding, and the padding mask (1 = a token)."""
     column = tf.range(tf.shape(ids)[1])
     ended = tf.where(column < length, ids, tf.where(column == length, sep_id, pad_id))
     return ended, tf.cast(column <= length, tf.int32)

@@ -22,11 +22,11 @@ _CHUNK = 4096  # pairs that are tokenised at once
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """The ids of one side of all pairs, one behind the other.
+    """The ids of one side of all pairs, one text after the other.
 
     Args:
-        ids: of all texts: a uint16 tensor where the vocabulary allows it, else int32.
-        lengths: (N,) int32, ids of each text.
+        ids: token ids of all texts: a uint16 tensor if the vocabulary allows it, else int32.
+        lengths: (N,) int32, number of ids of each text.
     """
 
     ids: tf.Tensor
@@ -34,13 +34,16 @@ class Side:
 
     @functools.cached_property
     def _places(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """First ids and lengths (N + 1,): behind the last text stands an empty one."""
+        """Start and length of each text, (N + 1,) each; an empty text follows the last one."""
         starts = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
         with tf.init_scope(), tf.device("CPU"):
             return tf.constant(np.append(starts, 0)), tf.constant(np.append(self.lengths, 0))
 
     def gather(self, rows: tf.Tensor, width: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """(B, width) int32 ids, whatever behind the ends, and (B, 1) int32 lengths."""
+        """Returns ids, (B, width) int32, and lengths, (B, 1) int32.
+
+        The ids after the end of a text are arbitrary.
+        """
         starts, lengths = self._places
         last = tf.size(self.ids, tf.int64) - 1
         column = tf.range(tf.cast(width, tf.int64))
@@ -51,15 +54,15 @@ class Side:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncodedPairs:
-    """Pairs as `encode_pairs` gives them.
+    """Encoded pairs, the result of `encode_pairs`.
 
     Args:
         source: ids of the sources, without special tokens.
-        target: likewise of the targets.
-        max_length: how many tokens a text had at most, its end among them.
-        too_long: pairs left out because a side has more.
-        empty: pairs left out because the tokenizer leaves nothing of a side.
-        checksum: of the tokenizer.
+        target: ids of the targets, without special tokens.
+        max_length: maximum number of tokens of a text, with the end token.
+        too_long: number of pairs left out because a side is longer.
+        empty: number of pairs left out because a side has no tokens.
+        checksum: checksum of the tokenizer.
     """
 
     source: Side
@@ -79,20 +82,20 @@ def encode_pairs(
     *,
     max_length: int,
 ) -> EncodedPairs:
-    """Tokenises pairs and keeps their ids: 2 bytes each up to 65,536 pieces, else 4.
+    """Tokenises pairs and keeps their ids in memory.
 
-    White space around a text is no part of it, as in files of pairs.
-    A million pairs with 30 tokens on either side take 130 MB, and their batches 200 MB more. Pairs
-    of which a side has more than `max_length` tokens, its end among them, are left out, and so are
-    pairs of which the tokenizer leaves nothing of a side; how many is said in the log.
+    An id needs 2 bytes for a vocabulary of up to 65,536 tokens, else 4. A million pairs with 30
+    tokens on either side need 130 MB, and their batches 200 MB more. White space around a text is
+    removed, as in files of pairs. Pairs are left out if a side has more than `max_length` tokens,
+    with the end token, or no tokens at all; their number is logged.
 
     Args:
-        pairs: (source, target).
-        tokenizer: makes the ids of both sides.
-        max_length: tokens of a source or a target at most, with the one that ends it.
+        pairs: pairs of (source, target).
+        tokenizer: tokenizer of both sides.
+        max_length: maximum number of tokens of a source or a target, with the end token.
 
     Raises:
-        ValueError: an element that is no pair of strings.
+        ValueError: an element is not a pair of strings.
 
     Example:
         >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -148,7 +151,7 @@ def _chunks(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[list[str], list[
 
 
 def _join(parts: list[tuple[tf.Tensor, np.ndarray]], dtype: str) -> Side:
-    # As a tensor all along: TensorFlow keeps twice the memory of what it takes from NumPy.
+    # The ids are tensors throughout: TensorFlow uses twice the memory for tensors made from NumPy.
     with tf.device("CPU"):
         ids = tf.concat([tf.zeros([0], dtype), *(ids for ids, _ in parts)], 0)
     lengths = [np.zeros(0, np.int32), *(lengths.astype(np.int32) for _, lengths in parts)]

@@ -1,10 +1,11 @@
-"""Which shapes the batches of pairs have: few of them, little padding, decided by lengths alone.
+"""Plans the shapes of batches of pairs from the lengths alone: few shapes, little padding.
 
-Pairs are points in a plane, source length by target length. The plane is cut in two where that
-saves most padding, then the part is cut where a cut saves most, and so on, up to as many parts as
-there may be shapes. The width of a part is that of its longest source and its longest target; its
-rows are as many as `max_tokens` holds. What does not fill a batch of its part goes into the batches
-of the next one that is as long on both sides, so that hardly any batch is filled with empty rows.
+Pairs are points in a plane, source length by target length. The plane is divided in two where that
+saves most padding. Then the part whose division saves most is divided, and so on, up to the maximum
+number of shapes. The widths of a part are those of its longest source and its longest target. It
+has as many rows as `max_tokens` allows. Pairs that do not fill a batch of their part move to the
+next part that is at least as long on both sides, unless that costs more than empty rows. So hardly
+any batch contains empty rows.
 
 Shapes: N pairs, M batches of an epoch.
 """
@@ -19,7 +20,7 @@ from kbert.data.tables.bucketing import BUCKET
 
 
 class Shape(NamedTuple):
-    """Of a batch: how long its sources and targets are, and how many pairs it has."""
+    """Shape of a batch: widths of its sources and targets, and number of rows."""
 
     source: int
     target: int
@@ -27,22 +28,22 @@ class Shape(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Of both sides together, padding too."""
+        """Number of tokens of both sides together, with padding."""
         return self.rows * (self.source + self.target)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """The batches of every epoch; which pairs of a part meet in them is drawn again in each.
+    """The batches of every epoch; each epoch assigns the pairs of a part to them at random.
 
     Args:
-        shapes: the shapes that batches have, short ones first.
-        parts: (N,) int32, the part of the plane that each pair is in.
-        layout: (N,) int32: the pairs of an epoch, sorted by their part and drawn within it, come
-            consecutive in batches when they are taken in this order.
-        batch_shapes: (M,) int32, the shape of each batch.
-        batch_pairs: (M,) int32, how many pairs it has; the rows after them are empty.
-        pair_tokens: tokens of all pairs, both sides.
+        shapes: shapes of the batches, short ones first.
+        parts: (N,) int32, the part of the plane of each pair.
+        layout: (N,) int32, order of the pairs of an epoch (sorted by part, shuffled within it) in
+            which those of a batch are consecutive.
+        batch_shapes: (M,) int32, index of each batch's shape.
+        batch_pairs: (M,) int32, number of pairs in each batch; the rows after them are empty.
+        pair_tokens: number of tokens of all pairs, both sides.
     """
 
     shapes: list[Shape]
@@ -54,12 +55,12 @@ class BatchPlan:
 
     @property
     def tokens(self) -> int:
-        """Tokens of an epoch's batches, both sides and padding."""
+        """Number of tokens of an epoch's batches, both sides, with padding."""
         return sum(self.shapes[number].tokens for number in self.batch_shapes)
 
     @property
     def padding(self) -> float:
-        """The share of padding in an epoch's batches, empty rows among it."""
+        """Share of padding in an epoch's batches, including empty rows."""
         return 1 - self.pair_tokens / self.tokens
 
 
@@ -72,15 +73,15 @@ def plan_batches(
     row_multiple: int = 1,
     num_shapes: int = 24,
 ) -> BatchPlan:
-    """The batches that pairs of these lengths are put into.
+    """Plans the batches of pairs of these lengths.
 
     Args:
-        source_lengths: (N,) tokens of each source, 1 to `max_length`.
-        target_lengths: (N,) tokens of each target, likewise.
-        max_tokens: that a batch has on either side at most, padding too.
-        max_length: no batch is wider.
-        row_multiple: the rows of every batch are a multiple of it.
-        num_shapes: how many different shapes there are at most.
+        source_lengths: (N,) number of tokens of each source, 1 to `max_length`.
+        target_lengths: (N,) number of tokens of each target, 1 to `max_length`.
+        max_tokens: maximum number of tokens on either side of a batch, with padding.
+        max_length: maximum width of a batch.
+        row_multiple: number of which the rows of every batch are a multiple.
+        num_shapes: maximum number of different shapes.
 
     Example:
         >>> lengths = np.array([4] * 9 + [16] * 3)
@@ -92,7 +93,7 @@ def plan_batches(
     """
     lengths = np.stack([source_lengths, target_lengths], 1).astype(np.int64)  # (N, 2)
     widths = np.minimum(-(-lengths // BUCKET) * BUCKET, max_length)
-    # As one number each: so they are sorted ten times faster.
+    # Both widths as one number, which sorts ten times faster.
     keys, place, counts = np.unique(
         widths[:, 0] * (max_length + 1) + widths[:, 1], return_inverse=True, return_counts=True
     )
@@ -102,7 +103,7 @@ def plan_batches(
         return max_tokens // width // row_multiple * row_multiple
 
     def cost(count: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Tokens of a part's pairs, and what about half a batch loses by going to the next part."""
+        """Tokens of a part's pairs, plus about what half a batch loses by moving to the next."""
         return count * (first + second) + rows(np.maximum(first, second)) * BUCKET
 
     cells = _cut(points, counts, num_shapes, cost)
@@ -120,11 +121,11 @@ def plan_batches(
 def _cut(
     points: np.ndarray, counts: np.ndarray, num_shapes: int, cost: Callable
 ) -> list[np.ndarray]:
-    """The parts of the plane, each as the numbers of its points."""
+    """Divides the plane into parts, each given as the numbers of its points."""
     everything = np.arange(len(points))
     cells = [(everything, _best_cut(points, counts, everything, cost))]
     while len(cells) < num_shapes:
-        # The first of the best: the same on every machine.
+        # Ties go to the first, so that the result is the same on every machine.
         best = max(range(len(cells)), key=lambda i: cells[i][1][0])
         cell, (saving, axis, last) = cells[best]
         if saving <= 0:
@@ -138,7 +139,7 @@ def _cut(
 def _best_cut(
     points: np.ndarray, counts: np.ndarray, cell: np.ndarray, cost: Callable
 ) -> tuple[int, int, int]:
-    """How much the best cut of a part saves, the axis it is across, the last width before it."""
+    """Returns the saving of the best cut of a part, its axis, and the last width before the cut."""
     whole = cost(counts[cell].sum(), *points[cell].max(0))
     best = (0, 0, 0)
     for axis in (0, 1):
@@ -162,10 +163,10 @@ def _best_cut(
 
 
 def _fill(shapes: list[Shape], parts: np.ndarray, pair_tokens: int) -> BatchPlan:
-    """Cuts the parts into batches."""
+    """Divides the parts into batches."""
     sizes = np.bincount(parts, minlength=len(shapes))
     begins = np.cumsum(sizes) - sizes
-    # The places that each part's batches take their pairs from, those of shorter parts first.
+    # The positions of the pairs in each part's batches; those moved from shorter parts come first.
     places = [[np.arange(b, b + n)] for b, n in zip(begins, sizes, strict=True)]
     layout, batch_shapes, batch_pairs = [], [], []
     for number, shape in enumerate(shapes):
@@ -188,7 +189,7 @@ def _fill(shapes: list[Shape], parts: np.ndarray, pair_tokens: int) -> BatchPlan
         full = len(own) // shape.rows
         batch_pairs += [shape.rows] * full + [left] * (left > 0)
         batch_shapes += [number] * (full + (left > 0))
-    used = sorted(set(batch_shapes))  # a part may have given all its pairs away
+    used = sorted(set(batch_shapes))  # all pairs of a part may have moved to another
     return BatchPlan(
         shapes=[shapes[number] for number in used],
         parts=parts,

@@ -1,1 +1,1 @@
-"""Tasks that write text."""
+"""Tasks that generate text."""

@@ -1,4 +1,4 @@
-"""What tasks that write text share: a model with a cache, decoded in one compiled loop.
+"""Base of the tasks that generate text: a model with a KV cache, decoded in one compiled loop.
 
 Shapes: B rows, K results of a row, G new tokens at most, P tokens of a prompt.
 """
@@ -28,20 +28,20 @@ from kbert.tasks.task import Task
 from kbert.tokenizers.base import Tokenizer
 
 SEED_LIMIT = 2**32
-WIDTH = 16  # rows are padded to a multiple of so many tokens
-_OUTPUTS = ("new_ids", "lengths", "scores")  # no name of an input: a graph has one of each
-SHORTEST = 8  # tokens of a prompt that an export to another runtime must take
+WIDTH = 16  # rows are padded to a multiple of this many tokens
+_OUTPUTS = ("new_ids", "lengths", "scores")  # none is an input's name: names are unique in a graph
+SHORTEST = 8  # tokens of a prompt that an export to another runtime must accept
 
 
 class WrittenRows(RowExport):
-    """The whole writing of a text: rows of ids that `prefill` reads to new ids."""
+    """Export of a whole decoding: from the rows of ids that `prefill` reads to the new ids."""
 
     formats = ("onnx",)
 
     def settings_of(
         self, method: Method, max_new_tokens: int, stop_ids: Sequence[int]
     ) -> dict[str, Any]:
-        """What `settings` returns."""
+        """Returns the settings of the export as JSON-serialisable values, for `settings`."""
         check_method(method)
         if isinstance(method, Sampling):
             raise ValueError(
@@ -68,10 +68,10 @@ class WrittenRows(RowExport):
         max_new_tokens: int,
         stop_ids: Sequence[int],
     ) -> dict[str, Any]:
-        """A whole text for each row, or several.
+        """Decodes one or several whole texts for each row.
 
         Returns:
-            What `kbert.decoding.Decoded` holds: `new_ids` (B, K, G) and `lengths` (B, K) int32,
+            The fields of `kbert.decoding.Decoded`: `new_ids` (B, K, G) and `lengths` (B, K) int32,
             `scores` (B, K).
         """
         decoded = self.task.decode(dict(features), from_json(method), max_new_tokens, stop_ids)
@@ -80,29 +80,30 @@ class WrittenRows(RowExport):
     def answer_by(  # type: ignore[override]  # what `settings` returns
         self, run: Run, *, method: dict[str, Any], max_new_tokens: int, stop_ids: Sequence[int]
     ) -> None:
-        """As in `RowExport`; `predict` takes no other method, nor of what follows."""
+        """Like `RowExport.answer_by`; `predict` then accepts only these settings."""
         self.task._runtime = _Runtime(run, from_json(method), max_new_tokens, tuple(stop_ids))
 
 
 class GenerationTask(Task):
-    """A decoder, or an encoder with one, that writes text.
+    """A decoder, or an encoder-decoder, that generates text.
 
-    A task defines `model_classes`, `model_inputs`, `prefill`, `loss_terms`, `predict`,
-    `signatures` and for exports to other runtimes `row_export`, a kind of `WrittenRows`.
+    A subclass defines `model_classes`, `model_inputs`, `prefill`, `loss_terms`, `predict` and
+    `signatures`. For exports to other runtimes it also sets `row_export`, a subclass of
+    `WrittenRows`.
 
     Args:
-        model: of one of the task's `model_classes`.
-        tokenizer: its tokenizer; its "sep" token ends a text.
-        name: of the task.
+        model: instance of one of the task's `model_classes`.
+        tokenizer: tokenizer of the model; its "sep" token ends a text.
+        name: name of the task.
 
     Raises:
-        TypeError: the model is of another kind.
+        TypeError: the model is of another class.
         ValueError: model and tokenizer do not fit together.
     """
 
     has_head = False
     model_classes: ClassVar[tuple[type[keras.Model], ...]]
-    # What the model reads of a batch.
+    # Names of the batch's entries that the model reads.
     model_inputs: ClassVar[tuple[str, ...]]
 
     def __init__(self, model: keras.Model, tokenizer: Tokenizer, *, name: str) -> None:
@@ -130,7 +131,7 @@ class GenerationTask(Task):
         return self.model.parts()
 
     def call(self, batch: Tensors, training: bool = False) -> Tensor:
-        """Logits (B, T, V) of the token behind each that is written."""
+        """Returns next-token logits (B, T, V)."""
         inputs = {name: batch[name] for name in self.model_inputs if name in batch}
         return self.model.logits(self.model(inputs, training=training)["sequence"])
 
@@ -143,24 +144,24 @@ class GenerationTask(Task):
         return ops.sum(ops.cast(batch["weights"], "float32"))[None]
 
     def prefill(self, features: dict[str, Any], max_new_tokens: int) -> tuple[Any, dict]:
-        """What decoding begins with: logits (B, V) of the first token, and the model's cache.
+        """Returns logits (B, V) of the first new token, and the KV cache to decode with.
 
         Args:
-            features: a batch.
-            max_new_tokens: the most tokens that are decoded.
+            features: batch of prompts or sources.
+            max_new_tokens: most tokens that are decoded.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `prefill`.")
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Tokens behind which a text ends."""
+        """Token ids that end a text."""
         return (self.tokenizer.sep_id,)
 
     def banned_ids(self, stop_ids: Sequence[int]) -> tuple[int, ...]:
-        """What is never written: tokens that only inputs have, and rows of the table without one.
+        """Returns ids that are never generated: input-only tokens and unused rows of the table.
 
         Args:
-            stop_ids: of a decoding; they are never among the banned.
+            stop_ids: token ids that end a text; they are never banned.
         """
         tokenizer, rows = self.tokenizer, self.model.config.vocabulary_size
         inputs = {tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.mask_id}
@@ -174,14 +175,14 @@ class GenerationTask(Task):
         max_new_tokens: int,
         stop_ids: Sequence[int] | None = None,
     ) -> Decoded:
-        """Decodes a batch; in a graph or eagerly.
+        """Decodes a batch, in a graph or eagerly.
 
         Args:
-            features: what `prefill` reads; for `Sampling` also `seed`, a scalar, and `row_numbers`
+            features: inputs of `prefill`; for `Sampling` also `seed`, a scalar, and `row_numbers`
                 (B,), see `kbert.decoding.decode`.
-            method: how the next token is chosen.
-            max_new_tokens: G.
-            stop_ids: behind which a text ends; None = `self.stop_ids`.
+            method: decoding method.
+            max_new_tokens: G, the most new tokens of a row.
+            stop_ids: token ids that end a text; None = `self.stop_ids`.
         """
         features = dict(features)
         drawn = {name: features.pop(name, None) for name in ("seed", "row_numbers")}
@@ -209,13 +210,13 @@ class GenerationTask(Task):
         row_numbers: np.ndarray,
         jit_compile: bool = False,
     ) -> Decoded:
-        """As `decode`, of and in NumPy arrays, compiled once for each method and number of tokens.
+        """Like `decode`, on NumPy arrays; compiled once for each method and `max_new_tokens`.
 
-        Rows are padded to a power of two, and cut off again. `jit_compile` says whether XLA
-        compiles, for each shape.
+        Rows are padded to a power of two; the padding is removed from the result. With
+        `jit_compile` XLA compiles each shape.
 
         Raises:
-            ValueError: an export decodes, and in another way.
+            ValueError: the task runs an export that was made with other settings.
         """
         if self._runtime is not None:
             asked = (method, max_new_tokens, self.stop_ids if stop_ids is None else stop_ids)
@@ -228,8 +229,8 @@ class GenerationTask(Task):
             features["seed"] = np.array(seed, "uint32")
         key = (method, max_new_tokens, stop_ids, jit_compile)
         if key not in self._compiled:
-            # No closure: TensorFlow warns of those that are traced often, and has no second way to
-            # tell them apart.
+            # No closure: TensorFlow counts traces per code object, so closures would share one
+            # count and it would warn about frequent retracing.
             run = functools.partial(
                 self.decode, method=method, max_new_tokens=max_new_tokens, stop_ids=stop_ids
             )
@@ -249,17 +250,17 @@ class GenerationTask(Task):
         verbose: str | int = 0,
         **how: Any,
     ) -> tuple[list[list[str]], np.ndarray]:
-        """What is written for rows of any number, in batches of one width.
+        """Generates texts for any number of rows, in batches of rows of equal width.
 
         Args:
-            lengths: (N,), tokens of each row; for one without any nothing is written.
-            most: the widest row.
-            batch: (numbers of rows, width) -> what `decode_batch` reads of them, and G.
-            texts: (numbers of rows, what was decoded) -> K texts of each.
-            method: how the next token is chosen.
-            batch_size: the most rows of a batch.
-            first: the number of the first row, for what is drawn at random.
-            verbose: 1 = a progress bar, 0 = none, "auto" = one where it takes longer than a moment.
+            lengths: (N,) tokens of each row; nothing is generated for a row without tokens.
+            most: largest width of a batch, in tokens.
+            batch: function (row indices, width) -> (features for `decode_batch`, G).
+            texts: function (row indices, `Decoded`) -> K texts for each row.
+            method: decoding method.
+            batch_size: most rows of a batch.
+            first: number of the first row; `Sampling` draws depend on row numbers.
+            verbose: 1 = a progress bar, 0 = none, "auto" = a bar that appears after two seconds.
             **how: `stop_ids`, `seed` and `jit_compile` of `decode_batch`.
 
         Returns:
@@ -283,13 +284,13 @@ class GenerationTask(Task):
         return found, scores
 
     def decoding_of(self, options: DecodingOptions) -> tuple[Method, int | None]:
-        """The method and `max_new_tokens`; an export's own where options say nothing else."""
+        """Returns the method and `max_new_tokens`; those of the export if options are defaults."""
         if self._runtime is not None and options.is_usual:
             return self._runtime.method, self._runtime.max_new_tokens
         return options.decoding, options.max_new_tokens
 
     def new_ids(self, decoded: Decoded, stop_ids: Sequence[int] | None = None) -> tf.RaggedTensor:
-        """(B · K, None) the tokens of each result, without the one that ended it."""
+        """Returns the tokens of each result, (B · K, None), without its stop token."""
         stop_ids = self.stop_ids if stop_ids is None else stop_ids
         ids = tf.reshape(decoded.token_ids, (-1, tf.shape(decoded.token_ids)[-1]))
         inside = tf.range(tf.shape(ids)[1])[None] < tf.reshape(decoded.lengths, (-1, 1))
@@ -299,7 +300,7 @@ class GenerationTask(Task):
 
 @dataclasses.dataclass(frozen=True)
 class _Runtime:
-    """An export that decodes in the place of the model, in its one way."""
+    """An export that decodes instead of the model, with the settings it was made with."""
 
     run: Run
     method: Method
@@ -313,7 +314,7 @@ class _Runtime:
         max_new_tokens: int,
         stop_ids: Sequence[int],
     ) -> Decoded:
-        """As `GenerationTask.decode_batch`."""
+        """Like `GenerationTask.decode_batch`; other settings than the export's own raise."""
         asked = {"method": method, "max_new_tokens": max_new_tokens, "stop_ids": tuple(stop_ids)}
         fixed = {name: getattr(self, name) for name in asked}
         if asked != fixed:
@@ -332,15 +333,16 @@ def _listed(values: dict[str, Any]) -> str:
 def batches_of_like_width(
     lengths: np.ndarray, most: int, batch_size: int
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Rows in batches of one width, so that what is decoded does not depend on a row's neighbours.
+    """Groups rows into batches of equal width, so that a result does not depend on other rows.
 
     Args:
         lengths: (N,) tokens of each row.
-        most: the widest row.
-        batch_size: the most rows of a batch.
+        most: largest width of a batch, in tokens.
+        batch_size: most rows of a batch.
 
     Yields:
-        The width, and the numbers of the rows; the widest first, as memory then fails at once.
+        The width and the row indices of each batch. The widest come first, so that a batch that
+        does not fit in memory fails at once.
 
     Example:
         >>> [(w, i.tolist()) for w, i in batches_of_like_width(np.array([3, 40, 16, 20]), 40, 8)]
@@ -354,7 +356,7 @@ def batches_of_like_width(
 
 
 def padded(rows: Sequence[np.ndarray], width: int, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids (B, width) and their mask (B, width), both int32.
+    """Pads rows to token ids (B, width) and their padding mask (B, width), both int32.
 
     Example:
         >>> padded([np.array([7, 8]), np.array([9])], 3, 0)[0].tolist()
@@ -368,7 +370,7 @@ def padded(rows: Sequence[np.ndarray], width: int, pad_id: int) -> tuple[np.ndar
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str | bytes]) -> list[np.ndarray]:
-    """Ids of each text, in chunks of bounded memory."""
+    """Tokenizes texts to the ids of each, in chunks of bounded memory."""
     found: list[np.ndarray] = []
     for _, chunk in inference.chunks(texts):
         found += inference.as_rows(tokenizer.encode(tf.constant(list(chunk), tf.string)))
@@ -376,12 +378,12 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str | bytes]) -> list[np.ndar
 
 
 def num_results(method: Method) -> int:
-    """K, the texts that a method gives for each row."""
+    """Returns K, the number of texts that a method returns for each row."""
     return getattr(method, "num_results", 1)
 
 
 def check_seed(seed: Any) -> None:
-    """Raises ValueError unless the seed is an integer of 32 bits."""
+    """Raises ValueError unless the seed is an integer from 0 to 2**32 - 1."""
     if not isinstance(seed, int | np.integer) or not 0 <= seed < SEED_LIMIT:
         raise ValueError(
             f"`seed` must be an integer from 0 to {SEED_LIMIT - 1}. Received: {seed!r}"
@@ -389,7 +391,7 @@ def check_seed(seed: Any) -> None:
 
 
 def check_max_new_tokens(number: Any, most: int) -> None:
-    """Raises ValueError unless so many tokens may be written."""
+    """Raises ValueError unless `number` is an integer from 1 to `most`."""
     if not isinstance(number, int | np.integer) or not 1 <= number <= most:
         raise ValueError(
             f"`max_new_tokens` must be an integer from 1 to {most}, which the model's positions "
@@ -398,20 +400,20 @@ def check_max_new_tokens(number: Any, most: int) -> None:
 
 
 def num_beams(method: Method) -> int:
-    """Beginnings of each text that are followed at once."""
+    """Returns the number of live hypotheses per row: the beam width, or 1."""
     return method.width if isinstance(method, Beam) else 1
 
 
 def request_seed(
     method: Method, seed: int | None, rows: tf.Tensor, row_numbers: tf.Tensor | None
 ) -> dict[str, tf.Tensor]:
-    """What a served `Sampling` draws by: the seed of the export, or a new one for each chunk.
+    """Returns `seed` and `row_numbers` for a served `Sampling`; empty for other methods.
 
     Args:
-        method: how the next token is chosen.
-        seed: of the export; None = drawn.
-        rows: B, one at least, also where a request has none.
-        row_numbers: which rows of the request they are; None = all.
+        method: decoding method.
+        seed: seed fixed in the export; None = a new random seed for each chunk.
+        rows: B; at least 1, even if the request has no rows.
+        row_numbers: numbers of these rows within the request; None = 0 to B - 1.
     """
     if not isinstance(method, Sampling):
         return {}
@@ -421,13 +423,13 @@ def request_seed(
         number = tf.constant(seed, tf.uint32)
     if row_numbers is None:
         numbers = tf.range(rows)
-    else:  # of no row where one of nothing is computed
+    else:  # empty if the request has no rows; then one dummy row is computed
         numbers = tf.pad(row_numbers, [[0, rows - tf.size(row_numbers)]])
     return {"seed": number, "row_numbers": numbers}
 
 
 def written(name: str, texts: Sequence[Sequence[str]], scores: np.ndarray) -> list[dict[str, Any]]:
-    """The texts (N, K) and scores as a file has them; of several a row lists, best first.
+    """Returns one record per row, as written to a file; for K > 1 it has lists, best first.
 
     Example:
         >>> written("translation", [["ja", "jo"]], np.array([[-1.0, -2.5]], "float32"))
@@ -443,7 +445,7 @@ def written(name: str, texts: Sequence[Sequence[str]], scores: np.ndarray) -> li
 
 
 def answer(texts: Sequence[Sequence[str]], scores: np.ndarray, return_scores: bool) -> Any:
-    """What `predict` returns: (N, K) texts and scores, without K where it is 1."""
+    """Returns texts, and scores if asked for, as `predict` does: (N, K), or (N,) if K is 1."""
     if scores.shape[1] == 1:
         texts, scores = [row[0] for row in texts], scores[:, 0]
     return (list(texts), scores) if return_scores else list(texts)

@@ -1,4 +1,4 @@
-"""A language model that reads from left to right: trained on text, it continues a prompt.
+"""Causal language model: trained on text, it continues a prompt.
 
 Shapes: B rows, T tokens, P tokens of a prompt, V vocabulary, K results of a row.
 """
@@ -54,7 +54,7 @@ Stop = str | int | Sequence[str | int]
 
 
 class PromptRows(WrittenRows):
-    """Prompts and their continuations."""
+    """Export of a `CausalLM`: rows are prompts, outputs their continuations."""
 
     inputs = ("token_ids", "padding_mask")
 
@@ -64,12 +64,13 @@ class PromptRows(WrittenRows):
         max_new_tokens: int | None = None,
         stop_ids: Sequence[int] = (),
     ) -> dict[str, Any]:
-        """What an export to another runtime fixes.
+        """Returns the settings that an export to another runtime fixes.
 
         Args:
             method: `Greedy` or `Beam`.
-            max_new_tokens: the longest continuation; None as of `predict`.
-            stop_ids: tokens that end the continuation, besides the end of a text.
+            max_new_tokens: most tokens of a continuation. None: 64, but at most half of the
+                positions.
+            stop_ids: token ids that end a continuation, in addition to the end of a text.
 
         Raises:
             ValueError: a setting is out of range, or the new tokens leave too few positions.
@@ -91,7 +92,7 @@ class PromptRows(WrittenRows):
     def samples(  # type: ignore[override]  # what `settings` returns
         self, texts: Sequence[str], *, max_new_tokens: int, **settings: Any
     ) -> list[dict[str, tf.Tensor]]:
-        """One prompt alone, and all of them; those that are too long lose their beginnings."""
+        """Returns two batches: one prompt, and all of them; long prompts lose their beginning."""
         task = self.task
         most = task.decoder.config.max_positions - max_new_tokens
         ids = task._begun([x[-(most - 1) :] for x in tokenize(task.tokenizer, texts)])
@@ -100,7 +101,7 @@ class PromptRows(WrittenRows):
 
 
 class PromptAnswers(FileAnswers):
-    """Texts that the task writes."""
+    """Continuations for the records of a file."""
 
     program = "kbert-generate"
     options = GenerationOptions
@@ -109,7 +110,7 @@ class PromptAnswers(FileAnswers):
     def answer(
         self, table: Table, options: Options, *, batch_size: int, first: int = 0
     ) -> tuple[Sequence[Any], int]:
-        """A prompt that is too long loses its beginning, where `predict` raises."""
+        """Continues prompts. One that is too long loses its beginning, while `predict` raises."""
         task = self.task
         chosen = cast(GenerationOptions, options)
         method, longest = task.decoding_of(chosen)
@@ -136,22 +137,22 @@ class PromptAnswers(FileAnswers):
 class CausalLM(GenerationTask):
     """A decoder that predicts the next token.
 
-    (GPT, Radford et al. 2018; GPT-2, 2019.) Trained with `fit` on the batches of
-    `kbert.data.causal_dataset`. The loss `lm_loss` is the mean cross entropy of all tokens of the
-    global batch that carry weight. Metrics: `lm_accuracy`, and `perplexity`, the exponential of
-    the loss, per token of this tokenizer.
+    (GPT, Radford et al. 2018; GPT-2, 2019.) Train with `fit` on the batches of
+    `kbert.data.causal_dataset`. The loss `lm_loss` is the mean cross entropy over all tokens with
+    weight in the global batch. Metrics: `lm_accuracy`, and `perplexity`, the exponential of the
+    loss, per token of this tokenizer.
 
     Args:
         decoder: a `kbert.Decoder`.
-        tokenizer: its tokenizer; its "sep" token, or else its "eos", ends a text.
-        reads_cls: whether every text is read behind the "cls" token, as a model was trained to that
-            is an encoder's twin (see `MaskedAndCausal`); else an empty one behind the token that
-            ends a text, and any other as it is.
-        name: of the task.
+        tokenizer: tokenizer of the decoder; its "sep" token, or else its "eos", ends a text.
+        reads_cls: whether the "cls" token is read before every prompt. Models made from an encoder
+            are trained that way (see `MaskedAndCausal`). If False, only an empty prompt gets a
+            token before it: the one that ends a text.
+        name: name of the task.
 
     Raises:
-        TypeError: the model is no `Decoder`.
-        ValueError: the vocabularies differ, or `reads_cls` without such a token.
+        TypeError: the model is not a `Decoder`.
+        ValueError: the vocabularies differ, or `reads_cls` is True and there is no "cls" token.
 
     Example:
         >>> import kbert
@@ -201,7 +202,7 @@ class CausalLM(GenerationTask):
 
     @property
     def settings(self) -> dict[str, Any]:
-        # Left out where it is false: what the version before wrote of a model resumes with it.
+        # Omitted when False, so that runs of earlier versions resume.
         return {"reads_cls": True} if self.reads_cls else {}
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
@@ -209,10 +210,10 @@ class CausalLM(GenerationTask):
         return {"lm_loss": cross_entropy(*answers)}, {"lm_accuracy": accuracy(*answers)}
 
     def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
-        """GPT's AdamW: 2.5e-4, linear warm-up over 2,000 steps, then a cosine to 0 over the run.
+        """Returns GPT's AdamW: 2.5e-4, linear warm-up over 2,000 steps, cosine decay to 0.
 
-        Warm-up is at most a tenth of the run. Where the length of the run is not known, the rate
-        stays at its peak.
+        Warm-up is at most a tenth of the run. If the length of the run is unknown, the learning
+        rate stays at its peak.
         """
         cosine = {"decay": GPT["decay"], "join": GPT["decay_join"]}
         schedule = usual_schedule(GPT["learning_rate"], total_steps, GPT_WARMUP, **cosine)
@@ -235,35 +236,35 @@ class CausalLM(GenerationTask):
         jit_compile: bool = False,
         verbose: str | int = "auto",
     ) -> Any:
-        """Goes on with prompts, up to the end of the text.
+        """Continues prompts, up to the end of the text.
 
-        The default is greedy, so that an answer is always the same; texts that people like to read
-        come from `kbert.decoding.Sampling(top_p=0.9)`. An empty prompt is the beginning of a text:
-        the model reads the token that ends one.
+        The default is greedy, so the answer to a prompt is always the same.
+        `kbert.decoding.Sampling(top_p=0.9)` writes texts that people like to read. An empty prompt
+        starts a new text: the model reads the token that ends one ("cls" with `reads_cls`).
 
         Args:
             prompts: strings, or one.
-            method: how the next token is chosen, of `kbert.decoding`.
-            max_new_tokens: the longest continuation; with the prompt it must fit the model's
+            method: decoding method of `kbert.decoding`.
+            max_new_tokens: most tokens of a continuation; with the prompt it must fit the model's
                 positions. None: 64, but at most half of the positions.
-            stop: where else a text ends: strings, before which the text is cut off once it is
-                written, and ids of tokens, which end the writing. One, or several.
+            stop: strings and token ids, one or several, at which a text ends too. The text is
+                truncated before a string after decoding; a token id ends decoding.
             batch_size: prompts that go through the model together.
-            seed: of `Sampling`; the number of a prompt is the other half of what it draws by.
+            seed: seed for `Sampling`; draws depend on it and on the number of the prompt.
             include_prompt: whether a text begins with its prompt.
             return_scores: whether scores are returned too.
-            jit_compile: whether XLA compiles on TensorFlow: faster where many batches have one
-                shape, after 5 to 15 s for each. JAX always does.
+            jit_compile: whether XLA compiles on TensorFlow: faster if many batches have the same
+                shape, after 5 to 15 s for each shape. JAX always does.
             verbose: "auto" for a bar that appears after two seconds, 1 for one at once, 0 for none.
 
         Returns:
-            A list of N strings, in the order of the prompts; with a `Beam` of several
-            `num_results` N lists of them, best first. With `return_scores` also the scores, (N,) or
-            (N, K) float32, of all tokens that were written: see `kbert.decoding.Decoded`.
+            A list of N strings, in the order of the prompts; for a `Beam` with several
+            `num_results`, N lists of strings, best first. With `return_scores` also the scores,
+            (N,) or (N, K) float32, over all new tokens: see `kbert.decoding.Decoded`.
 
         Raises:
-            TypeError: a prompt is no string.
-            ValueError: prompt and new tokens are more than the positions (the message says which),
+            TypeError: a prompt is not a string.
+            ValueError: prompt and new tokens exceed the positions (the message names the prompt),
                 or a setting is out of range.
         """
         prompts = inference.as_texts(prompts, "prompts")
@@ -303,7 +304,7 @@ class CausalLM(GenerationTask):
         stop_ids: tuple[int, ...],
         **how: Any,
     ) -> tuple[list[list[str]], np.ndarray]:
-        """K continuations of the ids of each prompt, and their scores (N, K)."""
+        """Returns K continuations for the ids of each prompt, and their scores (N, K)."""
 
         def batch(rows: np.ndarray, width: int) -> tuple[dict[str, Any], int]:
             made = padded([ids[row] for row in rows], width, self.stop_ids[0])
@@ -328,25 +329,26 @@ class CausalLM(GenerationTask):
         seed: int = 0,
         jit_compile: bool = False,
     ) -> Iterator[str]:
-        """Goes on with a prompt, piece by piece: what `predict` would write, as it is written.
+        """Streams the continuation of a prompt, piece by piece; `predict` returns the same text.
 
-        A piece is given out when no later token can change it: never half a character, and of
+        A piece is yielded once no later token can change it: never half a character, and for
         WordPiece only whole words.
 
         Args:
             prompt: a string.
-            method: how the next token is chosen: `Greedy` or `Sampling`.
-            max_new_tokens: as of `predict`.
-            stop: as of `predict`; a stop string ends the writing.
-            seed: as of `predict`.
-            jit_compile: as of `predict`.
+            method: decoding method: `Greedy` or `Sampling`.
+            max_new_tokens: most tokens of the continuation; with the prompt it must fit the model's
+                positions. None: 64, but at most half of the positions.
+            stop: strings and token ids, one or several, at which the text and decoding end too.
+            seed: seed for `Sampling`.
+            jit_compile: whether XLA compiles on TensorFlow; JAX always does.
 
         Returns:
             An iterator of strings, none of them empty.
 
         Raises:
-            TypeError: the prompt is no string.
-            ValueError: as of `predict`.
+            TypeError: the prompt is not a string.
+            ValueError: prompt and new tokens exceed the positions, or a setting is out of range.
         """
         if not isinstance(prompt, str | bytes):
             raise TypeError(f"A prompt must be one string. Received: {prompt!r}")
@@ -375,21 +377,21 @@ class CausalLM(GenerationTask):
     def score(
         self, texts: str | Sequence[str], *, batch_size: int = 8, verbose: str | int = "auto"
     ) -> dict[str, np.ndarray]:
-        """How likely texts are.
+        """Computes the log-likelihood and the perplexity of texts.
 
-        A text is read behind the token that ends texts, and its own end is not counted. One that is
-        longer than the model's positions is read in parts of that length, as in training: a part
-        knows nothing of those before.
+        The model reads the token that ends texts ("cls" with `reads_cls`) before each text. The end
+        of the text itself is not scored. A text longer than the model's positions is read in parts
+        of that length, as in training; a part does not see the parts before it.
 
         Args:
             texts: strings, or one.
             batch_size: rows that go through the model together; their logits are (B, T, V) float32.
-            verbose: as of `predict`.
+            verbose: "auto" for a bar that appears after two seconds, 1 for one at once, 0 for none.
 
         Returns:
-            `log_likelihood` (N,) float64, the sum of the natural logarithms of the probabilities of
-            its tokens; `tokens` (N,), how many they are; `perplexity` (N,), the exponential of the
-            mean of minus the logarithms, 1 for a text without tokens.
+            `log_likelihood` (N,) float64, the sum of the natural log-probabilities of a text's
+            tokens; `tokens` (N,), their number; `perplexity` (N,), the exponential of the mean
+            negative log-probability, 1 for a text without tokens.
         """
         texts = inference.as_texts(texts)
         inference.check_batch_size(batch_size)
@@ -402,18 +404,19 @@ class CausalLM(GenerationTask):
         stop_ids: Sequence[int] = (),
         seed: int | None = None,
     ) -> dict[str, Signature]:
-        """`generate`, also `serving_default`.
+        """Returns the signature `generate`, which is also `serving_default`.
 
         Args:
-            method: as of `predict`.
-            max_new_tokens: the longest continuation; None as of `predict`.
-            stop_ids: tokens that end the continuation, besides the end of a text.
-            seed: of `Sampling`; None draws another for each request.
+            method: decoding method of `kbert.decoding`.
+            max_new_tokens: most tokens of a continuation. None: 64, but at most half of the
+                positions.
+            stop_ids: token ids that end a continuation, in addition to the end of a text.
+            seed: seed for `Sampling`; None draws a new one for each request.
 
         Returns:
             `generate`: `prompt` (B,) strings -> `continuation` (B, K) strings, best first, and
             `scores` (B, K). A prompt that leaves too few positions for the new tokens loses its
-            beginning, where `predict` raises.
+            beginning, while `predict` raises.
         """
         check_method(method)
         max_new_tokens = self._longest(max_new_tokens)
@@ -424,7 +427,7 @@ class CausalLM(GenerationTask):
             prompt: tf.Tensor, row_numbers: tf.Tensor | None = None
         ) -> dict[str, tf.Tensor]:
             with tf.device("CPU"):
-                # A row of nothing where there is none, cut off again.
+                # An empty request gets one dummy row, which is removed from the result.
                 rows = tf.shape(prompt)[0]
                 prompt = tf.pad(prompt, [[0, tf.cast(rows == 0, tf.int32)]], constant_values="")
                 ids = self.tokenizer.encode(prompt)
@@ -451,28 +454,28 @@ class CausalLM(GenerationTask):
 
     @property
     def row_length(self) -> int:
-        """Tokens of the longest prompt, with at least one to come."""
+        """Most tokens of a prompt: one position is left for a new token."""
         return self.decoder.config.max_positions - 1
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """The token that ends a text, and that the model reads before one begins."""
+        """Id of the token that ends a text; without `reads_cls` it also begins an empty prompt."""
         return (_end_id(self.tokenizer),)
 
     @property
     def _begin_id(self) -> int:
-        """The token that is read before a text."""
+        """Id of the token that is read before a text."""
         return self.tokenizer.cls_id if self.reads_cls else self.stop_ids[0]
 
     def _longest(self, max_new_tokens: int | None) -> int:
-        """As asked for, or the usual number."""
+        """Returns `max_new_tokens`, or the default: 64, but at most half of the positions."""
         usual = min(NEW_TOKENS, max(1, self.decoder.config.max_positions // 2))
         return usual if max_new_tokens is None else max_new_tokens
 
     def _checked(
         self, max_new_tokens: int, stop: Any, seed: int
     ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Strings and ids of `stop`, all settings being in their range."""
+        """Checks the settings; returns the stop strings and the ids that end a text."""
         check_max_new_tokens(max_new_tokens, self.decoder.config.max_positions - 1)
         check_seed(seed)
         stop = list(stop) if isinstance(stop, list | tuple | set | np.ndarray) else [stop]
@@ -490,7 +493,7 @@ class CausalLM(GenerationTask):
         return strings, tuple(sorted({*self.stop_ids, *ids}))
 
     def _checked_ids(self, max_new_tokens: int, stop_ids: Any, seed: int) -> tuple[int, ...]:
-        """Those of an export, whose graph compares ids and no strings."""
+        """Checks the stop ids of an export; strings raise, since its graph compares only ids."""
         strings, ids = self._checked(max_new_tokens, stop_ids, seed)
         if strings:
             raise ValueError(
@@ -500,7 +503,7 @@ class CausalLM(GenerationTask):
         return ids
 
     def _prompt_ids(self, prompts: Sequence[str | bytes], max_new_tokens: int) -> list[np.ndarray]:
-        """Ids of each prompt; raises where one leaves too few positions."""
+        """Returns the ids of each prompt; raises if one leaves too few positions."""
         ids = self._begun(tokenize(self.tokenizer, prompts))
         most = self.decoder.config.max_positions
         for number, x in enumerate(ids):
@@ -514,14 +517,14 @@ class CausalLM(GenerationTask):
         return ids
 
     def _begun(self, ids: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Ids of prompts as the model reads them."""
+        """Prepends the token that is read before a text, to all prompts or only to empty ones."""
         begin = np.array([self._begin_id], "int32")
         return [np.append(begin, x) if self.reads_cls or not len(x) else x for x in ids]
 
     def _texts(
         self, prompt_ids: tf.RaggedTensor, decoded: Any, stop_ids: Sequence[int]
     ) -> tf.Tensor:
-        """(B, K) strings."""
+        """Returns the continuations as (B, K) strings."""
         with tf.device("CPU"):
             shape = tf.shape(decoded.scores)
             index = tf.repeat(tf.range(shape[0]), shape[1])
@@ -531,7 +534,7 @@ class CausalLM(GenerationTask):
 
 
 def _end_id(tokenizer: Tokenizer) -> int:
-    """The id of "sep", or of GPT-2's "eos"."""
+    """Returns the id of "sep", or of GPT-2's "eos"."""
     if tokenizer.sep_id is None and "eos" in tokenizer.special_tokens:
         return tokenizer.token_to_id(tokenizer.special_tokens["eos"])
     return tokenizer.sep_id

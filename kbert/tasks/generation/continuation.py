@@ -1,4 +1,4 @@
-"""From new tokens to the text that continues a prompt, at once or as they come.
+"""Turns new tokens into the text that continues a prompt, at once or token by token.
 
 Shapes: B rows.
 """
@@ -16,16 +16,16 @@ _REPLACEMENT = "\ufffd"
 def continuations(
     tokenizer: Tokenizer, prompts: tf.RaggedTensor, new: tf.RaggedTensor
 ) -> tf.Tensor:
-    """What the new tokens add to the text of the prompts, in a graph or eagerly.
+    """Returns the text that new tokens add to their prompts, in a graph or eagerly.
 
-    A piece's text depends on what is before it: the space between two words belongs to the second.
-    Where joining changes the text of the prompt itself, as "it '" and "s" make "it's", it is the
-    text of the new tokens alone.
+    The text of a token depends on what precedes it: the space between two words belongs to the
+    second. If joining changes the text of the prompt itself ("it '" and "s" give "it's"), the
+    result is the text of the new tokens alone.
 
     Args:
-        tokenizer: the ids are of.
-        prompts: (B, None) ids.
-        new: (B, None) ids.
+        tokenizer: tokenizer of the ids.
+        prompts: (B, None) ids of the prompts.
+        new: (B, None) ids of the new tokens.
 
     Returns:
         (B,) strings.
@@ -48,7 +48,7 @@ def continuations(
 
 
 def cut(text: str, stop: Sequence[str]) -> str:
-    """The text up to the first of the stop strings in it.
+    """Truncates a text before the first stop string in it.
 
     Example:
         >>> cut("one. two. three", ["two", "three"])
@@ -59,15 +59,16 @@ def cut(text: str, stop: Sequence[str]) -> str:
 
 
 class TextStream:
-    """Text as its tokens come: no half characters, no words that the next piece may change.
+    """Streams text token by token, without half characters or words that may still change.
 
     Args:
-        tokenizer: the ids are of.
-        prompt: ids of what is before.
-        stop: strings at which the text ends; none of them is given out, nor a part of one.
+        tokenizer: tokenizer of the ids.
+        prompt: token ids of the prompt.
+        stop: strings before which the text ends; the stream contains neither them nor parts of
+            them.
 
     Attributes:
-        ended: whether a stop string came.
+        ended: whether a stop string occurred.
 
     Example:
         >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -88,21 +89,21 @@ class TextStream:
         self.ended = False
 
     def add(self, token_id: int) -> str:
-        """The text that is certain now and was not before."""
+        """Adds a token and returns the text that has become final with it."""
         self._ids.append(int(token_id))
         certain = self._certain(self._text())
         found = cut(certain, self._stop)
         if found != certain:
             self.ended = True
             return self._give(found)
-        # The end of what is certain may be the beginning of a stop string.
+        # The end of the certain text may be the beginning of a stop string.
         held = max(
             (n for s in self._stop for n in range(1, len(s)) if certain.endswith(s[:n])), default=0
         )
         return self._give(certain[: len(certain) - held])
 
     def finish(self) -> str:
-        """The rest, where no more tokens come."""
+        """Returns the remaining text, when no more tokens follow."""
         return "" if self.ended else self._give(cut(self._text(), self._stop))
 
     def _text(self) -> str:
@@ -112,7 +113,7 @@ class TextStream:
     def _certain(self, text: str) -> str:
         if self._tokenizer.kind == "wordpiece":
             return text[: max(text.rfind(" "), 0)]  # a word may continue, a space may be dropped
-        return text.rstrip(_REPLACEMENT)  # bytes of a character whose rest is to come
+        return text.rstrip(_REPLACEMENT)  # a character whose remaining bytes are still to come
 
     def _give(self, text: str) -> str:
         new = text[self._given :]
@@ -121,7 +122,7 @@ class TextStream:
 
 
 def pieces(stream: TextStream, token_ids: Iterator[int]) -> Iterator[str]:
-    """The non-empty pieces of text that tokens give, until they or the text end."""
+    """Yields the non-empty pieces of text, until the tokens or the text end."""
     for token_id in token_ids:
         piece = stream.add(token_id)
         if piece:

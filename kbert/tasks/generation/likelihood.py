@@ -1,4 +1,4 @@
-"""How likely texts are to a decoder.
+"""Log-likelihood and perplexity of texts under a decoder.
 
 Shapes: N texts, B rows, T tokens, V vocabulary.
 """
@@ -20,12 +20,12 @@ from kbert.tokenizers.base import Tokenizer
 
 
 class Likelihood:
-    """What `CausalLM.score` calls.
+    """Implementation of `CausalLM.score`.
 
     Args:
         decoder: a `kbert.Decoder`.
-        tokenizer: its tokenizer.
-        begin_id: the token that is read before a text.
+        tokenizer: tokenizer of the decoder.
+        begin_id: id of the token that is read before a text.
     """
 
     def __init__(self, decoder: keras.Model, tokenizer: Tokenizer, begin_id: int) -> None:
@@ -37,10 +37,10 @@ class Likelihood:
     def __call__(
         self, texts: Sequence[str | bytes], batch_size: int, verbose: str | int
     ) -> dict[str, np.ndarray]:
-        """Arguments and result as of `CausalLM.score`."""
+        """Scores texts; arguments and result are those of `CausalLM.score`."""
         ids = [np.append(self._begin_id, x) for x in tokenize(self._tokenizer, texts)]
         most = self._decoder.config.max_positions
-        # The last token that one part predicts is the first that the next one reads.
+        # The last token that one part predicts is the first that the next part reads.
         parts, count = text_windows(inference.as_ragged(ids), most + 1, most)
         lengths = parts.row_lengths().numpy() - 1
         owners = np.repeat(np.arange(len(texts)), count)
@@ -56,7 +56,7 @@ class Likelihood:
         return {"log_likelihood": sums, "tokens": counts, "perplexity": perplexity}
 
     def _shifted(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """What is read, (B, T) in few widths, and predicted."""
+        """Returns inputs and targets shifted by one, (B, T), padded to few different widths."""
         whole = columns["ids"].to_tensor(self._begin_id)
         read = tf.maximum(tf.shape(whole)[1] - 1, 1)
         width = tf.minimum(-(-read // WIDTH) * WIDTH, self._decoder.config.max_positions)
@@ -66,7 +66,7 @@ class Likelihood:
         return {"token_ids": whole[:, :-1], "targets": whole[:, 1:], "weights": weights}
 
     def _log_probabilities(self, features: Tensors) -> Tensor:
-        """(B,) sums over the targets of each row."""
+        """Returns the log-probability of each row, (B,): the sum over its targets."""
         sequence = self._decoder({"token_ids": features["token_ids"]})["sequence"]
         losses = ops.sparse_categorical_crossentropy(
             features["targets"], self._decoder.logits(sequence), from_logits=True

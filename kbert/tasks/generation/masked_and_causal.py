@@ -1,4 +1,4 @@
-"""One encoder that fills masks and writes: masked and causal language modelling of one head.
+"""One encoder that fills masks and generates text: masked and causal LM with one head.
 
 Shapes: B rows, T tokens, P predictions of a row at most, V vocabulary.
 """
@@ -20,31 +20,32 @@ from kbert.tokenizers.base import Tokenizer
 
 
 class MaskedAndCausal(Pretraining):
-    """GPT-BERT: a masked token is predicted at the place before it, as a causal model does it.
+    """GPT-BERT: predicts a masked token at the position before it, as a causal model does.
 
     (Charpentier and Samuel 2024, "GPT or BERT: why not both?", https://arxiv.org/abs/2410.24159.)
-    So one head serves rows in which tokens are masked and all attend to all, and rows in which
-    nothing is masked and each token attends to those before it. Trained with `fit` on the batches
-    of `kbert.data.pretraining_dataset(causal_share=…, segments="single")`, of which every
-    sixteenth row or so is causal. In a causal row as many tokens are predicted as in a masked one,
-    so that the head costs no more and each row weighs the same; the original predicts all of them.
+    So one head serves two kinds of rows. In masked rows all tokens attend to all. In causal rows
+    nothing is masked and each token attends to those before it. Train with `fit` on the batches of
+    `kbert.data.pretraining_dataset(causal_share=…, segments="single")`, with about one causal row
+    in sixteen. A causal row has as many predictions as a masked one, so the head costs no more and
+    each row has the same weight; the original predicts all tokens of a causal row.
 
-    The loss is the mean over all predictions, `prediction_loss`, and with `z_loss` that times the
-    mean square of the softmax' log-denominators. Metrics: `mlm_loss` and `mlm_accuracy` of masked
-    rows, `lm_loss` and `lm_accuracy` of causal ones, `perplexity` of the masks.
+    The loss is `prediction_loss`, the mean over all predictions. With `z_loss` it also has that
+    weight times the mean square of the softmax' log-denominators. Metrics: `mlm_loss` and
+    `mlm_accuracy` of masked rows, `lm_loss` and `lm_accuracy` of causal rows, `perplexity` of the
+    masks.
 
-    `predict` fills masks, `write` continues prompts; `causal_lm` is the model as a `CausalLM`.
+    `predict` fills masks, `write` continues prompts, `causal_lm` returns the model as a `CausalLM`.
 
     Args:
-        encoder: a `kbert.Encoder` that a `kbert.Decoder` could be: without a part, with learned,
-            rotary or no positions, and segments only where positions are learned.
-        tokenizer: its tokenizer.
-        z_loss: weight of the z-loss; 0 = none. PaLM's and GPT-BERT's is 1e-4.
-        name: of the model.
+        encoder: a `kbert.Encoder` whose config a `kbert.Decoder` can have: no `part`; learned,
+            rotary or no positions; segments only with learned positions.
+        tokenizer: tokenizer of the encoder.
+        z_loss: weight of the z-loss; 0 = none. PaLM and GPT-BERT use 1e-4.
+        name: name of the model.
 
     Raises:
-        ValueError: the vocabularies differ, no decoder is of such a config, or `z_loss` is
-            negative.
+        ValueError: the vocabularies differ, no decoder can have the encoder's config, or `z_loss`
+            is negative.
 
     Example:
         >>> import kbert
@@ -74,7 +75,7 @@ class MaskedAndCausal(Pretraining):
         z_loss: float = 0.0,
         name: str = "masked_and_causal",
     ) -> None:
-        config_of_decoder(encoder.config)  # raises where it could not write
+        config_of_decoder(encoder.config)  # raises if no decoder can have this config
         check_real("z_loss", z_loss, "at least 0", lambda x: x >= 0)
         super().__init__(encoder, tokenizer, next_sentence=False, name=name)
         self.z_loss = z_loss
@@ -89,7 +90,7 @@ class MaskedAndCausal(Pretraining):
         if self.z_loss:
             squares, count = z_loss(found, weights)
             losses["z_loss"] = (self.z_loss * squares, count)
-        # The place that a token is predicted from says of which kind its row, or example, is.
+        # `causal_mask` at the position that predicts a token is 1 in causal rows or examples.
         causal = ops.take_along_axis(batch["causal_mask"], batch["mask_positions"], axis=1)
         causal = ops.cast(causal, "float32")  # (B, P)
         metrics = {}
@@ -108,23 +109,25 @@ class MaskedAndCausal(Pretraining):
             )
 
     def causal_lm(self) -> CausalLM:
-        """The model as it is now, with a copy of the weights, as a task that writes.
+        """Returns a `CausalLM` with a copy of the current weights.
 
-        It has a KV cache, and `save_to_preset`, `export`, `stream` and `score` of its own.
+        It has a KV cache, and its own `save_to_preset`, `export`, `stream` and `score`.
         """
         return CausalLM(as_decoder(self.encoder, self.masked_lm), self.tokenizer, reads_cls=True)
 
     def write(self, prompts: str | Sequence[str], **settings: Any) -> Any:
-        """Goes on with prompts; arguments and result as of `CausalLM.predict`.
+        """Continues prompts; arguments and result are those of `CausalLM.predict`.
 
-        Ends of texts are never predicted in training, so that a continuation is as long as
-        `max_new_tokens` and `stop` let it be. Each call copies the weights: to write often, keep
-        what `causal_lm` gives.
+        Training never predicts the end of a text, so only `max_new_tokens` and `stop` limit a
+        continuation. Each call copies the weights: for many calls, keep the result of `causal_lm`.
         """
         return self.causal_lm().predict(prompts, **settings)
 
     def save_to_preset(self, path: PathLike, format: str = "kbert", **options: Any) -> None:
-        """As `Task.save_to_preset`, in kbert's format alone: others fill a mask at its place."""
+        """Like `Task.save_to_preset`, in kbert's format only.
+
+        Other libraries fill a mask at its own position.
+        """
         if format != "kbert":
             raise ValueError(
                 "No other library fills a mask at the place before it: save the encoder alone, or "

@@ -1,11 +1,11 @@
-"""How the programs write texts."""
+"""Decoding options of the programs that generate text."""
 
 from kbert.core.options import option
 from kbert.decoding.options import DecodingOptions
 
 
 class GenerationOptions(DecodingOptions):
-    """How a text goes on, and where it ends.
+    """Settings of how a text is continued, and where it ends.
 
     Args:
         {options}
@@ -19,7 +19,7 @@ class GenerationOptions(DecodingOptions):
 
 
 class TranslationOptions(DecodingOptions):
-    """How a translation is searched for: by a beam of 4 where nothing is said.
+    """Settings of how a translation is decoded; the default is a beam of width 4.
 
     Args:
         {options}

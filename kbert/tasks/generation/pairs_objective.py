@@ -1,4 +1,4 @@
-"""Training of a translator on pairs of sentences, evaluated by losses and BLEU."""
+"""Objective that trains a translator on sentence pairs, evaluated by losses and BLEU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kbert.training.run.phases import Phase
 from kbert.training.step.state import scope_of
 from kbert.training.strategies import current_strategy
 
-# The Transformer's own (Vaswani et al. 2017, section 5.3), of the base model, which is 512 wide.
+# The base Transformer's (Vaswani et al. 2017, section 5.3), whose hidden size is 512.
 TRANSFORMER_WARMUP = 4000
 TRANSFORMER: dict[str, Any] = {
     **{"learning_rate": (512 * TRANSFORMER_WARMUP) ** -0.5, "decay": "inverse_sqrt"},
@@ -28,7 +28,7 @@ TRANSFORMER: dict[str, Any] = {
 
 
 class PairsSettings(StepsSettings):
-    """What `Translator.fit` takes besides pairs, where it trains for a number of `steps`.
+    """Settings of `Translator.fit` on pairs, when it trains for a number of `steps`.
 
     Args:
         {options}
@@ -71,17 +71,17 @@ class PairsSettings(StepsSettings):
 
 
 class PairsObjective(StepsObjective):
-    """Batches of pairs with at most so many tokens.
+    """Objective on batches of sentence pairs with at most `max_tokens` tokens per side.
 
     Args:
         task: a `Translator`.
-        pairs: (source, target), such as `kbert.text.read_pairs` gives.
-        validation_data: likewise, evaluated on; None = nothing is.
-        **settings: the fields of `PairsSettings`, `model` and `notes`.
+        pairs: (source, target) pairs, for example from `kbert.text.read_pairs`.
+        validation_data: held-out (source, target) pairs; None = no evaluation.
+        **settings: fields of `PairsSettings`, and `model` and `notes` of `StepsObjective`.
 
     Raises:
-        TypeError: for an unknown argument, or without `steps`.
-        ValueError: for settings or pairs that do not fit the model.
+        TypeError: an argument is unknown, or `steps` is missing.
+        ValueError: settings or pairs do not fit the model.
     """
 
     settings = PairsSettings
@@ -142,7 +142,7 @@ class PairsObjective(StepsObjective):
 
     @property
     def row_multiple(self) -> int:
-        """Rows of a batch of one host divide by its devices and the micro-batches."""
+        """Divisor of a host's rows per batch: its devices times the micro-batches."""
         with scope_of(self.task):
             strategy = current_strategy()
         parts = self.model.micro_batches if self.is_compiled else self.options.micro_batches
@@ -163,7 +163,7 @@ class PairsObjective(StepsObjective):
         self.dataset(self.plan[0], "train")  # raises for what it does not accept
 
     def _identity(self) -> dict[str, Any]:
-        """The pairs, whatever the paths of their files."""
+        """Returns what identifies the training pairs, independent of the paths of their files."""
         pairs = self.pairs["train"]
         if not isinstance(pairs, Pairs):
             sides = (self._encoded["train"].source, self._encoded["train"].target)
@@ -179,7 +179,7 @@ class PairsObjective(StepsObjective):
         return said
 
     def _bleu(self) -> Callable[[], dict[str, float]]:
-        """BLEU of the held-out pairs; a pair that cannot be translated is refused now."""
+        """Returns a function that computes BLEU; raises now if a source cannot be translated."""
         held_out = self.pairs["held_out"]
         if held_out is None:
             return dict
@@ -188,7 +188,7 @@ class PairsObjective(StepsObjective):
             raise ValueError(f"BLEU needs held-out pairs. Received: none in {name}")
         sources, targets = zip(*pairs, strict=True)
         try:
-            # All are needed, and the first evaluation may be hours away.
+            # Fail early: the first evaluation may be hours away.
             self.task.source_ids(sources)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error

@@ -1,4 +1,4 @@
-"""A decoder's tokens one by one: what of a step can be compiled is compiled once.
+"""Streams a decoder's tokens one by one; prefill and step are compiled once.
 
 Shapes: P tokens of a prompt.
 """
@@ -15,7 +15,7 @@ from kbert.decoding import stream
 
 
 class TokenStream:
-    """What `CausalLM.stream` calls.
+    """Token stream behind `CausalLM.stream`.
 
     Args:
         decoder: a `kbert.Decoder`.
@@ -35,14 +35,14 @@ class TokenStream:
         jit_compile: bool = False,
         **settings: Any,
     ) -> Iterator[int]:
-        """The tokens after a prompt.
+        """Streams the tokens that follow a prompt.
 
         Args:
-            token_ids: (1, P).
-            padding_mask: (1, P).
-            max_new_tokens: the most tokens.
+            token_ids: (1, P) ids of the prompt.
+            padding_mask: (1, P) mask of the prompt: 1 for tokens, 0 for padding.
+            max_new_tokens: most new tokens.
             jit_compile: whether XLA compiles.
-            **settings: of `kbert.decoding.stream`.
+            **settings: other arguments of `kbert.decoding.stream`.
         """
         made: dict[str, Any] = {"jit_compile": jit_compile}
         which = (jit_compile, getattr(self._decoder, "traced_variant", None))
@@ -65,15 +65,15 @@ class TokenStream:
 def tensor_function(
     function: Callable, *layers: keras.Layer, jit_compile: bool = False
 ) -> Callable:
-    """Compiles a function of tensors, which calls `layers`, for tensors: nothing is copied out.
+    """Compiles a function of tensors that calls `layers`; its results stay on the device.
 
     Args:
-        function: of structures of tensors.
-        *layers: those whose weights it reads.
+        function: function of structures of tensors.
+        *layers: layers whose weights the function reads.
         jit_compile: whether XLA compiles on TensorFlow; JAX always does.
 
     Returns:
-        The same function; each new shape is traced or compiled.
+        The compiled function. It is traced or compiled for each new shape.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow" and jit_compile:

@@ -1,4 +1,4 @@
-"""Batches for a translator, of whatever `fit` and `evaluate` are given."""
+"""Makes a translator's batches from the data that `fit` and `evaluate` accept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbert.training.step.state import replicas_of
 
 
 def holds_pairs(data: Any, targets: Sequence[str] | None) -> bool:
-    """Whether these are pairs of strings, and no batches, as a dataset or a dict of arrays."""
+    """Whether the data are pairs of strings, not batches (a dataset or a dict of arrays)."""
     is_rows = isinstance(data, list | tuple | EncodedPairs | Pairs)
     is_batch = isinstance(data, Mapping) and "encoder_token_ids" in data
     return targets is not None or is_rows or (has_columns(data) and not is_batch)
@@ -30,19 +30,20 @@ def pair_batches(
     max_length: int | None = None,
     **options: Any,
 ) -> tf.data.Dataset:
-    """Batches of pairs that divide over the task's devices and micro-batches.
+    """Makes batches of pairs whose rows divide by the task's devices and micro-batches.
 
     Args:
         task: a `Translator`.
         data: pairs, also as columns `first` and `second`; or sources.
-        targets: of the sources; None where `data` has pairs.
-        max_tokens: see `translation_dataset`.
-        max_length: likewise; None = as long as the model's positions and `max_tokens` allow.
-        **options: of `translation_dataset`.
+        targets: translations of the sources; None if `data` has pairs.
+        max_tokens: most tokens per side of a batch, including padding.
+        max_length: most tokens of a source or target, including the end token. None = as many as
+            the model's positions and `max_tokens` allow.
+        **options: other arguments of `translation_dataset`.
 
     Raises:
-        ValueError: there are not as many targets as sources, `max_length` is more than the model's
-            positions, or what `translation_dataset` raises.
+        ValueError: the numbers of sources and targets differ, `max_length` exceeds the model's
+            positions, or `translation_dataset` raises.
     """
     row_multiple = replicas_of(task) * (task.micro_batches if task.compiled else 1)
     if max_length is None:
@@ -63,7 +64,7 @@ def pair_batches(
 
 
 def pairs_of(data: Any, targets: Sequence[str] | None = None) -> Any:
-    """Pairs of strings, of whatever holds them: columns, or sources with their targets."""
+    """Returns pairs of strings from pairs, columns, or sources with their targets."""
     if targets is None and isinstance(data, tuple) and len(data) == 2:
         data, targets = data
     pairs = data if targets is None else _zipped(data, targets)
@@ -71,12 +72,12 @@ def pairs_of(data: Any, targets: Sequence[str] | None = None) -> Any:
 
 
 def held_out_batches(task: Any, data: Any, max_tokens: int) -> Any:
-    """A dataset to evaluate on: batches as they are, or all pairs once.
+    """Returns a dataset to evaluate on: batches unchanged, or one pass over all pairs.
 
     Args:
         task: a `Translator`.
         data: batches, pairs, or a tuple of sources and targets.
-        max_tokens: see `translation_dataset`.
+        max_tokens: most tokens per side of a batch of pairs, including padding.
     """
     sources, targets = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
     if not holds_pairs(sources, targets):

@@ -1,4 +1,4 @@
-"""Translation: a sentence in, a sentence of another language out.
+"""Translation of sentences into another language.
 
 Shapes: B rows, S tokens of the source, T tokens of the target, V vocabulary, K results of a row.
 """
@@ -58,25 +58,25 @@ from kbert.training.optimization.schedules import WarmupDecay
 from kbert.training.optimization.settings import default_warmup
 from kbert.training.step.state import DerivedMetrics
 
-MAX_TOKENS = 4096  # of a batch, on either side
-LONGER = 50  # tokens that a target may be longer than its source
-BEAM = Beam()  # of 4, with a length penalty of 0.6
+MAX_TOKENS = 4096  # tokens per side of a batch
+LONGER = 50  # tokens by which a target may exceed its source
+BEAM = Beam()  # width 4, length penalty 0.6
 
 
 class SourceRows(WrittenRows):
-    """Sources and their translations."""
+    """Export of a `Translator`: rows are sources, outputs their translations."""
 
     inputs = ("encoder_token_ids", "encoder_padding_mask")
 
     def settings(  # type: ignore[override]  # arguments of `export`
         self, method: Method = BEAM, max_new_tokens: int | None = None
     ) -> dict[str, Any]:
-        """What an export to another runtime fixes.
+        """Returns the settings that an export to another runtime fixes.
 
         Args:
             method: `Greedy` or `Beam`.
-            max_new_tokens: the longest translation; None = as many tokens as the model has
-                positions for. Each step reads the places of all of them, so fewer are faster.
+            max_new_tokens: most tokens of a translation; None = as many as the model has positions
+                for. Each step reads the cache of all of them, so fewer are faster.
 
         Raises:
             ValueError: a setting is out of range.
@@ -87,7 +87,7 @@ class SourceRows(WrittenRows):
         return self.settings_of(method, most, self.task.stop_ids)
 
     def samples(self, texts: Sequence[str], **settings: Any) -> list[dict[str, tf.Tensor]]:
-        """One source alone, and all of them; those that are too long lose their ends."""
+        """Returns two batches: one source, and all of them; long sources are truncated."""
         task = self.task
         sources = tokenize(task.tokenizer, [_stripped(text) for text in texts])
         ids = [x[: task._max_new_tokens] for x in sources]
@@ -96,7 +96,7 @@ class SourceRows(WrittenRows):
 
 
 class SourceAnswers(FileAnswers):
-    """Texts that the task writes."""
+    """Translations of the records of a file."""
 
     program = "kbert-translate"
     options = TranslationOptions
@@ -105,7 +105,7 @@ class SourceAnswers(FileAnswers):
     def answer(
         self, table: Table, options: Options, *, batch_size: int, first: int = 0
     ) -> tuple[Sequence[Any], int]:
-        """A source that is too long is cut at its end, where `predict` raises."""
+        """Translates sources. One that is too long is truncated, while `predict` raises."""
         task = self.task
         decoding = cast(DecodingOptions, options)
         method, max_new_tokens = task.decoding_of(decoding)
@@ -126,26 +126,27 @@ class SourceAnswers(FileAnswers):
 
 
 class Translator(GenerationTask):
-    """An encoder-decoder that is trained on pairs of sentences and translates.
+    """An encoder-decoder that translates, trained on sentence pairs.
 
-    (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762.) Trained with `fit` on the batches of
+    (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762.) Train with `fit` on the batches of
     `kbert.data.translation_dataset`, or on pairs of strings. The loss `lm_loss` is the cross
-    entropy of the target's tokens against smoothed labels (section 5.4), the mean over all tokens
-    of the global batch that carry weight. Metrics: `nll`, the same without smoothing; `perplexity`,
-    its exponential; `accuracy`.
+    entropy of the target tokens with label smoothing (section 5.4): the mean over all tokens with
+    weight in the global batch. Metrics: `nll`, the loss without smoothing; `perplexity`, the
+    exponential of `nll`; `accuracy`.
 
-    The logits of a batch are float32 (B, T, V), padding included, and so are their gradients: for
-    4,096 target tokens and 37,000 entries 600 MB each. `micro_batches` of `compile` divides that.
+    The logits of a batch are float32 (B, T, V), including padding, and so are their gradients: 600
+    MB each for 4,096 target tokens and a vocabulary of 37,000. `micro_batches` of `compile` divides
+    that.
 
     Args:
         seq2seq: a `kbert.Seq2Seq`, or a `kbert.models.PrefixSeq2Seq`.
-        tokenizer: its tokenizer, of both languages: its "cls" token starts a target, its "sep"
-            token ends source and target.
+        tokenizer: tokenizer of both languages. Its "cls" token starts a target, its "sep" token
+            ends source and target.
         label_smoothing: share of the label that is spread over the vocabulary.
-        name: of the task.
+        name: name of the task.
 
     Raises:
-        TypeError: the model is of another kind.
+        TypeError: the model is of another class.
         ValueError: the vocabularies differ, or a value is out of range.
 
     Example:
@@ -206,10 +207,10 @@ class Translator(GenerationTask):
         return {"lm_loss": smoothed}, {"nll": plain, "accuracy": accuracy(logits, targets, weights)}
 
     def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
-        """The paper's Adam: β2 = 0.98, linear warm-up, then the inverse square root of the step.
+        """Returns the paper's Adam: β2 = 0.98, linear warm-up, then inverse square root decay.
 
-        The peak is that of its base model, 7e-4. Warm-up is 4,000 steps, but at most a tenth of
-        the run where its length is known.
+        The peak learning rate is that of the paper's base model, 7e-4. Warm-up is 4,000 steps, but
+        at most a tenth of the run if its length is known.
         """
         total, warmup = 10 * TRANSFORMER_WARMUP, TRANSFORMER_WARMUP
         if total_steps is not None:
@@ -252,31 +253,31 @@ class Translator(GenerationTask):
         targets: Sequence[str] | None = None,
         **settings: Any,
     ) -> keras.callbacks.History:
-        """Trains on pairs of strings, or on batches; compiles first where `compile` was not called.
+        """Trains on pairs of strings or on batches; compiles first if `compile` was not called.
 
-        For a number of `steps` it trains as a program does: held-out pairs are evaluated by losses
-        and BLEU, and with a `model_dir` it resumes to the same numbers. For `epochs`, and on
-        batches, it is Keras' `fit`.
+        With `steps`, held-out pairs are evaluated by losses and BLEU, and a run with a `model_dir`
+        resumes to the same numbers. With `epochs`, and on batches, this is Keras' `fit`.
 
         Args:
-            data: pairs: a list of (source, target), sources alone with `targets`, columns `first`
-                and `second` as `kbert.data.as_table` takes them, what `kbert.text.read_pairs`
-                gives, or a `kbert.data.translation.pairs.EncodedPairs`; or a dataset of batches, or
-                a dict of their arrays.
-            targets: the translations of the sources, in their order.
-            **settings: `validation_data`, likewise, or a tuple of sources and targets; `max_tokens`
-                that a batch has on either side at most, padding too; `max_length` of a text, where
-                longer ones are left out and counted in the log; `seed` of the order; `epochs` and
-                `steps_per_epoch`, or `steps` and the fields of `PairsSettings`; and the arguments
-                of `Task.fit`: `model_dir`, `resume`, `verbose`, `callbacks`.
+            data: pairs or batches. Pairs are a list of (source, target), sources with `targets`,
+                columns `first` and `second` as in `kbert.data.as_table`, the result of
+                `kbert.text.read_pairs`, or a `kbert.data.translation.pairs.EncodedPairs`. Batches
+                are a dataset, or a dict of arrays.
+            targets: translations of the sources, in the same order.
+            **settings: `validation_data`, data to evaluate on, in the forms of `data` or as a tuple
+                of sources and targets; `max_tokens`, the most tokens per side of a batch, including
+                padding; `max_length`, the most tokens of a text: pairs with longer ones are skipped
+                and counted in the log; `seed` of the order; `epochs` and `steps_per_epoch`, or
+                `steps` and the fields of `PairsSettings`; and the arguments of `Task.fit`:
+                `model_dir`, `resume`, `verbose`, `callbacks`.
 
         Returns:
             The losses and metrics of each epoch, or of the run.
 
         Raises:
-            TypeError: for an unknown argument.
-            ValueError: there are not as many sources as targets, no pairs, or an element is no pair
-                of strings.
+            TypeError: an argument is unknown.
+            ValueError: the numbers of sources and targets differ, there are no pairs, or an element
+                is not a pair of strings.
         """
         return super().fit(data, targets, **settings)
 
@@ -288,16 +289,16 @@ class Translator(GenerationTask):
         max_tokens: int = MAX_TOKENS,
         **kwargs: Any,
     ) -> Any:
-        """Losses and metrics on batches, or on pairs of strings; see `fit` for both.
+        """Computes losses and metrics on batches, or on pairs of strings; see `fit` for both.
 
         Args:
-            x: what `fit` calls `data`.
-            targets: as of `fit`.
-            max_tokens: as of `fit`.
-            **kwargs: what else Keras' `evaluate` takes: return_dict, verbose, …
+            x: pairs or batches, as `data` of `fit`.
+            targets: translations of the sources, in the same order.
+            max_tokens: most tokens per side of a batch of pairs, including padding.
+            **kwargs: other arguments of Keras' `evaluate`, such as return_dict and verbose.
 
         Returns:
-            As Keras' `evaluate`.
+            The result of Keras' `evaluate`.
         """
         pairs = x if targets is None else (x, targets)
         return super().evaluate(held_out_batches(self, pairs, max_tokens), **kwargs)
@@ -311,7 +312,7 @@ class Translator(GenerationTask):
     def _without_heads(
         cls, checkpoint: Checkpoint, tokenizer: TokenizerLike, dtype: DType, strict: bool
     ) -> keras.Model:
-        """An encoder's folder is the beginning of both sides, see `Seq2Seq.from_encoder`."""
+        """Initialises both sides from an encoder's folder, see `Seq2Seq.from_encoder`."""
         checkpoint.expect(EncoderConfig)
         encoder = load_encoder(checkpoint, tokenizer, dtype, strict=strict, pooler=False)
         return Seq2Seq.from_encoder(encoder)
@@ -335,32 +336,33 @@ class Translator(GenerationTask):
         jit_compile: bool = False,
         verbose: str | int = "auto",
     ) -> Any:
-        """Translates.
+        """Translates texts.
 
-        A text without tokens, such as "", is translated to "" with a score of 0. What the
-        vocabulary has no pieces for is read as the unknown token.
+        A text without tokens, such as "", is translated to "" with a score of 0. Text that the
+        vocabulary has no subwords for is read as the unknown token.
 
         Args:
             texts: strings, or one.
-            method: how the next token is chosen, of `kbert.decoding`.
-            max_new_tokens: the longest translation, its end included. None: 50 tokens more than the
-                source, which is rounded up to a multiple of 16, as far as the model's positions go.
+            method: decoding method of `kbert.decoding`.
+            max_new_tokens: most tokens of a translation, including its end. None: 50 more than the
+                source, whose length is rounded up to a multiple of 16; at most what the model's
+                positions allow.
             batch_size: texts that go through the model together.
-            seed: of `Sampling`; the number of a text is the other half of what it draws by.
+            seed: seed for `Sampling`; draws depend on it and on the number of the text.
             return_scores: whether scores are returned too.
-            jit_compile: whether XLA compiles on TensorFlow: faster where many batches have one
-                shape, after 5 to 15 s for each. JAX always does.
+            jit_compile: whether XLA compiles on TensorFlow: faster if many batches have the same
+                shape, after 5 to 15 s for each shape. JAX always does.
             verbose: "auto" for a bar that appears after two seconds, 1 for one at once, 0 for none.
 
         Returns:
-            A list of N strings, in the order of the texts; with a `Beam` of several `num_results` N
-            lists of them, best first. With `return_scores` also the scores, (N,) or (N, K) float32:
-            see `kbert.decoding.Decoded`.
+            A list of N strings, in the order of the texts; for a `Beam` with several `num_results`,
+            N lists of strings, best first. With `return_scores` also the scores, (N,) or (N, K)
+            float32: see `kbert.decoding.Decoded`.
 
         Raises:
-            TypeError: a text is no string.
-            ValueError: a text is longer than the model's positions (the message says which), or a
-                setting is out of range.
+            TypeError: a text is not a string.
+            ValueError: a text is longer than the model's positions (the message names the text), or
+                a setting is out of range.
         """
         texts = inference.as_texts(texts)
         inference.check_batch_size(batch_size)
@@ -386,7 +388,7 @@ class Translator(GenerationTask):
         max_new_tokens: int | None,
         **how: Any,
     ) -> tuple[list[list[str]], np.ndarray]:
-        """K translations of the ids of each source, and their scores (N, K)."""
+        """Returns K translations for the ids of each source, and their scores (N, K)."""
 
         def batch(rows: np.ndarray, width: int) -> tuple[dict[str, Any], int]:
             longest = max_new_tokens or min(width + LONGER, self._max_new_tokens)
@@ -399,13 +401,13 @@ class Translator(GenerationTask):
         return self.write_each(lengths, self.seq2seq.max_length, batch, texts, method, **how)
 
     def source_ids(self, texts: Sequence[str | bytes]) -> list[np.ndarray]:
-        """Ids of sources, without their ends, as the model reads them.
+        """Tokenizes sources, without the end token.
 
-        White space around a text is left out: to byte-level pieces a line with its line break would
+        White space around a text is removed: for byte-level tokens a line with its line break would
         be another text.
 
         Args:
-            texts: strings.
+            texts: strings to translate.
 
         Raises:
             ValueError: a text is longer than the model's positions.
@@ -416,12 +418,12 @@ class Translator(GenerationTask):
 
     @property
     def row_length(self) -> int:
-        """Tokens of the longest source, with its end."""
+        """Most tokens of a source, including its end."""
         return self.seq2seq.max_length
 
     @property
     def _max_new_tokens(self) -> int:
-        """The most tokens that are written: the start has a position of its own."""
+        """Most new tokens of a target: one position is for the start token."""
         return self.seq2seq.max_length - 1
 
     def _check_lengths(self, lengths: Any, texts: Sequence[str | bytes]) -> None:
@@ -438,34 +440,34 @@ class Translator(GenerationTask):
             )
 
     def _features(self, sources: Any, width: int) -> dict[str, np.ndarray]:
-        """A batch of ids of sources, without their ends."""
+        """Makes a batch from the ids of sources, which come without their end token."""
         pad_id = self.tokenizer.sep_id if self.tokenizer.pad_id is None else self.tokenizer.pad_id
         rows = [np.append(ids, self.tokenizer.sep_id) for ids in sources]
         ids, mask = padded(rows, width, pad_id)
         return {"encoder_token_ids": ids, "encoder_padding_mask": mask}
 
     def _texts(self, decoded: Any) -> tf.Tensor:
-        """(B, K) strings."""
+        """Returns the translations as (B, K) strings."""
         with tf.device("CPU"):
-            # Byte-level pieces begin with the space before a word, the first one's too.
+            # Byte-level tokens begin with the space before a word, even before the first word.
             texts = tf.strings.strip(self.tokenizer.decode(self.new_ids(decoded)))
             return tf.reshape(texts, tf.shape(decoded.scores))
 
     def signatures(
         self, method: Method = BEAM, max_new_tokens: int | None = None, seed: int | None = None
     ) -> dict[str, Signature]:
-        """`translate`, also `serving_default`.
+        """Returns the signature `translate`, which is also `serving_default`.
 
         Args:
-            method: as of `predict`.
-            max_new_tokens: the longest translation; None = as many tokens as the model has
-                positions for.
-            seed: of `Sampling`; None draws another for each request.
+            method: decoding method of `kbert.decoding`.
+            max_new_tokens: most tokens of a translation; None = as many as the model has positions
+                for.
+            seed: seed for `Sampling`; None draws a new one for each request.
 
         Returns:
             `translate`: `text` (B,) strings -> `translation` (B, K) strings, best first, and
             `scores` (B, K). A text without tokens gives "" and 0. A text that is too long for the
-            model is cut at its end, where `predict` raises.
+            model is truncated at its end, while `predict` raises.
         """
         check_method(method)
         most = self._max_new_tokens if max_new_tokens is None else max_new_tokens
@@ -477,7 +479,7 @@ class Translator(GenerationTask):
             text: tf.Tensor, row_numbers: tf.Tensor | None = None
         ) -> dict[str, tf.Tensor]:
             with tf.device("CPU"):
-                # A row of nothing where there is none, cut off again.
+                # An empty request gets one dummy row, which is removed from the result.
                 rows = tf.shape(text)[0]
                 text = tf.pad(text, [[0, tf.cast(rows == 0, tf.int32)]], constant_values="")
                 ids = self.tokenizer.encode(tf.strings.strip(text))[:, : self._max_new_tokens]
@@ -503,5 +505,5 @@ class Translator(GenerationTask):
 
 
 def _stripped(text: str | bytes) -> str | bytes:
-    """Without ASCII's white space at both ends: what TensorFlow strips too."""
+    """Strips ASCII white space from both ends, as TensorFlow does."""
     return text.strip(" \t\n\r\v\f") if isinstance(text, str) else text.strip()

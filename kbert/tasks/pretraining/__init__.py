@@ -1,1 +1,1 @@
-"""Objectives on shards of text, and what the trained model answers."""
+"""Pretraining tasks: objectives on shards of text, and the predictions of the trained models."""

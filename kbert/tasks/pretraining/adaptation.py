@@ -1,4 +1,4 @@
-"""Going on from a pretrained folder on texts of another domain or language."""
+"""Continued pretraining from a preset on texts of another domain or language."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -28,28 +28,29 @@ def adapt(
     dtype: DType = None,
     seed: int = 0,
 ) -> EncoderTask:
-    """A pretraining task with a folder's weights, for a vocabulary that may be longer.
+    """Makes a pretraining task with a folder's weights, for a vocabulary that may be longer.
 
-    Entries that the tokenizer has after the folder's own become new rows of the token table; each
-    starts as the mean of the pieces that its word was split into before; "##ing" as that of the
-    pieces that "ing" had inside a word. Rows that only padded the folder's table are new ones too
-    where an entry takes them. A head that the folder lacks is newly initialised, which is logged.
+    The tokenizer's vocabulary begins with the folder's; further entries become new rows of the
+    token table. A new row starts as the mean of the subwords that its word was split into before;
+    "##ing" starts as the mean of the subwords of "ing" inside a word. Padding rows of the folder's
+    table that a new entry uses are initialised the same way. A head that the folder lacks is newly
+    initialised, with a warning.
 
     Args:
-        folder: a kbert or Hugging Face folder with its tokenizer's files, or whatever else
-            `kbert.hub.locate` knows.
-        tokenizer: the one the new corpus was prepared with.
-        make_task: (encoder, tokenizer) -> the task, such as
+        folder: a kbert or Hugging Face folder with its tokenizer's files, or anything else that
+            `kbert.hub.locate` accepts.
+        tokenizer: tokenizer that the new corpus was prepared with.
+        make_task: function (encoder, tokenizer) -> task, such as
             `functools.partial(Pretraining, next_sentence=False)`.
         changes: values of the config to replace, such as dropout.
         dtype: a Keras dtype policy or its name.
-        seed: of new rows that no piece gives a start to.
+        seed: seed for new rows that have no subwords to start from.
 
     Returns:
         The task, not compiled.
 
     Raises:
-        ValueError: the vocabularies differ before the end of the folder's own, or the tokenizers
+        ValueError: the tokenizer's vocabulary does not begin with the folder's, or the tokenizers
             read text differently.
 
     Example:
@@ -99,7 +100,7 @@ def adapt(
 
 
 def _check_reads_alike(before: Any, tokenizer: Tokenizer, folder: PathLike) -> None:
-    """The old rows have their meaning only for texts that are normalised as they were."""
+    """Raises if the tokenizers read text differently: the old rows would lose their meaning."""
     had, has = _reading(before), _reading(tokenizer)
     if had != has:
         raise ValueError(
@@ -109,10 +110,10 @@ def _check_reads_alike(before: Any, tokenizer: Tokenizer, folder: PathLike) -> N
 
 
 def _reading(tokenizer: Tokenizer) -> Any:
-    """What decides, besides the vocabulary, how a tokenizer reads a text."""
+    """Returns the settings that, with the vocabulary, determine how a tokenizer reads a text."""
     options = {"kind": tokenizer.kind, **tokenizer.settings}
-    options.pop("special_tokens_in_text", None)  # no corpus is read so
-    if options.get("strip_accents", False) is None:  # accents left open go with the case
+    options.pop("special_tokens_in_text", None)  # not used to prepare a corpus
+    if options.get("strip_accents", False) is None:  # unset: accents follow the case
         options["strip_accents"] = options["lowercase"]
     return {name: value for name, value in options.items() if isinstance(value, str | bool)}
 
@@ -122,7 +123,7 @@ def _show(options: Mapping[str, Any], other: Any) -> str:
 
 
 def _pieces(before: Any, tokenizer: Tokenizer) -> Any:
-    """New id -> ids of the pieces that the entry was split into before."""
+    """Returns {new id: ids of the subwords that the entry was split into before}."""
     ids = {piece: i for i, piece in enumerate(before.vocabulary)}
     added = tokenizer.vocabulary[len(ids) :]
     is_wordpiece = before.kind == "wordpiece"
@@ -137,12 +138,12 @@ def _pieces(before: Any, tokenizer: Tokenizer) -> Any:
 
 
 def _inside_a_word(text: str, ids: Any, unk_id: int) -> list[int]:
-    """Longest match first, as WordPiece splits what follows a word's first piece."""
+    """Splits text by longest match first, as WordPiece does after a word's first subword."""
     found = []
     while text:
         size = next((n for n in range(len(text), 0, -1) if f"##{text[:n]}" in ids), 0)
         if not size:
-            return [unk_id]  # as the whole word was
+            return [unk_id]  # WordPiece makes the whole word unknown
         found.append(ids[f"##{text[:size]}"])
         text = text[size:]
     return found

@@ -1,4 +1,4 @@
-"""ELMo's pretraining: the next word, and the one before, of one long text in every row.
+"""ELMo's pretraining: predicts the next and the previous word of one long text in every row.
 
 Shapes: D = 2 directions (0 forward, 1 backward), B rows, T words, C characters of a word,
 P projection, L layers, W entries of a row's state, V words of the softmax.
@@ -22,33 +22,33 @@ from kbert.tokenizers import WordTokenizer
 from kbert.training.step.state import DerivedMetrics
 
 DIRECTIONS = ("forward", "backward")
-PREFIXES = ("", "reverse_")  # of a batch's features, one a direction
-NEGATIVES = 8192  # bin/train_elmo.py of allenai/bilm-tf, as the next two
+PREFIXES = ("", "reverse_")  # prefixes of a batch's features, one per direction
+NEGATIVES = 8192  # bin/train_elmo.py of allenai/bilm-tf
 
 
 class BidirectionalLM(RemembersRows):
-    """A forward and a backward language model on the same words, which remember across batches.
+    """A forward and a backward language model on the same words, with state across batches.
 
     (Peters et al. 2018, section 3.1, https://arxiv.org/abs/1802.05365; bilm/training.py of
-    allenai/bilm-tf.) Trained with `fit` on the batches of `kbert.data.language_model_dataset`: row
-    b of a batch continues where row b of the batch before has ended, and so do the LSTMs, through
-    which no gradient flows back into earlier batches (see `RemembersRows`).
+    allenai/bilm-tf.) Train with `fit` on the batches of `kbert.data.language_model_dataset`. Row b
+    of a batch continues where row b of the previous batch ended, and the LSTMs keep their state. No
+    gradient flows into earlier batches (see `RemembersRows`).
 
-    The loss `lm_loss` is the mean over the words of both directions. The gradient is that of the
-    sum over the T words of a row, as in the original, which multiplies its loss by T: what the
-    published clipping at 10 and Adagrad's initial sums of 1 go with. In training the loss is
-    estimated by sampled words where the vocabulary has more than `negatives`; in evaluation it is
-    always that of the whole softmax. Metrics: `forward_loss`, `backward_loss` and their
-    exponentials `forward_perplexity`, `backward_perplexity`. Where `compile` was not called, `fit`
-    trains with the published Adagrad at 0.2.
+    The loss `lm_loss` is the mean over the words of both directions. Its gradient is scaled by T,
+    the words of a row, as the original multiplies its loss by T. The published clipping at 10 and
+    Adagrad's initial sums of 1 assume this scale. If the vocabulary has more than `negatives`
+    words, a sampled softmax estimates the loss in training. Evaluation always uses the full
+    softmax. Metrics: `forward_loss`, `backward_loss` and their exponentials `forward_perplexity`,
+    `backward_perplexity`. If `compile` was not called, `fit` trains with the published Adagrad at
+    0.2.
 
     Args:
         elmo: a `kbert.Elmo` whose config has a `vocabulary_size`.
         tokenizer: the `kbert.WordTokenizer` of the softmax; None = the model's, if it has one.
-        batch_size: rows of a batch, of all devices together.
-        negatives: words that a target is told from in training, drawn for each direction.
-        seed: of the draws.
-        name: of the model.
+        batch_size: rows of a global batch, over all devices.
+        negatives: number of negative words of the sampled softmax, drawn for each direction.
+        seed: seed of the sampled words.
+        name: name of the model.
 
     Raises:
         ValueError: the model has no softmax, or a number is out of range.
@@ -123,7 +123,7 @@ class BidirectionalLM(RemembersRows):
         return {"batch_size": self.batch_size, "negatives": self.negatives, "seed": self.seed}
 
     def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
-        """What bilm-tf trains with: Adagrad at 0.2, whose sums begin at 1."""
+        """Returns the optimizer of bilm-tf: Adagrad at 0.2, with initial sums of 1."""
         return keras.optimizers.Adagrad(
             ELMO["learning_rate"], initial_accumulator_value=ELMO["initial_accumulator_value"]
         )
@@ -135,25 +135,24 @@ class BidirectionalLM(RemembersRows):
         clip_norm: float | None = ELMO["clip_norm"],
         **settings: Any,
     ) -> None:
-        """As every task's (`kbert.training.TrainStep`); a batch is computed as a whole.
+        """Like `kbert.training.TrainStep.compile`; micro-batches are not allowed.
 
-        The gradient is clipped at 10, as the original's is, where nothing else is said.
+        The default `clip_norm` is 10, as in the original.
         """
         super().compile(optimizer, *positional, clip_norm=clip_norm, **settings)
 
     def call(
         self, batch: Tensors, state: Any | None = None, training: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Reads both directions.
+        """Runs both directions.
 
         Args:
-            batch: `character_ids` and `reverse_character_ids` (B, T, C); what else it holds is
-                left alone.
-            state: (L, D, B, W), of the words before; None = none were before.
+            batch: `character_ids` and `reverse_character_ids` (B, T, C); other entries are ignored.
+            state: (L, D, B, W) state after the previous words; None = there are none.
             training: whether dropout is active.
 
         Returns:
-            What the softmax reads (D, B, T, P), and the state after the last word.
+            The input of the softmax (D, B, T, P), and the state after the last word.
         """
         ids = [batch[f"{prefix}character_ids"] for prefix in PREFIXES]
         words = self.elmo.words(ops.concatenate(ids), training)  # (DB, T, P)
@@ -181,8 +180,8 @@ class BidirectionalLM(RemembersRows):
         return ops.sum(ops.stack(weights))[None]
 
     def _word_losses(self, x: Tensor, targets: Tensor, training: bool) -> Any:
-        """(D, B, T, P) and D times (B, T) -> D times (B, T)."""
-        softmax: Any = self.elmo.softmax  # the constructor has made sure of one
+        """Returns the loss of each word: D times (B, T), from x (D, B, T, P)."""
+        softmax: Any = self.elmo.softmax  # not None: the constructor checks it
         *_, words, width = x.shape
         if softmax.vocabulary_size <= self.negatives:
             return [_cross_entropy(softmax(x[d]), targets[d]) for d in range(len(targets))]
@@ -193,7 +192,7 @@ class BidirectionalLM(RemembersRows):
                 for places, y in flat
             ]
             return [ops.reshape(each, (-1, words)) for each in losses]
-        # One word of each row at a time: the logits of all would not fit into memory.
+        # One word of each row at a time: the logits of all words would not fit into memory.
         columns = ops.transpose(x, (2, 0, 1, 3)), ops.transpose(ops.stack(targets), (2, 0, 1))
         losses = ops.map(lambda column: _cross_entropy(softmax(column[0]), column[1]), columns)
         losses = ops.transpose(losses, (1, 2, 0))  # (T, D, B) -> (D, B, T)
@@ -202,14 +201,14 @@ class BidirectionalLM(RemembersRows):
     def predict(
         self, texts: str | Sequence[str | list[str]], top_k: int = 5
     ) -> list[dict[str, list[tuple[str, float]]]]:
-        """What the language model expects behind some words, and before them.
+        """Predicts the word that follows each text, and the word that precedes it.
 
         Args:
             texts: texts, which are split at white space, or lists of words; or one text.
-            top_k: answers of each direction.
+            top_k: number of answers for each direction.
 
         Returns:
-            One dict a text, of "forward" and "backward": lists of (word, probability), the
+            One dict per text, with "forward" and "backward": lists of (word, probability), the
             likeliest first; see `Elmo.predict_next`.
 
         Raises:
@@ -222,9 +221,9 @@ class BidirectionalLM(RemembersRows):
         """Writes the model with its softmax and its words; see `Task.save_to_preset`.
 
         Args:
-            path: the folder.
+            path: folder to write to.
             format: "kbert", or "bilm" for the original's files, which have no softmax.
-            **options: as of `Task.save_to_preset`.
+            **options: other arguments of `Task.save_to_preset`.
         """
         if format == "kbert":
             super().save_to_preset(path, **options)
@@ -241,7 +240,7 @@ class BidirectionalLM(RemembersRows):
 
     @classmethod
     def _read_tokenizer(cls, checkpoint: Checkpoint, folder: PathLike) -> Any:
-        """The words of the softmax; of a folder of another task on the model there are none."""
+        """Loads the words of the softmax; None if the folder is that of another task."""
         return words_of(folder)
 
 
@@ -250,5 +249,5 @@ def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _with_gradient_of(loss: Tensor, times: Tensor) -> Tensor:
-    """The loss as it is, with `times` its gradient."""
+    """Returns the loss unchanged, with `times` its gradient."""
     return loss + (times - 1) * (loss - ops.stop_gradient(loss))

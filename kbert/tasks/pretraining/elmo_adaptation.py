@@ -1,4 +1,4 @@
-"""Going on from a pretrained bidirectional language model, on texts with other words.
+"""Continued pretraining of a bidirectional language model on texts with other words.
 
 Shapes: V words of the new softmax.
 """
@@ -22,20 +22,21 @@ def adapt_elmo(
     changes: dict[str, Any] | None = None,
     dtype: DType = None,
 ) -> Elmo:
-    """A model with a folder's weights, and a softmax over the words of a tokenizer.
+    """Makes a model with a folder's weights, and a softmax over the words of a tokenizer.
 
-    Whatever reads words reads new ones too, letter by letter. Of the softmax the words that the
-    folder has keep their rows; those of other words are newly initialised, and so is a whole
-    softmax that the folder does not have, as releases do not.
+    The input side needs no change: it reads all words by their characters. In the softmax, words
+    that the folder has keep their rows and other words are newly initialised. If the folder has no
+    softmax, like the published releases, all of it is newly initialised.
 
     Args:
-        folder: what `Elmo.from_preset` takes.
-        tokenizer: the words to predict, by falling frequency in the new texts.
+        folder: a kbert folder, a folder or zip file of a release, or "hf:owner/name@revision", as
+            for `Elmo.from_preset`.
+        tokenizer: tokenizer with the words to predict, by falling frequency in the new texts.
         changes: values of the config to replace, such as dropout.
         dtype: a Keras dtype policy or its name.
 
     Returns:
-        The model, to be trained by a `BidirectionalLM`.
+        The model, to be trained with a `BidirectionalLM`.
 
     Raises:
         ValueError: the changes need weights of other shapes.

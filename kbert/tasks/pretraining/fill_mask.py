@@ -1,4 +1,4 @@
-"""Filling masks: text with [MASK] in it to the masks' positions, and probabilities to words.
+"""Filling masks: finds the masks in texts, and turns probabilities into words.
 
 Shapes: B texts, T tokens, P masks of the text that has most, V vocabulary, K answers.
 """
@@ -26,15 +26,15 @@ from kbert.tasks.file_answers import FileAnswers
 from kbert.tasks.pretraining.options import FillMaskOptions
 from kbert.tokenizers.base import Tokenizer
 
-# Logits of a batch that exist at a time, in masks: with BERT's vocabulary 512 take 62 MB.
+# Masks whose logits are in memory at a time: with BERT's vocabulary 512 take 62 MB.
 MASKS_AT_ONCE = 512
 
 
 def encode_with_masks(tokenizer: Tokenizer, texts: Any) -> tf.RaggedTensor:
-    """Token ids of texts in which the tokenizer's mask token stands for a masked one.
+    """Tokenizes texts that contain mask tokens.
 
-    The text is cut at the mask token and only the rest is tokenised: so a tokenizer that does not
-    read special tokens in text needs no twin that does, and a "[SEP]" that a user typed stays text.
+    The text is split at the mask tokens, and only the parts between them are tokenised. So the
+    tokenizer need not read special tokens in text, and a "[SEP]" that a user typed stays text.
 
     Args:
         tokenizer: a `kbert.tokenizers.Tokenizer` with a mask token.
@@ -51,15 +51,15 @@ def encode_with_masks(tokenizer: Tokenizer, texts: Any) -> tf.RaggedTensor:
 
 
 def find_masks(token_ids: tf.Tensor, mask_id: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where the masks are.
+    """Finds the positions of the masks.
 
     Args:
-        token_ids: (B, T).
+        token_ids: (B, T) ids.
         mask_id: id of the mask token.
 
     Returns:
-        Positions (B, P) int32, each row's masks from left to right and then zeros; how many of
-        them are masks (B,) int32.
+        Positions (B, P) int32, the masks of each row from left to right, padded with zeros; and
+        the number of masks of each row, (B,) int32.
 
     Example:
         >>> positions, count = find_masks(tf.constant([[2, 4, 9, 4], [2, 9, 9, 3]]), mask_id=4)
@@ -73,12 +73,12 @@ def find_masks(token_ids: tf.Tensor, mask_id: int) -> tuple[tf.Tensor, tf.Tensor
 
 
 def shifted(positions: Any, shift: int) -> Any:
-    """The places that tokens are predicted from, (B, P); where nothing is predicted, 0 stays 0."""
+    """Returns the positions that predict the tokens at `positions`, (B, P); padding 0 stays 0."""
     return ops.maximum(positions - shift, 0) if shift else positions
 
 
 class MaskAnswers(FileAnswers):
-    """The best words for the masks of each text."""
+    """Best words for the masks of the texts of a file."""
 
     program = "kbert-fill-mask"
     options = FillMaskOptions
@@ -86,23 +86,23 @@ class MaskAnswers(FileAnswers):
     def answer(
         self, table: Table, options: Options, *, batch_size: int, first: int = 0
     ) -> tuple[Sequence[Any], int]:
-        """Raises ValueError for a text that is cut before a mask, by its line."""
+        """Fills masks; raises ValueError, with the line, if a mask would be truncated."""
         chosen, fill_mask = cast(FillMaskOptions, options), self.task.fill_mask
         how = {"batch_size": batch_size, "place": table.place}
         return fill_mask.fill(table["text"], chosen.top_k, chosen.candidates, **how), fill_mask.cut
 
 
 class FillMask:
-    """A task's masked-LM head, applied to text.
+    """Applies a task's masked-LM head to texts.
 
     Args:
-        task: encodes, packs ids, and knows the tokenizer.
-        head: vectors of the masks (B, P, H) -> logits (B, P, V).
-        shift: how many places before a token it is predicted.
+        task: task whose tokenizer, encoder and input form are used.
+        head: layer from hidden states of the masks (B, P, H) to logits (B, P, V).
+        shift: distance from a token back to the position that predicts it.
 
     Attributes:
-        runner: what computes `probabilities`.
-        cut: of the texts with masks that `each_mask` has read, how many were cut at their end.
+        runner: `inference.Runner` that computes `probabilities`.
+        cut: number of texts with masks that the last `each_mask` has truncated so far.
     """
 
     def __init__(self, task: EncoderTask, head: keras.layers.Layer, shift: int = 0) -> None:
@@ -118,7 +118,7 @@ class FillMask:
         self._tokenize = on_cpu(self._encode)
 
     def _encode(self, texts: Sequence[str | bytes]) -> Any:
-        """Ids, how many a text has, how many of them are masks, and how many of those are read."""
+        """Returns ids, and per text the numbers of ids, of masks, and of masks within the limit."""
         ids = encode_with_masks(self.task.tokenizer, texts)
         budget = self.task.row_length - self.task.form.specials(1)
         is_mask = tf.cast(ids == self.task.tokenizer.mask_id, tf.int32)
@@ -131,12 +131,12 @@ class FillMask:
         return {**features, "mask_positions": positions}, found
 
     def probabilities(self, features: Tensors) -> Any:
-        """Of the vocabulary at `mask_positions`, (B, P, V)."""
+        """Computes probabilities over the vocabulary at `mask_positions`, (B, P, V)."""
         probabilities = ops.softmax(self.head(self._masked(features)))
         return probabilities[..., : self.task.tokenizer.vocabulary_size]  # (B, P, V)
 
     def _masked(self, features: Tensors) -> Any:
-        """What the head reads of each mask, (B, P, H)."""
+        """Returns the hidden states that the head reads, one for each mask, (B, P, H)."""
         positions = shifted(features["mask_positions"], self.shift)
         return self.task.encode(features, positions=positions)["sequence"]
 
@@ -146,18 +146,19 @@ class FillMask:
         batch_size: int,
         place: Callable[[int], str] = "text number {}".format,
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """Runs the model over all texts that hold a mask.
+        """Runs the model over all texts that contain a mask.
 
         Args:
-            texts: strings.
+            texts: strings, with or without masks.
             batch_size: largest B.
-            place: what an error calls a text, by its number.
+            place: function from the number of a text to its name in errors.
 
         Yields:
-            (number of the text, probabilities (V,)), a text's masks from left to right.
+            (number of the text, probabilities (V,)) for each mask; those of a text from left to
+            right.
 
         Raises:
-            ValueError: if a mask is beyond the longest text that the encoder takes.
+            ValueError: a mask lies beyond the encoder's maximum length.
         """
         self.cut = none = total = 0
         budget = self.task.row_length - self.task.form.specials(1)
@@ -189,9 +190,9 @@ class FillMask:
         batch_size: int,
         **named: Any,
     ) -> list[dict[str, list]]:
-        """The answers for the masks of texts; arguments and result as of `Pretraining.predict`.
+        """Fills the masks of texts; arguments and result are those of `Pretraining.predict`.
 
-        And `place` of `each_mask`.
+        `place` of `each_mask` is accepted too.
         """
         texts = inference.as_texts(texts)
         inference.check_batch_size(batch_size)
@@ -216,17 +217,17 @@ class FillMask:
             )
 
     def signature(self, top_k: int) -> Signature:
-        """Text to the best answers for its masks, as a graph.
+        """Returns a signature from texts to the best answers for their masks.
 
         Args:
-            top_k: K.
+            top_k: K, the number of answers for each mask.
 
         Returns:
             `text` (B,) strings -> `tokens` (B, P, K) strings and `probabilities` (B, P, K), the
-            most probable first. P is the number of masks in the text that has most; a text with
-            fewer has "" and 0 in the rest. A mask beyond the longest text that the encoder takes
-            is cut off with the text's end and counts as none, where `predict` raises: a server
-            would refuse the whole batch for one text, so a client counts its answers.
+            most probable first. P is the largest number of masks of a text; a text with fewer has
+            "" and 0 in the rest. A mask beyond the encoder's maximum length is truncated with the
+            end of the text and does not count, while `predict` raises: a server would fail the
+            whole batch for one text. So a client must count its answers.
 
         Raises:
             ValueError: `top_k` is out of range.
@@ -250,7 +251,7 @@ class FillMask:
 
         def tokens(text: tf.Tensor) -> tf.Tensor:
             masks = tf.minimum(tokenizer.cut_at_masks(text).row_lengths() - 1, longest)
-            # The logits of a mask take as much memory as so many tokens.
+            # Cost of a mask in tokens: its logits take as much memory as this many of them.
             return tf.maximum(text_only(text), masks * (TOKENS_AT_ONCE // MASKS_AT_ONCE))
 
         spec = [tf.TensorSpec([None], tf.string, "text")]
@@ -260,7 +261,7 @@ class FillMask:
 
 
 def check_top_k(tokenizer: Tokenizer, top_k: int) -> None:
-    """Raises ValueError unless the vocabulary has `top_k` entries."""
+    """Raises ValueError unless `top_k` is from 1 to the vocabulary's size."""
     if not 1 <= top_k <= tokenizer.vocabulary_size:
         raise ValueError(
             f"top_k must be from 1 to {tokenizer.vocabulary_size}, the vocabulary's size. "
@@ -269,7 +270,7 @@ def check_top_k(tokenizer: Tokenizer, top_k: int) -> None:
 
 
 def best(probabilities: np.ndarray, k: int) -> np.ndarray:
-    """Ids of the k largest of (V,), the largest first; the lower id on a tie.
+    """Returns the ids of the k largest of (V,) probabilities, largest first; ties by lower id.
 
     Example:
         >>> best(np.array([0.1, 0.4, 0.1, 0.4]), 3).tolist()
@@ -281,13 +282,13 @@ def best(probabilities: np.ndarray, k: int) -> np.ndarray:
 
 
 def candidate_ids(tokenizer: Tokenizer, candidates: Sequence[str | bytes]) -> np.ndarray:
-    """The vocabulary entry of each candidate.
+    """Returns the vocabulary id of each candidate.
 
-    A candidate is an entry as it is ("##ing") or a word that the tokenizer keeps whole ("Cat"
-    for an uncased vocabulary with "cat").
+    A candidate is either a vocabulary entry ("##ing") or a word that the tokenizer keeps whole
+    ("Cat" for an uncased vocabulary with "cat").
 
     Raises:
-        ValueError: if a candidate is several entries or none.
+        ValueError: a candidate is several entries or none.
     """
     return np.array([_candidate_id(tokenizer, x) for x in candidates], np.int32)
 
@@ -295,7 +296,7 @@ def candidate_ids(tokenizer: Tokenizer, candidates: Sequence[str | bytes]) -> np
 def _candidate_id(tokenizer: Tokenizer, candidate: Any) -> int:
     try:
         return tokenizer.token_to_id(candidate)
-    except ValueError:  # not an entry as it is
+    except ValueError:  # not itself an entry
         pieces = tokenizer.encode([candidate])[0].numpy().tolist()
     if len(pieces) != 1 or pieces[0] == tokenizer.unk_id:
         shown = " ".join(tokenizer.vocabulary[i] for i in pieces) or "nothing"

@@ -1,4 +1,4 @@
-"""Transformer-XL's pretraining: the next token of one long text in every row, which remembers.
+"""Transformer-XL's pretraining: predicts next tokens, with a memory of each row's earlier text.
 
 Shapes: B rows, T tokens, L layers, M tokens of a memory, H hidden width.
 """
@@ -30,22 +30,22 @@ from kbert.training.step.state import DerivedMetrics
 class MemoryLM(RemembersRows, EncoderTask):
     """A Transformer-XL that predicts the next token, with an adaptive softmax.
 
-    (Dai et al. 2019, https://arxiv.org/abs/1901.02860, sections 3.2 and 3.3.) Trained with `fit` on
-    the batches of `kbert.data.causal_dataset(runs=True)`: row b of a batch goes on where row b of
-    the batch before ended, and every token also sees what the layers have made of `memory_length`
-    tokens before its row. The rows' memory is saved with checkpoints; no gradient flows through it.
-    The loss `lm_loss` is the mean cross entropy of all tokens that carry weight; metric:
-    `perplexity`, its exponential.
+    (Dai et al. 2019, https://arxiv.org/abs/1901.02860, sections 3.2 and 3.3.) Train with `fit` on
+    the batches of `kbert.data.causal_dataset(runs=True)`, in which row b continues where row b of
+    the previous batch ended. Every token also attends to the hidden states of the `memory_length`
+    tokens before its row. This memory is saved with checkpoints; no gradient flows through it. The
+    loss `lm_loss` is the mean cross entropy over all tokens with weight. Metric: `perplexity`, the
+    exponential of the loss.
 
     Args:
-        encoder: a `kbert.Encoder` of a `TransformerXlConfig`.
-        tokenizer: its tokenizer; its "sep" token ends a text.
+        encoder: a `kbert.Encoder` with a `TransformerXlConfig`.
+        tokenizer: tokenizer of the encoder; its "sep" token ends a text.
         memory_length: tokens of the memory (M).
-        batch_size: rows of a batch, of all devices together.
-        name: of the model.
+        batch_size: rows of a global batch, over all devices.
+        name: name of the model.
 
     Raises:
-        TypeError: the encoder is no Transformer-XL.
+        TypeError: the encoder is not a Transformer-XL.
         ValueError: the vocabularies differ, or a number is out of range.
 
     Example:
@@ -104,9 +104,9 @@ class MemoryLM(RemembersRows, EncoderTask):
         return {"memory_length": self.memory_length, "batch_size": self.batch_size}
 
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
-        """What the softmax reads, "sequence" (B, T, H).
+        """Returns the input of the softmax, "sequence" (B, T, H).
 
-        Of a batch with a "memory" (L, B, M, H) also the next one, "memory".
+        If the batch has a "memory" (L, B, M, H), the next "memory" is returned too.
         """
         return self.encode(batch, training)
 
@@ -128,19 +128,20 @@ class MemoryLM(RemembersRows, EncoderTask):
     def predict(
         self, texts: str | Sequence[str], *, batch_size: int = 8
     ) -> list[dict[str, float | int]]:
-        """How likely texts are, each read behind the token that ends one.
+        """Computes the log-likelihood and the perplexity of texts.
 
-        A text is read in parts as long as the memory, with what was read of it before; its own end
-        is not counted.
+        The token that ends a text is read before each text. A text is read in parts as long as the
+        memory; each part also attends to the memory of the earlier ones. The end of the text itself
+        is not scored.
 
         Args:
             texts: strings, or one.
             batch_size: texts that go through the model together.
 
         Returns:
-            For each "log_likelihood", the sum of the natural logarithms of its tokens'
-            probabilities; "tokens", how many they are; and "perplexity", the exponential of the
-            mean of minus the logarithms, 1 for a text without tokens.
+            For each text "log_likelihood", the sum of the natural log-probabilities of its tokens;
+            "tokens", their number; and "perplexity", the exponential of the mean negative
+            log-probability, 1 for a text without tokens.
 
         Raises:
             ValueError: `batch_size` is out of range.
@@ -161,11 +162,11 @@ class MemoryLM(RemembersRows, EncoderTask):
         return answers
 
     def signatures(self) -> dict[str, Signature]:
-        """`score`, also `serving_default`.
+        """Returns the signature `score`, which is also `serving_default`.
 
         Returns:
-            `score`: `text` (B,) strings -> `log_likelihood` (B,) and `tokens` (B,), as of
-            `predict`. A text above the export's `max_bytes` is refused.
+            `score`: `text` (B,) strings -> `log_likelihood` (B,) and `tokens` (B,), as in
+            `predict`. A text above the export's `max_bytes` is an error.
         """
 
         def score(text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -187,7 +188,7 @@ class MemoryLM(RemembersRows, EncoderTask):
         return {"score": Signature(score, spec, text_tokens())}
 
     def _rows(self, texts: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Tokens behind the end of a text, (B, 1 + a multiple of M), and how many are real."""
+        """Returns "sep", tokens and padding, (B, 1 + a multiple of M), and token counts (B,)."""
         ids = self.tokenizer.encode(texts)
         counts = tf.cast(ids.row_lengths(), tf.int32)
         rows = ids.to_tensor(self.tokenizer.sep_id)
@@ -199,7 +200,7 @@ class MemoryLM(RemembersRows, EncoderTask):
         return (config.num_layers, rows, self.memory_length, config.hidden_size)
 
     def _read(self, rows: Any, counts: Any, first: Any, memory: Any) -> tuple[Any, Any]:
-        """Log-likelihoods (B,) of the M tokens behind column `first`, and the next memory."""
+        """Returns log-likelihoods (B,) of the M tokens after column `first`, and a new memory."""
         inputs, targets = (rows[:, n : n + self.memory_length] for n in (first, first + 1))
         outputs = self({"token_ids": inputs, "memory": memory})
         losses = self.softmax.losses(outputs["sequence"], targets)

@@ -1,15 +1,16 @@
-"""Settings of the tasks that are pretrained."""
+"""Settings of the pretraining tasks."""
 
 from kbert.core.options import Options, option
 
-# What moves the embeddings of both models: the losses of both, the generator's where they share
-# them, or for each model its own loss.
+# Which losses train the embeddings. "all": both losses train shared tables.
+# "gradient_disentangled": only the generator's loss trains the shared tables. "separate": each
+# model has its own tables.
 ALL, DISENTANGLED, SEPARATE = "all", "gradient_disentangled", "separate"
 EMBEDDING_SHARING = (ALL, DISENTANGLED, SEPARATE)
 
 
 class FillMaskOptions(Options):
-    """What is asked of a mask.
+    """Settings of the answers for masks.
 
     Args:
         {options}

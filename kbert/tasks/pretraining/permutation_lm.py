@@ -1,4 +1,4 @@
-"""XLNet's pretraining: predicting tokens from those that are read before them, in any order.
+"""XLNet's pretraining: predicts each token from those before it in a permuted reading order.
 
 Shapes: B rows, T tokens, P predictions of a row at most, V vocabulary.
 """
@@ -25,32 +25,32 @@ from kbert.training.step.state import DerivedMetrics
 
 
 class PermutationLM(RemembersRows, EncoderTask):
-    """Permutation language modelling: each token is predicted from those read before it.
+    """Permutation language modelling: predicts each token from those read before it.
 
-    (Yang et al. 2019, "XLNet", section 2, https://arxiv.org/abs/1906.08237.) Trained with `fit` on
-    the batches of `kbert.data.pretraining_dataset(masking="permutation", segments="single")`, whose
-    `order_ids` say when each token is read. A query stands where a token is predicted and sees what
-    is read before it; no token is hidden, and none is replaced. Loss: the mean over the predicted
-    tokens. Metrics: `plm_loss`, `plm_accuracy`, `perplexity`.
+    (Yang et al. 2019, "XLNet", section 2, https://arxiv.org/abs/1906.08237.) Train with `fit` on
+    the batches of `kbert.data.pretraining_dataset(masking="permutation", segments="single")`. Their
+    `order_ids` are the factorisation order: when each token is read. At a predicted position a
+    query sees the tokens read before it; no token is masked or replaced. Loss: the mean over the
+    predicted tokens. Metrics: `plm_loss`, `plm_accuracy`, `perplexity`.
 
-    With `memory_length`, trained on rows that go on from batch to batch (`segments="runs"`), every
-    row also reads what the layers have made of so many tokens before it (section 2.5; Dai et al.
-    2019, section 3.2, https://arxiv.org/abs/1901.02860), as far as its text goes back. The rows'
-    memory is kept for each row of the global batch and saved with checkpoints; no gradient flows
-    through it.
+    With `memory_length`, rows continue from batch to batch (`segments="runs"`). Every row then also
+    attends to the hidden states of the `memory_length` tokens before it, as far as its text goes
+    back (section 2.5; Dai et al. 2019, section 3.2, https://arxiv.org/abs/1901.02860). The memory
+    is kept for each row of the global batch and saved with checkpoints; no gradient flows through
+    it.
 
-    `predict` fills masks: each from the text and none from another mask.
+    `predict` fills masks: each is predicted from the text, not from other masks.
 
     Args:
-        encoder: a `kbert.Encoder` of an `XlnetConfig`.
-        tokenizer: its tokenizer.
+        encoder: a `kbert.Encoder` with an `XlnetConfig`.
+        tokenizer: tokenizer of the encoder.
         memory_length: tokens of the memory (M); 0 = none.
-        batch_size: rows of a batch, of all devices together; with a memory alone.
-        name: of the model.
+        batch_size: rows of a global batch, over all devices; required with a memory, else None.
+        name: name of the model.
 
     Raises:
-        TypeError: the encoder is no XLNet.
-        ValueError: the vocabularies differ, or a memory has no `batch_size`.
+        TypeError: the encoder is not an XLNet.
+        ValueError: the vocabularies differ, or only one of `memory_length` and `batch_size` is set.
 
     Example:
         >>> import kbert
@@ -118,9 +118,9 @@ class PermutationLM(RemembersRows, EncoderTask):
         return {"memory_length": self.memory_length, "batch_size": self.batch_size}
 
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
-        """Logits `permutation_lm` (B, P, V) at the batch's `mask_positions`.
+        """Returns logits `permutation_lm` (B, P, V) at the batch's `mask_positions`.
 
-        Of a batch with a "memory" (L, B, M, H) also the next one, "memory".
+        If the batch has a "memory" (L, B, M, H), the next "memory" is returned too.
         """
         features = {**batch, "target_positions": batch["mask_positions"]}
         outputs = self.encode(features, training)
@@ -137,20 +137,20 @@ class PermutationLM(RemembersRows, EncoderTask):
         return {"plm_loss": cross_entropy(*answer)}, {"plm_accuracy": accuracy(*answer)}
 
     def _remembering(self, batch: Tensors, training: bool) -> Any:
-        """The logits of rows that go on from those of the batch before."""
+        """Returns the logits of rows that continue those of the previous batch."""
         width = self.encoder.config.hidden_size
         state = self.recall(batch, training)  # (L, b, MH)
         layers, rows, _ = ops.shape(state)
         memory = ops.reshape(state, (layers, rows, self.memory_length, width))
         outputs = self({**batch, "memory": memory}, training=training)
-        # A row that ends in padding ends its text: what the next one reads is from elsewhere.
+        # Padding at the end of a row ends its text: the next row begins another one.
         goes_on = ops.min(batch["padding_mask"], axis=1)[:, None]
         state = ops.reshape(ops.cast(outputs["memory"], "float32"), ops.shape(state))
         self.keep(ops.where(goes_on > 0, state, 0.0), training)
         return outputs["permutation_lm"]
 
     def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
-        """What is predicted, for a student or a teacher to compare."""
+        """Returns the predictions of the head, for distillation."""
         answer = (logits["permutation_lm"], batch["mask_weights"])
         return {"permutation_lm": Prediction("classes", *answer)}
 
@@ -178,8 +178,8 @@ class PermutationLM(RemembersRows, EncoderTask):
 
         Args:
             texts: strings with any number of mask tokens ("<mask>"), or one string.
-            top_k: how many answers for each mask.
-            candidates: give the probabilities of these tokens, in this order, instead of the
+            top_k: number of answers for each mask.
+            candidates: tokens whose probabilities are returned, in this order, instead of the
                 `top_k` best. Each must be one vocabulary entry.
             batch_size: texts that go through the model together.
 
@@ -188,17 +188,17 @@ class PermutationLM(RemembersRows, EncoderTask):
 
         Raises:
             ValueError: `top_k` or `batch_size` is out of range, a candidate is not one vocabulary
-                entry, or a mask lies behind the longest text that the encoder takes.
+                entry, or a mask lies beyond the encoder's maximum length.
         """
         return self.fill_mask.fill(texts, top_k, candidates, batch_size)
 
     def signatures(self, top_k: int = 5) -> dict[str, Signature]:
-        """`fill_mask`, which is `serving_default` too, and `encode`; see `Pretraining`."""
+        """Returns `fill_mask`, which is also `serving_default`, and `encode`; see `Pretraining`."""
         return {"fill_mask": self.fill_mask.signature(top_k), **super().signatures()}
 
 
 class _FillMask(FillMask):
-    """By queries at the masks, which are read after the text and so are seen by none of it."""
+    """Fills masks through queries; masks come last in the reading order, so no token sees them."""
 
     def _masked(self, features: Tensors) -> Any:
         is_mask = features["token_ids"] == self.task.tokenizer.mask_id

@@ -1,4 +1,4 @@
-"""Pretraining by masks, and by what two segments have to do with each other.
+"""Pretraining by masked language modelling, and by the relation of two segments.
 
 Shapes: B rows, T tokens, P masked positions, V vocabulary.
 """
@@ -29,13 +29,13 @@ from kbert.tokenizers.base import Tokenizer
 
 NSP_LABELS, SOP_LABELS = "next_sentence_labels", "sentence_order_labels"
 SPANS = ("span_starts", "span_ends")
-# The class of a pair as the text has it; 1 is a random second sentence (BERT, section 3.1), or the
-# two segments swapped (ALBERT, section 3.1).
+# Class of a pair in its original order. Class 1 is a random second sentence (BERT, section 3.1) or
+# two swapped segments (ALBERT, section 3.1).
 AS_WRITTEN = 0
 
 
 class MaskedRows(EncoderRows):
-    """Rows with masks to `probabilities` (B, P, V) of the entries at `mask_positions` (B, P)."""
+    """Export from rows with masks to `probabilities` (B, P, V) at `mask_positions` (B, P)."""
 
     inputs = (*EncoderRows.inputs, "mask_positions")
 
@@ -57,39 +57,40 @@ class MaskedRows(EncoderRows):
 
 
 class Pretraining(EncoderTask):
-    """Masked language modelling, with it a sentence objective and the boundary objective.
+    """Masked language modelling, optionally with a sentence and a span boundary objective.
 
-    Trained with `fit` on the batches of `kbert.data.pretraining_dataset`. The loss is the sum of
-    means: over real masked tokens for the masks, over rows for the pairs. Metrics:
+    Train with `fit` on the batches of `kbert.data.pretraining_dataset`. The loss is a sum of means:
+    over masked tokens (without padding) for the masks, over rows for the pairs. Metrics:
 
-    - `mlm_loss`, `mlm_accuracy` and `perplexity` with masks, as all but a few have them;
+    - `mlm_loss`, `mlm_accuracy` and `perplexity` with masks, unless `masked_lm` is False;
     - `nsp_loss`, `nsp_accuracy` with next sentences (BERT, section 3.1,
       https://arxiv.org/abs/1810.04805);
     - `sop_loss`, `sop_accuracy` with sentence order (ALBERT, section 3.1,
       https://arxiv.org/abs/1909.11942);
-    - of either, `nsp_negatives`, the share of pairs with a random (or swapped) second segment,
-      which is above a half where documents are of one sentence, and `nsp_majority`, the accuracy
-      of always giving the more frequent answer;
+    - `nsp_negatives` or `sop_negatives`, the share of pairs with a random or swapped second
+      segment (above a half if documents have one sentence), and `nsp_majority` or `sop_majority`,
+      the accuracy of always predicting the more frequent class;
     - `sbo_loss`, `sbo_accuracy` with the span boundary objective (SpanBERT, section 3.2,
-      https://arxiv.org/abs/1907.10529): masked tokens once more, from the ends of their span.
+      https://arxiv.org/abs/1907.10529), which also predicts masked tokens from the ends of their
+      span.
 
     Args:
         encoder: a `kbert.Encoder`.
-        tokenizer: its tokenizer.
+        tokenizer: tokenizer of the encoder.
         next_sentence: whether to predict next sentences, for batches of `segments="pairs"`; the
-            encoder needs a pooler. None: yes, unless it predicts the order. False for RoBERTa and
-            the like.
-        sentence_order: whether to predict if two segments are swapped, for batches of
-            `segments="halves"`, in the place of next sentences; the encoder needs a pooler.
-        span_boundary: whether to predict masked spans from their ends too, for batches of
+            encoder needs a pooler. None: yes, unless `sentence_order` is True. False for RoBERTa
+            and similar models.
+        sentence_order: whether to predict if two segments are swapped, instead of next sentences,
+            for batches of `segments="halves"`; the encoder needs a pooler.
+        span_boundary: whether to also predict masked spans from their ends, for batches of
             `masking="span"`.
-        masked_lm: False for a sentence objective alone, as in Hugging Face's
-            `BertForNextSentencePrediction`.
-        name: of the model.
+        masked_lm: whether to predict masks. False for a sentence objective alone, as in Hugging
+            Face's `BertForNextSentencePrediction`.
+        name: name of the model.
 
     Raises:
-        ValueError: if the vocabularies differ, the encoder has no pooler for a sentence objective,
-            two of them are asked for, or nothing is to be predicted.
+        ValueError: the vocabularies differ, the encoder has no pooler for a sentence objective,
+            both sentence objectives are set, or there is nothing to predict.
 
     Example:
         >>> import kbert
@@ -118,7 +119,7 @@ class Pretraining(EncoderTask):
         *("sop_accuracy", "sop_majority", "sbo_accuracy"),
     )
     unknown_elsewhere = ("span_boundary",)
-    # How many places before a masked token it is predicted.
+    # Distance from a masked token back to the position that predicts it.
     shift: ClassVar[int] = 0
 
     def __init__(
@@ -163,7 +164,7 @@ class Pretraining(EncoderTask):
 
     @property
     def derived_metrics(self) -> Mapping[str, Any]:  # type: ignore[override]  # by its heads
-        """Perplexity, where there are masks, and what a sentence objective is compared with."""
+        """Perplexity, if masks are predicted, and the baseline accuracy of a sentence objective."""
         found = {} if self.masked_lm is None else {"perplexity": ("mlm_loss", ops.exp)}
         if self.sentence is not None:
             name = self._sentence_name
@@ -190,13 +191,14 @@ class Pretraining(EncoderTask):
             "sentence_order": self.sentence_order,
             "span_boundary": self.span_boundary_head is not None,
         }
-        # Left out where it is true: what the version before wrote of a model resumes with it.
+        # Omitted when True, so that runs of earlier versions resume.
         return found if self.masked_lm is not None else {**found, "masked_lm": False}
 
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
-        """Logits of the heads: `masked_lm` (B, P, V), `sentence` (B, 2), `span_boundary` (B, P, V).
+        """Returns the logits of the heads that the task has.
 
-        Those that the task has. Of packed rows `sentence` is (B, K, 2).
+        `masked_lm` (B, P, V), `sentence` (B, 2) and `span_boundary` (B, P, V). For packed rows
+        `sentence` is (B, K, 2).
         """
         if self.masked_lm is None:
             return {"sentence": self.sentence(self.encode_pooled(batch, training))}
@@ -205,7 +207,7 @@ class Pretraining(EncoderTask):
         if self.span_boundary_head is None:
             out = self.encode(batch, training, positions=positions)
             logits["masked_lm"] = self.masked_lm(out["sequence"])
-        else:  # reads what stands around the masks too
+        else:  # the span boundary head also reads tokens around the masks
             out = self.encode(batch, training)
             sequence, spans = out["sequence"], (batch["span_starts"], batch["span_ends"])
             logits["masked_lm"] = self.masked_lm(sequence, positions)
@@ -227,7 +229,7 @@ class Pretraining(EncoderTask):
         return self.terms(self(batch, training=training), batch)
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
-        """Losses and metrics of a batch and its logits, see `call`."""
+        """Computes the losses and metrics of a batch from its logits, see `call`."""
         answers = {}
         if self.masked_lm is not None:
             answers["mlm"] = (logits["masked_lm"], batch["mask_ids"], batch["mask_weights"])
@@ -249,7 +251,7 @@ class Pretraining(EncoderTask):
         return losses, metrics
 
     def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
-        """What the heads predict, for a student or a teacher to compare."""
+        """Returns the predictions of the heads, for distillation."""
         found = {}
         if self.masked_lm is not None:
             logits_of_masks = logits["masked_lm"]
@@ -260,18 +262,18 @@ class Pretraining(EncoderTask):
         return found
 
     def _sentence_weights(self, batch: Tensors) -> Any:
-        """(B,), or (B, K) of packed rows: 0 where there is no example."""
+        """Returns weights (B,), or (B, K) for packed rows: 0 where there is no example."""
         labels = SOP_LABELS if self.sentence_order else NSP_LABELS
-        # A row that only fills the last batch up is all padding, its first column too.
+        # A row that only fills up the last batch is all padding, even in the first column.
         alone = batch["padding_mask"][:, 0]
         return batch.get(labels.replace("_labels", "_weights"), alone)
 
     def predictions_everywhere(self, sequence: Any, padding_mask: Any) -> Prediction:
-        """What the masked-LM head predicts for every token, masked or not.
+        """Returns the masked-LM predictions for every token, masked or not.
 
         Args:
-            sequence: (B, T, H), the encoder's.
-            padding_mask: (B, T), the weights.
+            sequence: (B, T, H) output of the encoder.
+            padding_mask: (B, T) mask, used as the weights of the predictions.
         """
         rows, length = ops.shape(padding_mask)
         positions = ops.broadcast_to(ops.arange(length, dtype="int32")[None], (rows, length))
@@ -304,39 +306,41 @@ class Pretraining(EncoderTask):
     ) -> list[dict[str, list]]:
         """Fills the masks of texts.
 
-        A text that is too long for the encoder is cut at the end, unless a mask would be lost.
+        A text that is too long for the encoder is truncated at the end. If a mask would be lost,
+        an error is raised.
 
         Args:
             texts: strings with any number of mask tokens ("[MASK]"), or one string.
-            top_k: how many answers for each mask.
-            candidates: give the probabilities of these tokens, in this order, instead of the
+            top_k: number of answers for each mask.
+            candidates: tokens whose probabilities are returned, in this order, instead of the
                 `top_k` best. Each must be one vocabulary entry.
             batch_size: texts that go through the model together.
 
         Returns:
-            For each text `{"tokens": …, "probabilities": …}`; both hold one list for each mask,
-            of the best answers, the most probable first, or of the candidates. No mask: empty.
+            For each text `{"tokens": …, "probabilities": …}`. Both hold one list for each mask: of
+            the best answers, most probable first, or of the candidates. Both are empty for a text
+            without masks.
 
         Raises:
             ValueError: the task was built without masks, `top_k` or `batch_size` is out of range, a
-                candidate is not one vocabulary entry, or a mask lies behind the longest text that
-                the encoder takes.
+                candidate is not one vocabulary entry, or a mask lies beyond the encoder's maximum
+                length.
         """
         return self.fill_mask.fill(texts, top_k, candidates, batch_size)
 
     @property
     def fill_mask(self) -> FillMask:
-        """What finds words for masks."""
+        """The `FillMask` of the task."""
         self._check_has("masked-LM", "masked_lm", self.masked_lm is not None)
         return self._fill_mask
 
     def predict_next_sentence(
         self, pairs: Sequence[tuple[str, str]], batch_size: int = inference.BATCH_SIZE
     ) -> np.ndarray:
-        """How probable it is that the second text of each pair follows the first.
+        """Predicts the probability that the second text of each pair follows the first.
 
         Args:
-            pairs: (first, second) strings. Together too long, the longer one loses its end.
+            pairs: (first, second) strings. If a pair is too long, the longer text is truncated.
             batch_size: pairs that go through the model together.
 
         Returns:
@@ -351,10 +355,10 @@ class Pretraining(EncoderTask):
     def predict_sentence_order(
         self, pairs: Sequence[tuple[str, str]], batch_size: int = inference.BATCH_SIZE
     ) -> np.ndarray:
-        """How probable it is that the two texts of each pair stand in their order.
+        """Predicts the probability that the two texts of each pair are in their original order.
 
         Args:
-            pairs: (first, second) strings. Together too long, the longer one loses its end.
+            pairs: (first, second) strings. If a pair is too long, the longer text is truncated.
             batch_size: pairs that go through the model together.
 
         Returns:
@@ -392,19 +396,19 @@ class Pretraining(EncoderTask):
         return answers
 
     def signatures(self, top_k: int = 5) -> dict[str, Signature]:
-        """`fill_mask`, `next_sentence` or `sentence_order`, and `encode`.
+        """Returns the signatures `fill_mask`, `next_sentence` or `sentence_order`, and `encode`.
 
-        Those that the task has; the first of them is `serving_default` too.
+        Only those of the task's heads are included; the first one is also `serving_default`.
 
         Args:
-            top_k: K, how many answers `fill_mask` gives for each mask.
+            top_k: K, the number of answers for each mask in `fill_mask`.
 
         Returns:
             `fill_mask`: `text` (B,) strings -> `tokens` and `probabilities` (B, P, K), see
-            `FillMask.signature`; a mask behind the longest text that the encoder takes is cut off
-            with the text's end and gets no answer, where `predict` raises. `next_sentence` or
+            `FillMask.signature`. A mask beyond the encoder's maximum length is truncated with the
+            end of the text and gets no answer, while `predict` raises. `next_sentence` or
             `sentence_order`, if the task has one: `first` and `second` (B,) strings ->
-            `probability` (B,) that the second follows, or that the two stand in their order.
+            `probability` (B,) that the second follows, or that the two are in their original order.
             `encode`: see `EncoderTask.signatures`.
         """
         entries = {}

@@ -1,4 +1,4 @@
-"""ELECTRA's pretraining: tell which tokens a small generator has put in the place of others.
+"""ELECTRA's pretraining: detects which tokens a small generator has replaced.
 
 Shapes: B rows, T tokens, P masked positions, V vocabulary.
 """
@@ -43,23 +43,24 @@ SHARED = ("token", "position", "segment", "norm/gamma", "norm/beta")
 def generator_config(
     config: EncoderConfig, share: float = 0.25, depth: float = 1.0
 ) -> EncoderConfig:
-    """The generator that belongs to a discriminator: narrower, or not as deep.
+    """Returns the config of a generator for a discriminator: narrower, or not as deep.
 
-    Its embeddings are the discriminator's, so it has their width. (`get_generator_config` in
-    run_pretraining.py of google-research/electra; rtd_base.json in experiments/language_model of
-    microsoft/DeBERTa.)
+    The generator uses the discriminator's embeddings, so their widths are equal.
+    (`get_generator_config` in run_pretraining.py of google-research/electra; rtd_base.json in
+    experiments/language_model of microsoft/DeBERTa.)
 
     Args:
-        config: the discriminator's.
-        share: of the hidden width, at most 1. Published: 1/4 for ELECTRA small and large, 1/3 for
-            base; 1 for DeBERTa-v3.
+        config: config of the discriminator.
+        share: share of the hidden width, at most 1. Published: 1/4 for ELECTRA small and large, 1/3
+            for base; 1 for DeBERTa-v3.
         depth: share of the layers, at most 1. Published: 1 for ELECTRA, 1/2 for DeBERTa-v3.
 
     Returns:
-        The config, without a pooler.
+        The generator's config, without a pooler.
 
     Raises:
-        ValueError: no such share, or the width would not divide by the number of heads.
+        ValueError: `share` or `depth` is out of range, or the width is not a multiple of the number
+            of heads.
 
     Example:
         >>> base = EncoderConfig(vocabulary_size=30522, hidden_size=768, num_layers=12,
@@ -100,20 +101,20 @@ def generator_config(
 
 
 def sharing(embeddings: keras.layers.Layer, config: EncoderConfig, **options: Any) -> Encoder:
-    """An encoder with the tables of another, which it neither holds nor saves.
+    """Returns an encoder that uses another encoder's embeddings, which it neither owns nor saves.
 
     Args:
-        embeddings: The other's, built.
-        config: The encoder's.
-        **options: Of its constructor.
+        embeddings: The other encoder's embeddings layer, built.
+        config: The config of the new encoder.
+        **options: Other arguments of the encoder's constructor.
 
     Raises:
-        ValueError: The embeddings are none that can be shared, see `SharedEmbeddings`.
+        ValueError: The embeddings cannot be shared, see `SharedEmbeddings`.
     """
     made: Any = registry.get("encoder", config.kind)
 
     class Sharing(made):
-        """It has a config, which does not say whose tables it reads."""
+        """Encoder with shared embeddings; its config does not record whose."""
 
         def _make_embeddings(self) -> keras.layers.Layer:
             return SharedEmbeddings(
@@ -132,47 +133,49 @@ def sharing(embeddings: keras.layers.Layer, config: EncoderConfig, **options: An
             )
 
         def save_to_preset(self, path: PathLike, *args: Any, **kwargs: Any) -> None:
-            self.get_config()  # or rather raises
+            self.get_config()  # raises
 
     return Sharing(config, **options)
 
 
 class ReplacedTokenDetection(EncoderTask):
-    """A generator fills masks, and a discriminator tells which tokens of the text it replaced.
+    """A generator fills masks, and a discriminator detects which tokens it replaced.
 
     (ELECTRA, https://arxiv.org/abs/2003.10555; run_pretraining.py of google-research/electra.)
-    Trained with `fit` on the batches of `kbert.data.pretraining_dataset`. In ELECTRA the two share
-    the token, position and segment tables and their normalisation, and the losses of both move
-    them; each has a projection of its own. In DeBERTa-v3 the generator's loss alone moves its
-    tables of tokens and positions, and the discriminator adds tables of its own to them
-    (https://arxiv.org/abs/2111.09543, section 3.3). What the generator fills in is drawn from its
-    softmax, and where it hits on the original token, that counts as original. No gradient flows
-    through the draw: the generator learns to fill masks, not to deceive. After training the
-    discriminator is the model: it is what `save_to_preset` writes and what `predict` and `export`
-    ask.
+    Train with `fit` on the batches of `kbert.data.pretraining_dataset`. In ELECTRA the two models
+    share the token, position and segment tables and their normalisation, which the losses of both
+    train; each model has its own projection. In DeBERTa-v3 only the generator's loss trains its
+    token and position tables, and the discriminator adds tables of its own to them
+    (https://arxiv.org/abs/2111.09543, section 3.3).
 
-    The loss is `mlm_loss` + `weighted_rtd_loss`, which is the discriminator's loss, the mean over
-    all tokens, times its weight. Metrics: `mlm_accuracy`; `rtd_loss`, not weighted;
-    `rtd_accuracy`, `rtd_precision` and `rtd_recall` of "replaced"; `replaced_share`, the
-    share of replaced tokens (a discriminator that never says so has 1 - `replaced_share`).
+    The generator's tokens are sampled from its softmax. A sample that equals the original token
+    counts as original. No gradient flows through the sampling: the generator learns to fill masks,
+    not to deceive. After training the discriminator is the model: `save_to_preset`, `predict` and
+    `export` use it.
 
-    A batch must hold `position`, as those of the dataset do: the draws are a hash of it and of the
-    row, so that a run resumes exactly and does not depend on the number of devices.
+    The loss is `mlm_loss` + `weighted_rtd_loss`; the latter is the discriminator's loss, the mean
+    over all tokens, times its weight. Metrics: `mlm_accuracy`; `rtd_loss`, not weighted;
+    `rtd_accuracy`; `rtd_precision` and `rtd_recall` of "replaced"; `replaced_share`, the share of
+    replaced tokens (a discriminator that never predicts "replaced" has accuracy
+    1 - `replaced_share`).
+
+    A batch must contain `position`, as those of the dataset do. The samples are a hash of it and of
+    the row, so a run resumes exactly and does not depend on the number of devices.
 
     Args:
         discriminator: a `kbert.Encoder`.
-        tokenizer: its tokenizer.
-        generator: the generator's config, see `generator_config`; it agrees with the
-            discriminator's in vocabulary, positions, segments and embedding width. None for a
-            task that answers and is not trained.
-        embedding_sharing: "all", ELECTRA's; "gradient_disentangled", DeBERTa-v3's; or "separate"
-            embeddings. With the last two the generator begins with the discriminator's tables.
-        discriminator_weight: of the discriminator's loss.
-        seed: of what the generator draws.
-        name: of the model.
+        tokenizer: tokenizer of the discriminator.
+        generator: config of the generator, see `generator_config`. It must match the
+            discriminator's in vocabulary, positions, segments and embedding width. None for a task
+            that only predicts and is not trained.
+        embedding_sharing: "all" (ELECTRA), "gradient_disentangled" (DeBERTa-v3) or "separate". With
+            the last two the generator begins with the discriminator's tables.
+        discriminator_weight: weight of the discriminator's loss.
+        seed: seed of the generator's samples.
+        name: name of the model.
 
     Raises:
-        ValueError: if the vocabularies differ, or the configs do not agree.
+        ValueError: the vocabularies differ, or the configs do not match.
 
     Example:
         >>> import kbert
@@ -225,7 +228,7 @@ class ReplacedTokenDetection(EncoderTask):
         self.build()
 
     def _make_generator(self, config: EncoderConfig) -> keras.Variable:
-        """Makes it, beside a built discriminator; the token table that its head is tied to."""
+        """Creates the generator; returns the token table that its masked-LM head is tied to."""
         options: dict[str, Any] = {"name": "generator", "dtype": self.encoder.dtype_policy}
         embeddings = self.encoder.embeddings
         if self.embedding_sharing == ALL:
@@ -251,12 +254,12 @@ class ReplacedTokenDetection(EncoderTask):
         return {name: getattr(self, name) for name in names}
 
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
-        """The generator's and the discriminator's logits, and what was replaced.
+        """Returns the logits of both models, and which tokens were replaced.
 
         Returns:
-            `masked_lm` (B, P, V); `token_ids` (B, T), the text with the generator's tokens in it;
-            `replaced` (B, T), 1 where these differ from the original ones; and `replaced_logits`
-            (B, T).
+            `masked_lm` (B, P, V), the generator's logits; `token_ids` (B, T), the text with the
+            generator's tokens; `replaced` (B, T), 1 where these differ from the original tokens;
+            and `replaced_logits` (B, T), the discriminator's logits.
         """
         positions = batch["mask_positions"]
         masked = self.encode(batch, training, encoder=self.generator, positions=positions)
@@ -311,24 +314,25 @@ class ReplacedTokenDetection(EncoderTask):
 
     def _probabilities(self, features: Tensors) -> Any:
         logits = self.detection_head(self.encode(features)["sequence"])
-        return ops.sigmoid(logits)[:, self.form.begin :]  # (B, T - 1): what follows [CLS]
+        return ops.sigmoid(logits)[:, self.form.begin :]  # (B, T - 1): the tokens after [CLS]
 
     @property
     def _longest(self) -> int:
-        """Tokens of a text that the encoder takes, [CLS] and [SEP] apart."""
+        """Most tokens of a text, without [CLS] and [SEP]."""
         return self.encoder.config.max_positions - 2
 
     def predict(
         self, texts: str | Sequence[str], batch_size: int = inference.BATCH_SIZE
     ) -> list[dict[str, list]]:
-        """How probable it is, for each token of a text, that it stands for another.
+        """Predicts for each token of a text the probability that it was replaced.
 
         Args:
-            texts: strings, or one string. One that is too long for the encoder is cut at the end.
+            texts: strings, or one. A text that is too long for the encoder is truncated at the end.
             batch_size: texts that go through the model together.
 
         Returns:
-            For each text `{"tokens": …, "probabilities": …}`: the tokens' text and a float each.
+            For each text `{"tokens": …, "probabilities": …}`: the tokens as strings, and a float
+            for each.
 
         Raises:
             ValueError: `batch_size` is below 1.
@@ -351,13 +355,12 @@ class ReplacedTokenDetection(EncoderTask):
         return answers
 
     def signatures(self) -> dict[str, Signature]:
-        """`detect_replaced` (also `serving_default`) and `encode`.
+        """Returns the signatures `detect_replaced`, which is also `serving_default`, and `encode`.
 
         Returns:
             `detect_replaced`: `text` (B,) strings -> `tokens` (B, N) strings and `probabilities`
-            (B, N), how probable it is that each was replaced. Behind a text's last token: "" and
-            0. A text that is too long for the encoder is cut at the end. `encode`: see
-            `EncoderTask.signatures`.
+            (B, N) that each was replaced, padded with "" and 0. A text that is too long for the
+            encoder is truncated at the end. `encode`: see `EncoderTask.signatures`.
         """
 
         def detect_replaced(text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -377,13 +380,13 @@ class ReplacedTokenDetection(EncoderTask):
         return {"detect_replaced": entry, **super().signatures()}
 
     def save_generator(self, path: PathLike) -> None:
-        """Writes the generator as a model of its own, with the tables that it shares.
+        """Saves the generator as a separate model, including the tables that it shares.
 
-        `Pretraining.from_preset(path)` fills masks with it, and `from_preset(…, generator=path)`
-        of this class continues to train both.
+        `Pretraining.from_preset(path)` loads it to fill masks. `from_preset(…, generator=path)` of
+        this class loads it to continue the training of both models.
 
         Args:
-            path: the folder; made if missing.
+            path: folder to write to; created if missing.
 
         Raises:
             ValueError: the task has no generator.
@@ -399,7 +402,7 @@ class ReplacedTokenDetection(EncoderTask):
         alone.save_to_preset(path)
 
     def _shared_arrays(self) -> dict[str, np.ndarray]:
-        """The generator's weights that are the discriminator's."""
+        """Returns the generator's weights that are shared with the discriminator."""
         if self.embedding_sharing != ALL:
             return {}
         prefix = "encoder/embeddings"
@@ -416,22 +419,22 @@ class ReplacedTokenDetection(EncoderTask):
         generator: str | os.PathLike | None = None,
         **settings: Any,
     ) -> Self:
-        """A task with the discriminator of a folder, and the generator of another.
+        """Loads a task with the discriminator of one folder and the generator of another.
 
         Args:
-            path: a folder that `save_to_preset` wrote, or Hugging Face's of an ELECTRA with its
-                discriminator's head.
+            path: a folder that `save_to_preset` wrote, or a Hugging Face folder of an ELECTRA with
+                its discriminator head.
             dtype: a Keras dtype policy or its name.
-            generator: a folder that `save_generator` wrote, or Hugging Face's of the generator;
-                None for a task that answers and is not trained.
+            generator: a folder that `save_generator` wrote, or a Hugging Face folder of the
+                generator; None for a task that only predicts and is not trained.
             **settings: `strict` and `ignore`, see `Task.from_preset`, and constructor arguments to
-                use instead of the folder's. Keys to `ignore` are the discriminator's; the
-                generator's of these names pass too.
+                use instead of the folder's. Keys to `ignore` are the discriminator's; keys of the
+                generator with these names are ignored too.
 
         Raises:
-            FileNotFoundError: there is no such folder.
-            ValueError: it holds another task, its weights do not fit, or the generator's tables
-                are not the discriminator's.
+            FileNotFoundError: a folder does not exist.
+            ValueError: the folder contains another task, its weights do not fit, or the generator's
+                tables differ from the discriminator's.
         """
         if generator is None:
             return super().from_preset(path, dtype, **settings)
@@ -449,7 +452,7 @@ class ReplacedTokenDetection(EncoderTask):
                     )
             tables = get_arrays(task.encoder.embeddings, "tables")
             set_arrays(task.generator, "encoder", arrays, checkpoint.source)
-            # What it adds to the generator's is another now.
+            # The generator's tables have changed: this recomputes what the discriminator adds.
             set_arrays(task.encoder.embeddings, "tables", tables, "the discriminator")
             head = checkpoint.part("masked_lm/")
             set_arrays(task.masked_lm, "masked_lm", head, checkpoint.source)
@@ -470,15 +473,15 @@ def _check_agree(generator: Any, discriminator: Any) -> None:
 
 
 def _replace(batch: Tensors, drawn: Tensor) -> Tensor:
-    """The text with the drawn tokens in it, and where they differ from its own; both (B, T).
+    """Returns the text with the sampled tokens, and where they differ from the original; (B, T).
 
-    What a batch shows in the place of a masked token is replaced everywhere, so no [MASK] is left.
+    Every masked position is replaced, whatever token the batch has there, so no [MASK] remains.
     """
     positions = ops.cast(batch["mask_positions"], "int32")
     used = batch["mask_weights"] > 0
     drawn = ops.cast(drawn, batch["token_ids"].dtype)
     rows = ops.broadcast_to(ops.arange(ops.shape(positions)[0])[:, None], ops.shape(positions))
-    # An unused slot points at column 0, [CLS], and puts back what is there.
+    # An unused slot points at column 0, [CLS], and writes back the token that is there.
     present = ops.take_along_axis(batch["token_ids"], positions, axis=1)
     where = ops.stack([ops.cast(rows, "int32"), positions], axis=-1)  # (B, P, 2)
     token_ids = _scatter(batch["token_ids"], where, ops.where(used, drawn, present))

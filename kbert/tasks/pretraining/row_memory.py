@@ -1,4 +1,4 @@
-"""Tasks whose model remembers, in every row of its batches, what that row has read before."""
+"""Base of tasks whose model keeps a memory of the earlier text of each row of its batches."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,30 +12,30 @@ from kbert.training.step.row_state import exchange_rows, read_rows, row_variable
 
 
 class RemembersRows(Task):
-    """The base of tasks trained on batches whose row b goes on where row b of the last one ended.
+    """Base of tasks with a row memory: row b of a batch continues row b of the previous batch.
 
-    What is remembered is kept for each row of the global batch, on any number of devices, and is
-    saved with checkpoints; no gradient flows through it. An evaluation begins with an empty memory
-    of its own. A task that calls `remember` in its constructor remembers; its `loss_terms` begins
+    The memory is kept for each row of the global batch, on any number of devices, and saved with
+    checkpoints; no gradient flows through it. An evaluation has a separate memory, empty at its
+    start. A task gets a memory by calling `remember` in its constructor. Its `loss_terms` begins
     with `recall` and ends with `keep`.
     """
 
     state: keras.Variable | None = None
 
     def remember(self, shape: Sequence[int]) -> None:
-        """Makes the memory, zeros, of `shape` (…, B, W): B rows of all devices together."""
+        """Creates the memory, zeros of `shape` (…, B, W); B rows over all devices."""
         self.state = row_variable(shape, "state")
         self._evaluation_state = _EvaluationState(shape)
 
     def recall(self, batch: Tensors, training: bool) -> Any:
-        """What the rows of a batch remember, (…, b, W); zeros where its `begins` is 1."""
+        """Returns the memory of a batch's rows, (…, b, W); zeros where its `begins` is 1."""
         rows = batch["begins"].shape[0]
         begins = ops.cast(batch["begins"], "bool")[:, None]  # (b, 1)
         kept = read_rows(self._kept(training), rows)
         return ops.stop_gradient(ops.where(begins, 0.0, kept))
 
     def keep(self, state: Tensor, training: bool) -> None:
-        """Remembers (…, b, W) for the next batch."""
+        """Stores the memory (…, b, W) for the next batch."""
         write_rows(self._kept(training), ops.stop_gradient(ops.cast(state, "float32")))
 
     def _kept(self, training: bool) -> Any:
@@ -43,14 +43,14 @@ class RemembersRows(Task):
 
     @property
     def metrics(self) -> list:
-        """What evaluations reset: sums, and the memory of the evaluation."""
+        """Everything that an evaluation resets: the metric sums, and the evaluation's memory."""
         kept = super().metrics
         return [*kept, self._evaluation_state] if kept and self.state is not None else kept
 
     def compile(
         self, optimizer: Any = None, *positional: Any, micro_batches: int = 1, **settings: Any
     ) -> None:
-        """As every task's (`kbert.training.TrainStep`); a batch is computed as a whole."""
+        """Like `kbert.training.TrainStep.compile`; a memory does not allow micro-batches."""
         if micro_batches != 1 and self.state is not None:
             raise ValueError(
                 "What a model remembers belongs to the rows of whole batches: `micro_batches` must "
@@ -65,7 +65,7 @@ class RemembersRows(Task):
 
 
 class _EvaluationState(keras.metrics.Metric):
-    """The rows' state within an evaluation, which begins by resetting all metrics: with zeros."""
+    """Row memory of evaluations. A metric, as each evaluation resets its metrics to zeros."""
 
     def __init__(self, shape: Sequence[int], name: str = "evaluation_state") -> None:
         super().__init__(dtype="float32", name=name)

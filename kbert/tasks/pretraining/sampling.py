@@ -1,8 +1,8 @@
-"""Tokens drawn from a generator's predictions, the same however a batch is divided.
+"""Samples tokens from a generator's predictions, independent of how a batch is divided.
 
-A draw is a hash of the row it belongs to, of where the data stands (`position`) and of the place
-in the row. So it needs no state that a checkpoint would have to hold, and it is the same on one
-replica or eight, in one micro-batch or many, and in every evaluation of the same text.
+A draw is a hash of its row, of the position in the data (`position`) and of the position in the
+row. So it needs no state in a checkpoint. It is the same on one replica or eight, in one
+micro-batch or many, and in every evaluation of the same text.
 
 Shapes: B rows, T tokens, P masked positions, V vocabulary.
 """
@@ -14,8 +14,8 @@ from keras import ops
 
 from kbert.core.types import Tensor
 
-# Finalizer of MurmurHash3 (Austin Appleby, public domain): every bit of the input moves half of
-# the output's.
+# Finalizer of MurmurHash3 (Austin Appleby, public domain): every input bit changes half of the
+# output bits.
 _FIRST, _SECOND = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
 _STEP = np.uint32(0x9E3779B9)  # 2**32 / golden ratio
 
@@ -31,20 +31,20 @@ def _word(value: Any) -> Tensor:
 
 
 def _fold(key: Tensor, data: Any) -> Tensor:
-    """A new key from a key and integers."""
+    """Derives a new key from a key and integers."""
     return _mix(ops.add(ops.multiply(key, _word(_STEP)), ops.cast(data, "uint32")))
 
 
 def row_keys(token_ids: Any, position: Any, seed: int) -> Any:
-    """A key for each row.
+    """Computes a random key for each row.
 
     Args:
-        token_ids: (B, T), what tells the rows of a batch apart.
-        position: (B, 3) int32, the position in the data, which tells steps apart.
-        seed: of the run.
+        token_ids: (B, T) ids, which distinguish the rows of a batch.
+        position: (B, 3) int32, the position in the data, which distinguishes steps.
+        seed: seed of the run.
 
     Returns:
-        (B,) uint32.
+        (B,) uint32 keys.
 
     Example:
         >>> keys = row_keys(np.array([[5, 6], [6, 5]]), np.zeros((2, 3), "int32"), seed=0)
@@ -59,19 +59,18 @@ def row_keys(token_ids: Any, position: Any, seed: int) -> Any:
 
 
 def sample_tokens(logits: Any, keys: Any, mask_positions: Any) -> Any:
-    """One token for each masked position, with the probabilities of its softmax.
+    """Samples one token for each masked position from the softmax of its logits.
 
-    By the inverse of the distribution function, with one uniform number a position, where Gumbel
-    noise would take one for each entry of the vocabulary. A position that is listed twice gets
-    the same token twice.
+    Inverts the cumulative distribution, with one uniform number per position; Gumbel noise would
+    need one per vocabulary entry. A position that is listed twice gets the same token twice.
 
     Args:
         logits: (B, P, V) float32.
-        keys: (B,) uint32, see `row_keys`.
-        mask_positions: (B, P).
+        keys: (B,) uint32 keys of the rows, see `row_keys`.
+        mask_positions: (B, P) positions of the masked tokens.
 
     Returns:
-        (B, P) int32. No gradient flows through it.
+        (B, P) int32 token ids. No gradient flows through them.
 
     Example:
         >>> logits = np.array([[[-1e9, 0.0, -1e9]]], "float32")
@@ -79,7 +78,7 @@ def sample_tokens(logits: Any, keys: Any, mask_positions: Any) -> Any:
         1
     """
     bits = _fold(keys[:, None], mask_positions)  # (B, P)
-    # 24 bits, the integers that float32 holds exactly.
+    # 24 bits: float32 represents these integers exactly.
     uniform = ops.cast(ops.right_shift(bits, _word(8)), "float32") * 2.0**-24  # in [0, 1)
     logits = ops.stop_gradient(logits)
     shares = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))

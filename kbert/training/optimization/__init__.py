@@ -1,1 +1,1 @@
-"""Optimizers, schedules, rates by layer, and what is frozen."""
+"""Optimizers, learning rate schedules, layer-wise rates, and freezing."""

@@ -1,4 +1,4 @@
-"""Frozen weights, chosen by patterns over their names."""
+"""Freezing of weights, chosen by patterns over their names."""
 
 import difflib
 import fnmatch
@@ -14,20 +14,21 @@ def freeze(model: keras.Model, patterns: str | Sequence[str]) -> list[str]:
 
     Names are the weights' paths below the model: `encoder/embeddings/token`,
     `encoder/layers_0/attention/qkv/kernel`, `classifier/dense/bias`. In a pattern `*` stands for
-    any characters, slashes too, `?` for one, `[12]` for one of those listed.
+    any characters, including slashes, `?` for one character, `[12]` for one of those listed.
 
-    Dropout is not switched off in what is frozen. Call it before `compile`: an optimizer has slots
-    for the weights that were trainable when it was built.
+    Dropout stays on in frozen layers. Call this before `compile`: an optimizer has slots for the
+    weights that were trainable when it was built.
 
     Args:
         model: A task or an encoder.
-        patterns: One or several, e.g. `["encoder/embeddings/*", "encoder/layers_[0-5]/*"]`.
+        patterns: One or several patterns, e.g. `["encoder/embeddings/*",
+            "encoder/layers_[0-5]/*"]`.
 
     Returns:
-        Names of the weights that it froze, in the model's order, without those frozen before.
+        Names of the weights that were frozen, in the model's order, without those frozen before.
 
     Raises:
-        ValueError: If a pattern matches nothing; close names are listed.
+        ValueError: A pattern matches nothing; close names are listed.
 
     Example:
         >>> model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2, name="head")])
@@ -40,17 +41,17 @@ def freeze(model: keras.Model, patterns: str | Sequence[str]) -> list[str]:
 
 
 def thaw(model: keras.Model, patterns: str | Sequence[str] = "*") -> list[str]:
-    """The reverse of `freeze`, by default for all weights.
+    """Makes frozen weights trainable again, by default all weights; reverses `freeze`.
 
     Args:
         model: A task or an encoder.
-        patterns: See `freeze`.
+        patterns: One or several patterns over the weights' names, see `freeze`.
 
     Returns:
-        Names of the weights that it thawed.
+        Names of the weights that were thawed.
 
     Raises:
-        ValueError: If a pattern matches nothing.
+        ValueError: A pattern matches nothing.
 
     Example:
         >>> model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2, name="head")])

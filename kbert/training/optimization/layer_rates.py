@@ -1,4 +1,4 @@
-"""Learning rates that go by the layer: the nearer to the text the slower, or one after another."""
+"""Layer-wise learning rates: lower for lower layers, or one layer after another."""
 
 from typing import Any
 
@@ -9,28 +9,29 @@ from kbert.core.types import Tensor
 
 
 def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
-    """Factors of the learning rate for the weights of an encoder; a head's is 1.
+    """Returns factors of the learning rate for the weights of an encoder; a head's is 1.
 
-    The depth of the embeddings is 0, that of layer i (from 0) is i + 1, that of the pooler L + 1
-    and that of a head L + 2, for L layers; the factor is decay^(L + 2 - depth). That is
-    `_get_layer_lrs` of google-research/electra `model/optimization.py`, where nothing stands at
-    depth L + 1, for ELECTRA has no pooler.
+    With L layers, the depth of the embeddings is 0, of layer i (from 0) i + 1, of the pooler L + 1
+    and of a head L + 2. The factor is decay^(L + 2 - depth). This is `_get_layer_lrs` of
+    google-research/electra `model/optimization.py`, where depth L + 1 is empty, as ELECTRA has no
+    pooler.
 
-    A block that several layers share (ALBERT) has the depth of the last of them: it must serve the
-    task there, and slower than that no layer of it can move alone. A decoder's table of positions,
-    what all layers read (DeBERTa's and MPNet's tables of distances) and XLNet's query belong to the
-    embeddings; a last norm, and what halts a token, to the last layer.
+    A block that several layers share (ALBERT) has the depth of the last of them: there it must
+    serve the task, and its layers cannot learn at separate rates. A decoder's position table,
+    tables that all layers read (the distances of DeBERTa and MPNet) and XLNet's query count as
+    embeddings. A last norm and the halting of tokens count as part of the last layer.
 
     Args:
-        encoder: A `kbert.Encoder` or a `kbert.models.DecoderEncoder`, after `freeze` where
-            something is frozen.
-        decay: Above 0 and at most 1; ELECTRA takes 0.8, and 0.9 for its large model.
+        encoder: A `kbert.Encoder` or a `kbert.models.DecoderEncoder`. Call `freeze` before, if at
+            all.
+        decay: Factor from layer to layer, above 0 and at most 1; ELECTRA uses 0.8, and 0.9 for its
+            large model.
 
     Returns:
         Path of each trainable weight of the encoder -> factor, for `AdamW(rate_scales=…)`.
 
     Raises:
-        ValueError: If `decay` is out of its range, or the encoder is not made of blocks.
+        ValueError: `decay` is out of range, or the encoder does not consist of blocks.
     """
     if not 0 < decay <= 1:
         raise ValueError(
@@ -42,7 +43,7 @@ def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
             f"Received: a {type(encoder).__name__}"
         )
     layers, blocks = encoder.config.num_layers, encoder.blocks
-    # What only some have, such as a table of distances that all layers read, is as deep as its use.
+    # Parts that only some encoders have, such as a table of distances, are as deep as their use.
     parts = {encoder.embeddings: 0}
     for name, depth in (
         *(("positions", 0), ("shared", 0), ("query", 0)),
@@ -64,15 +65,15 @@ def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
 
 @keras.saving.register_keras_serializable("kbert")
 class LayerPhase(keras.optimizers.schedules.LearningRateSchedule):
-    """Factor of the learning rate of a layer that learns in its turn.
+    """Factor of the learning rate of a layer when layers learn one after another.
 
-    Before its turn it is 0, in it 3, later 0.3, times what all layers share: in each phase a rise
-    from 0 in its first tenth, then a slow fall to 0.9. (MobileBERT: distill_util.py of mobilebert
-    in google-research/google-research.)
+    The factor is 0 before the layer's turn, 3 during it and 0.3 after it, times a shared factor.
+    In each phase the shared factor rises from 0 in the first tenth, then falls slowly to 0.9.
+    (MobileBERT: distill_util.py of mobilebert in google-research/google-research.)
 
     Args:
-        first: The phase in which its turn begins, from 0.
-        last: The phase in which it ends; None = with the run.
+        first: Phase in which the layer's turn begins, from 0.
+        last: Phase in which the turn ends; None = at the end of the run.
         steps: Updates of a phase.
 
     Example:
@@ -87,7 +88,7 @@ class LayerPhase(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step: Tensor) -> Tensor:
         step = ops.cast(step, "int32")
         phase = step // self.steps
-        # What is left of a run whose steps are no multiple belongs to the last turn.
+        # Leftover steps of a run whose length is not a multiple belong to the last turn.
         last = phase if self.last is None else self.last
         turn = ops.where(phase <= last, 3.0, 0.3)
         turn = ops.where(phase < self.first, 0.0, turn)
@@ -101,12 +102,12 @@ class LayerPhase(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def phase_of(step: Tensor, steps: int, layers: int) -> Tensor:
-    """Which of the layers, from 0, has its turn; the last one to the end of the run.
+    """Returns the layer, from 0, whose turn it is; the last layer's lasts to the end of the run.
 
     Args:
-        step: Updates before.
-        steps: Updates of a layer.
-        layers: How many.
+        step: Updates made so far.
+        steps: Updates of a layer's turn.
+        layers: Number of layers.
 
     Example:
         >>> [int(phase_of(step, 10, 2)) for step in (9, 10, 99)]
@@ -116,9 +117,9 @@ def phase_of(step: Tensor, steps: int, layers: int) -> Tensor:
 
 
 def layer_phases(encoder: keras.Model, steps: int) -> dict[str, LayerPhase]:
-    """Factors of the learning rate for the layers of an encoder that learn one after the other.
+    """Returns factors of the learning rate for an encoder's layers to learn one after another.
 
-    A block that several layers share has the turns of all of them.
+    The turn of a block that several layers share lasts from the first to the last of theirs.
 
     Args:
         encoder: A `kbert.Encoder`.

@@ -1,8 +1,8 @@
-"""The optimizers that the family was pretrained with.
+"""The optimizers that the BERT family was pretrained with.
 
-Keras' own AdamW and LAMB differ in what made the released weights: no original decays LayerNorm or
-biases here, and those of BERT, ALBERT and ELECTRA do not correct the bias of their moments. Its
-Adagrad is that of ELMo's, and its Muon is ours but for what counts as a matrix.
+Keras' own AdamW and LAMB differ from those that trained the released weights. The originals do not
+decay LayerNorm or biases, and those of BERT, ALBERT and ELECTRA have no bias correction. Keras'
+Adagrad is the same as ELMo's. `Muon` is Keras' Muon with another rule for what counts as a matrix.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from kbert.core.types import Tensor
 
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
-# Weights from which on a step's update is compiled as a whole, which takes a second or more.
+# Number of weights from which a step's update is compiled as a whole; that takes a second or more.
 MIN_FUSED = 1_000_000
 
-# Scores of weights count by their order alone, and one of nothing is no reason to lose a place.
+# Pruning scores count by their order only, and decay alone must not change a weight's rank.
 NOT_DECAYED = ("gamma", "beta", "bias", "scores")
 
 
@@ -41,7 +41,7 @@ def decays(variable: keras.Variable) -> bool:
 
 
 class _Moments(keras.optimizers.Optimizer):
-    """First and second moments, decoupled weight decay by role; subclasses define the step."""
+    """Base with first and second moments and decoupled weight decay; subclasses define the step."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class _Moments(keras.optimizers.Optimizer):
                 raise ValueError(f"`{which}` must be at least 0 and less than 1. Received: {beta}")
         if ema is not None and not 0 < ema < 1:
             raise ValueError(f"`ema` must be above 0 and less than 1. Received: {ema}")
-        # Not Keras' `use_ema`: `fit` would make the average the weights at the end of each phase.
+        # Not Keras' `use_ema`: `fit` would replace the weights by the average after each phase.
         self.ema = ema
         self.averages: list[keras.Variable] = []
-        # Not Keras' `weight_decay`: the base class would apply that one by itself.
+        # Not Keras' `weight_decay`: the base class would apply it itself.
         self.decay = weight_decay
         self.beta_1 = beta_1
         self.beta_2 = beta_2
@@ -77,12 +77,12 @@ class _Moments(keras.optimizers.Optimizer):
             path: keras.saving.deserialize_keras_object(scale) if isinstance(scale, dict) else scale
             for path, scale in (rate_scales or {}).items()
         }
-        # `TrainStep` passes gradients that are sums over all replicas already.
+        # True if gradients are already summed over all replicas, as in `TrainStep`.
         self.gradients_are_summed = False
         self._gradient_scale: Tensor | None = None
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Creates the moments of `variables`; notes their decay and the scale of their rate."""
+        """Creates the moments of `variables`, and stores their decay and rate factors."""
         if self.built:
             return
         unknown = sorted(set(self.rate_scales) - {v.path for v in variables})
@@ -105,7 +105,7 @@ class _Moments(keras.optimizers.Optimizer):
         *,
         scale: Tensor | None = None,
     ) -> None:
-        """Keras' `apply`; with `scale`, of gradients that are all multiplied by it (clipping)."""
+        """Like Keras' `apply`; with `scale`, all gradients are multiplied by it (clipping)."""
         self._gradient_scale = scale
         try:
             super().apply(grads, trainable_variables)
@@ -122,18 +122,18 @@ class _Moments(keras.optimizers.Optimizer):
     def _all_reduce_sum_gradients(
         self, grads_and_vars: list[tuple[Tensor, keras.Variable]]
     ) -> list[tuple[Tensor, keras.Variable]]:
-        # TensorFlow's engine only.
+        # Only called on TensorFlow.
         if self.gradients_are_summed:
             return grads_and_vars
         return super()._all_reduce_sum_gradients(grads_and_vars)
 
     def _scale(self, index: int) -> Any:
-        """The factor of a variable's rate in the current update."""
+        """Returns the factor of a variable's learning rate in the current update."""
         scale = self._scales[index]
         return scale(self.iterations) if callable(scale) else scale
 
     def _beta_powers(self, dtype: str) -> tuple[Tensor, Tensor]:
-        """β₁ᵗ and β₂ᵗ of the current update t; 0 and 0 without bias correction."""
+        """Returns β₁ᵗ and β₂ᵗ of the current update t; 0 and 0 without bias correction."""
         if not self.bias_correction:
             return ops.zeros((), dtype), ops.zeros((), dtype)
         update = ops.cast(self.iterations + 1, dtype)
@@ -142,7 +142,7 @@ class _Moments(keras.optimizers.Optimizer):
         )
 
     def _direction(self, gradient: Tensor, index: int) -> Tensor:
-        """Updates both moments in keras.ops and returns m / (√v + ε), corrected where asked for."""
+        """Updates both moments; returns m / (√v + ε), with bias correction if it is enabled."""
         m, v = self._moments[index], self._squares[index]
         new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
         new_v = self.beta_2 * v + (1 - self.beta_2) * ops.square(gradient)
@@ -152,7 +152,7 @@ class _Moments(keras.optimizers.Optimizer):
         return ops.sqrt(1 - power_2) / (1 - power_1) * new_m / (ops.sqrt(new_v) + self.epsilon)
 
     def _follow(self, variable: Any, index: int) -> None:
-        """Moves the average of a variable that was updated; with the first update it begins."""
+        """Updates the moving average of an updated variable; it starts at the first update."""
         if not self.averages:
             return
         average = self.averages[index]
@@ -183,24 +183,24 @@ class _Moments(keras.optimizers.Optimizer):
 
 @keras.saving.register_keras_serializable("kbert")
 class AdamW(_Moments):
-    """Adam with decoupled weight decay, as google-research/bert `optimization.py` has it.
+    """Adam with decoupled weight decay, as in google-research/bert `optimization.py`.
 
-    The decay is scaled by the learning rate and leaves out biases and LayerNorm. On TensorFlow one
-    function that XLA compiles updates all weights and moments in place; where there are several
-    replicas or few weights, one kernel a tensor. BERT and ELECTRA do without bias correction;
+    The decay is scaled by the learning rate and skips biases and LayerNorm. On TensorFlow one
+    XLA-compiled function updates all weights and moments in place. With several replicas or few
+    weights, one kernel per tensor is used instead. BERT and ELECTRA have no bias correction;
     RoBERTa and SpanBERT were trained with it (`optim/adam.py` of facebookresearch/fairseq).
 
     Args:
         learning_rate: A float or a schedule.
-        weight_decay: Share of a weight that a step of learning rate 1 would take away.
+        weight_decay: Share of a weight that a step with learning rate 1 would subtract.
         beta_1: Decay of the mean of the gradients.
         beta_2: Decay of the mean of their squares.
         epsilon: Added to the root of the second moment.
         bias_correction: Whether early moments are scaled up, by √(1 - β₂ᵗ) / (1 - β₁ᵗ) in update t.
         rate_scales: Path of a weight -> factor of its learning rate, and so of its decay: a number
             or a schedule; 1 for weights that are not named. See `kbert.training.layer_scales`.
-        ema: Decay of an exponential moving average of the weights, in `averages`, which follows
-            every update; None = none. See `kbert.training.use_moving_average`.
+        ema: Decay of an exponential moving average of the weights, updated in `averages` at every
+            step; None = none. See `kbert.training.use_moving_average`.
         name: Name of the optimizer.
 
     Example:
@@ -233,7 +233,7 @@ class AdamW(_Moments):
         )
 
     def _fuses(self, variables: Sequence[Any]) -> bool:
-        """Whether one function updates all variables: on one device, and where compiling pays."""
+        """Whether one compiled function updates all variables: on one device, if it pays off."""
         return (
             keras.backend.backend() == "tensorflow"
             and not tf.distribute.has_strategy()
@@ -249,12 +249,12 @@ class AdamW(_Moments):
         learning_rate: tf.Tensor,
         indices: tuple[int, ...],
     ) -> None:
-        """Where XLA compiles it, every weight and moment is read and written once, in place."""
+        """Updates all variables; compiled by XLA, each is read and written once, in place."""
         for variable, gradient, index in zip(variables, gradients, indices, strict=True):
             self._update(variable, tf.cast(gradient, tf.float32) * scale, index, learning_rate)
 
     def _update(self, variable: Any, gradient: Tensor, index: int, learning_rate: Tensor) -> None:
-        """Updates a variable and its moments in keras.ops."""
+        """Updates a variable and its moments with keras.ops."""
         direction = self._direction(gradient, index)
         if self._decays[index]:
             direction = direction + self.decay * variable
@@ -274,8 +274,8 @@ class AdamW(_Moments):
         rate *= self._scale(index)
         decay = self.decay if self._decays[index] else 0.0
         if decay:
-            # Not before its gradient is there: TensorFlow would make these products, a copy of all
-            # weights, at the start of the step and hold them to its end.
+            # Wait for the gradient: TensorFlow would compute these products, a copy of all weights,
+            # at the start of the step and keep them to its end.
             with tf.control_dependencies([gradient]):
                 variable.assign_sub(rate * decay * variable)
         power_1, power_2 = self._beta_powers(variable.dtype)
@@ -296,13 +296,13 @@ class AdamW(_Moments):
 
 @keras.saving.register_keras_serializable("kbert")
 class StableAdamW(AdamW):
-    """AdamW whose steps are clipped where a second moment lags behind its gradient.
+    """AdamW with update clipping for second moments that lag behind their gradients.
 
-    The rate of a variable is divided by the root mean square of gradient / √v where that is above
-    1, so that no clipping of gradients is needed (Wortsman et al. 2023, section 3.4,
+    The rate of a variable is divided by the root mean square of gradient / √v if that is above 1.
+    So no gradient clipping is needed (Wortsman et al. 2023, section 3.4,
     https://arxiv.org/abs/2304.13013). ModernBERT was trained with it.
 
-    It has the arguments of `AdamW`.
+    The arguments are those of `AdamW`.
 
     Example:
         >>> w = keras.Variable([[1.0, 2.0]])
@@ -337,12 +337,13 @@ class StableAdamW(AdamW):
 
 @keras.saving.register_keras_serializable("kbert")
 class Lamb(_Moments):
-    """LAMB as google-research/albert `lamb_optimizer.py` has it.
+    """LAMB, as in google-research/albert `lamb_optimizer.py`.
 
-    Adam's direction plus the decayed weight, scaled for each variable by ‖weight‖ / ‖direction‖.
-    Biases and LayerNorm are neither decayed nor rescaled. ALBERT does without bias correction.
+    A step is Adam's direction plus the decayed weight, scaled for each variable by
+    ‖weight‖ / ‖direction‖. Biases and LayerNorm are neither decayed nor rescaled. ALBERT has no
+    bias correction.
 
-    It has the arguments of `AdamW`.
+    The arguments are those of `AdamW`.
 
     Example:
         >>> w = keras.Variable([[3.0, 4.0]])
@@ -370,19 +371,19 @@ class Lamb(_Moments):
 
 @keras.saving.register_keras_serializable("kbert")
 class Muon(keras.optimizers.Muon):
-    """Keras' Muon for the matrices of a model's layers, AdamW for all else.
+    """Keras' Muon for the matrices of a model's layers, AdamW for all other weights.
 
     The mean of a matrix's gradients is made nearly orthogonal by five Newton-Schulz iterations, and
     scaled so that a step is as long as one of AdamW's (Jordan 2024,
     https://kellerjordan.github.io/posts/muon; Liu et al. 2025, section 2.2,
-    https://arxiv.org/abs/2502.16982). Tables of tokens and positions, poolers, heads, biases and
-    norms learn by Adam with bias correction. A block's kernel of queries, keys and values counts as
+    https://arxiv.org/abs/2502.16982). Token and position tables, poolers, heads, biases and norms
+    are trained by Adam with bias correction. A block's kernel of queries, keys and values counts as
     one matrix.
 
     Args:
         learning_rate: A float or a schedule.
-        weight_decay: Share of a weight that a step of learning rate 1 would take away; not of
-            biases and norms.
+        weight_decay: Share of a weight that a step with learning rate 1 would subtract; not applied
+            to biases and norms.
         beta_1: Decay of the mean of the gradients, for Adam.
         beta_2: Decay of the mean of their squares, for Adam.
         epsilon: Added to the root of the second moment, for Adam.
@@ -424,7 +425,7 @@ class Muon(keras.optimizers.Muon):
         )
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Creates the moments of `variables`; notes which of them decay."""
+        """Creates the moments of `variables`; excludes biases and norms from weight decay."""
         if not self.built:
             self.exclude_from_weight_decay(var_list=[v for v in variables if not decays(v)])
             super().build(variables)
@@ -449,20 +450,20 @@ OPTIMIZERS = {
 def make_optimizer(
     name: str, learning_rate: Rate, settings: Any, rate_scales: Mapping[str, Any] | None = None
 ) -> keras.optimizers.Optimizer:
-    """An optimizer of the table, with those settings that it has.
+    """Makes an optimizer of `OPTIMIZERS` with those of the settings that it uses.
 
     Args:
-        name: of `OPTIMIZERS`.
+        name: Name of the optimizer in `OPTIMIZERS`.
         learning_rate: A float or a schedule.
-        settings: Anything with the settings of `OPTIMIZER_SETTINGS` as attributes: parsed flags,
-            a `kbert.catalog.recipe.Recipe`.
+        settings: Object with the settings of `OPTIMIZER_SETTINGS` as attributes, such as parsed
+            flags or a `kbert.catalog.recipe.Recipe`.
         rate_scales: Path of a weight -> factor of its learning rate, see `AdamW`.
 
     Returns:
         The optimizer.
 
     Raises:
-        ValueError: If it has one learning rate for all weights, and there are factors.
+        ValueError: `rate_scales` or `ema` is set, and the optimizer does not support it.
 
     Example:
         >>> import types

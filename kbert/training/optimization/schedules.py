@@ -1,4 +1,4 @@
-"""Learning rates over the steps of a run."""
+"""Learning rate schedules over the steps of a run."""
 
 import math
 from typing import Any
@@ -13,21 +13,21 @@ from kbert.training.optimization.settings import DECAY_SHARE, DECAYS, JOINS
 def fine_tuning_schedule(
     learning_rate: float, total_steps: int, warmup_share: float = 0.1
 ) -> "WarmupDecay":
-    """Linear warm-up over a share of the run, then linear to 0 at its end.
+    """Returns a schedule of linear warm-up over a share of the run, then linear decay to 0.
 
-    The two meet at the peak, as in transformers' `get_linear_schedule_with_warmup`; BERT's own
-    program drops at that point (`join="switch"` of `WarmupDecay`).
+    The two meet at the peak, as in transformers' `get_linear_schedule_with_warmup`. In BERT's own
+    program the rate drops at that point (`join="switch"` of `WarmupDecay`).
 
     Args:
-        learning_rate: The peak.
+        learning_rate: Peak learning rate.
         total_steps: Steps of the run.
-        warmup_share: Of the run, from 0 to 1.
+        warmup_share: Share of the run that is warm-up, from 0 to 1.
 
     Returns:
         The schedule.
 
     Raises:
-        ValueError: If the share is out of its range.
+        ValueError: `warmup_share` is out of range.
 
     Example:
         >>> schedule = fine_tuning_schedule(1e-4, 100)
@@ -44,7 +44,7 @@ def fine_tuning_schedule(
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up from 0, then a decay.
 
-    The published programs join the two in different ways, `join`:
+    The published programs join the two in different ways, chosen by `join`:
 
     - `"switch"`, BERT and ALBERT: `learning_rate * step / warmup_steps` while
       `step < warmup_steps`, then the decay at `step`, as if there had been no warm-up. So the rate
@@ -56,23 +56,23 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
       (facebookresearch/fairseq `optim/lr_scheduler/polynomial_decay_schedule.py`.)
 
     Args:
-        learning_rate: The peak.
-        total_steps: Step at which the decay ends; it stays at its end afterwards.
-        warmup_steps: Steps of the rise; 0 for none.
-        decay: `"linear"` (to 0), `"cosine"` (half a wave, to 0), `"polynomial"` (the linear one to
-            the power `power`), `"constant"` (no decay) or `"inverse_sqrt"`, the Transformer's:
-            `learning_rate * sqrt(warmup_steps / step)`, which has no end, and which every `join`
-            joins at the peak. Its paper's peak is `(hidden_size * warmup_steps) ** -0.5` (Vaswani
-            et al. 2017, section 5.3).
+        learning_rate: Peak learning rate.
+        total_steps: Step at which the decay ends; the rate stays constant after it.
+        warmup_steps: Steps of the linear rise; 0 for none.
+        decay: `"linear"` (to 0), `"cosine"` (half a wave, to 0), `"polynomial"` (the linear decay
+            to the power `power`), `"constant"` (no decay), `"inverse_sqrt"` or `"wsd"`.
+            `"inverse_sqrt"` is the Transformer's: `learning_rate * sqrt(warmup_steps / step)`. It
+            has no end, and meets the warm-up at the peak with every `join`. The paper's peak is
+            `(hidden_size * warmup_steps) ** -0.5` (Vaswani et al. 2017, section 5.3).
             `"wsd"` (warm-up, stable, decay) stays at the peak and falls to 0 over the last
-            `decay_share` of the run, by one minus the root of the share that is over (Hägele et
-            al. 2024, section 3, https://arxiv.org/abs/2405.18392).
+            `decay_share` of the run. The factor is one minus the root of the share of the fall
+            that is over (Hägele et al. 2024, section 3, https://arxiv.org/abs/2405.18392).
         power: Exponent of `"polynomial"`.
-        join: How warm-up and decay meet.
-        decay_share: Of `"wsd"`.
+        join: How warm-up and decay meet: `"switch"`, `"product"` or `"after"`.
+        decay_share: Share of the run over which `"wsd"` falls.
 
     Raises:
-        ValueError: A value is out of its range, or two of them do not fit together.
+        ValueError: A value is out of range, or two values do not fit together.
 
     Example:
         >>> schedule = WarmupDecay(1e-4, total_steps=100, warmup_steps=10)
@@ -137,7 +137,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step: Tensor) -> Tensor:
         """Returns the rate of the update that follows `step` updates."""
         step = ops.cast(step, "float32")
-        # Where the decay begins, and how long it takes; a run may be all warm-up.
+        # Begin and length of the decay; a run may be all warm-up.
         begin = self.warmup_steps if self.join == "after" else 0
         length = max(self.total_steps - begin, 1)
         left = 1.0 - ops.clip(step - begin, 0.0, float(length)) / length
@@ -175,13 +175,13 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def settable(optimizer: keras.optimizers.Optimizer, callbacks: Any) -> keras.optimizers.Optimizer:
-    """The optimizer, at the constant peak of its schedule where a callback sets the rate.
+    """Returns the optimizer, with its schedule's peak as a constant if a callback sets the rate.
 
-    Keras lets no callback set the rate of an optimizer that has a schedule.
+    In Keras no callback can set the rate of an optimizer that has a schedule.
 
     Args:
-        optimizer: of a `WarmupDecay`.
-        callbacks: of `fit`: one, a list of them, or None.
+        optimizer: optimizer whose learning rate is a `WarmupDecay`.
+        callbacks: callbacks of `fit`: one, a list of them, or None.
 
     Example:
         >>> sgd = keras.optimizers.SGD(WarmupDecay(0.5, 10))

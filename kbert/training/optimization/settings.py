@@ -1,4 +1,4 @@
-"""How the weights of a pretraining move: optimizer, schedule, clipping."""
+"""Settings of the optimizer of a run: optimizer, schedule, clipping."""
 
 from kbert.catalog.recipe import OPTIMIZER_SETTINGS
 from kbert.core.options import Options, option
@@ -10,7 +10,7 @@ WARMUP_STEPS = 10_000  # BERT's, of a million (README of google-research/bert)
 
 
 class OptimizerSettings(Options):
-    """An optimizer with its schedule; what another optimizer reads is ignored.
+    """Settings of an optimizer and its schedule; those of other optimizers are ignored.
 
     Args:
         {options}
@@ -108,11 +108,11 @@ class OptimizerSettings(Options):
 
 
 def default_warmup(total_steps: int, most: int = WARMUP_STEPS) -> int:
-    """Steps of warm-up where none are given: the published ones, but at most a tenth of the run.
+    """Returns the default steps of warm-up: as published, but at most a tenth of the run.
 
     Args:
         total_steps: Steps of the run.
-        most: The published number.
+        most: Published number of steps.
 
     Returns:
         The number of steps.

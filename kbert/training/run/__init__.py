@@ -1,1 +1,1 @@
-"""A run: what is logged, evaluated, kept and resumed."""
+"""Runs: training with logs, evaluation, best weights, checkpoints and exact resume."""

@@ -1,4 +1,4 @@
-"""Means of a run's weights: of its last checkpoints, or one that followed every step.
+"""Averages of a run's weights: of its last checkpoints, or a moving average over all steps.
 
 The mean of the last checkpoints often translates better than the last one (Vaswani et al. 2017,
 section 6.1: the last 5 of the base model, the last 20 of the big one,
@@ -13,23 +13,23 @@ from kbert.training.step.mixin import TrainStep
 
 
 def average_checkpoints(task: TrainStep, folder: PathLike, last: int = 5) -> list[int]:
-    """Gives a task the mean of the weights of a run's last checkpoints.
+    """Sets a task's weights to the mean of those of a run's last checkpoints.
 
-    The optimizer, the seeds of dropout and the data position stay as they are, and so do the
-    files: training resumes from the last checkpoint, not from the mean. Two models are in memory
-    at most, whatever `last` is.
+    The optimizer, the dropout seeds, the data position and the files stay unchanged: training
+    resumes from the last checkpoint, not from the mean. At most two models are in memory, whatever
+    `last` is.
 
     Args:
-        task: The compiled task of the run; `train` returns with one.
-        folder: `checkpoints` in the folder of the run.
-        last: How many of the newest.
+        task: The compiled task of the run, for example after `train`.
+        folder: Folder `checkpoints` in the folder of the run.
+        last: Number of the newest checkpoints to average.
 
     Returns:
-        Steps of the checkpoints that were averaged, ascending.
+        Steps of the averaged checkpoints, ascending.
 
     Raises:
-        ValueError: If there are fewer, one is damaged, or they do not fit the task; then its
-            weights are as before.
+        ValueError: There are fewer checkpoints, one is damaged, or they do not fit the task. The
+            weights of the task then stay unchanged.
 
     Example:
         >>> import tempfile, keras
@@ -64,10 +64,10 @@ def average_checkpoints(task: TrainStep, folder: PathLike, last: int = 5) -> lis
     weights = {k: v for k, v in named_state(task).items() if k.startswith("weights/")}
     sums: dict[str, np.ndarray] = {}
     for step in steps:
-        checkpoints.info(step)  # raises where it is damaged
+        checkpoints.info(step)  # raises if it is damaged
         for name, array in checkpoints.read(step).items():
             if name.startswith("weights/"):
-                # In 64 bits: the sum of equal weights is then exactly a multiple of them.
+                # In 64 bits, so that the sum of equal weights is exactly a multiple of them.
                 sums[name] = sums.get(name, 0.0) + array.astype(np.float64)
     means = {name: total / last for name, total in sums.items()}
     set_variables(weights, means, f"mean of the checkpoints of steps {steps} in {folder}")
@@ -75,16 +75,16 @@ def average_checkpoints(task: TrainStep, folder: PathLike, last: int = 5) -> lis
 
 
 def use_moving_average(task: TrainStep) -> None:
-    """Gives a task the moving average that its optimizer kept of its weights.
+    """Sets a task's weights to the moving average that its optimizer kept of them.
 
-    The optimizer stays as it is. A checkpoint holds weights and average: training resumes from the
-    weights, not from the average.
+    The optimizer stays unchanged. A checkpoint has both the weights and the average; training
+    resumes from the weights.
 
     Args:
-        task: The trained task, compiled with an optimizer of `ema`; `train` returns with one.
+        task: The trained task, compiled with an optimizer with `ema`.
 
     Raises:
-        ValueError: If the optimizer keeps none, or has made no update yet.
+        ValueError: The optimizer keeps no average, or has made no update yet.
 
     Example:
         >>> import keras

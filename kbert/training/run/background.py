@@ -1,4 +1,4 @@
-"""A thread that writes files during training, one after the other."""
+"""A background thread that writes files during training, one after another."""
 
 import concurrent.futures
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Background:
-    """Does one thing at a time in a thread; its errors are raised in the thread that trains.
+    """Runs one task at a time in a thread; its errors are raised in the training thread.
 
     Example:
         >>> done = []
@@ -30,21 +30,21 @@ class Background:
             self._executor.shutdown()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Starts some work, once the work before it is done.
+        """Starts work, after waiting for the previous work.
 
         Raises:
-            Exception: The error of the work before it, such as OSError of a full disk.
+            Exception: The error of the previous work, such as OSError for a full disk.
         """
         self.wait()
         self._running = self._executor.submit(work)
 
     def check(self) -> None:
-        """Raises the error of work that has failed; does not wait."""
+        """Raises the error of failed work; does not wait."""
         if self._running is not None and self._running.done():
             self.wait()
 
     def wait(self) -> None:
-        """Returns once all work is done, or raises its error."""
+        """Waits until all work is done, and raises its error if it failed."""
         running, self._running = self._running, None
         if running is not None:
             running.result()

@@ -1,4 +1,4 @@
-"""The best weights of a run by a metric, and the number of evaluations since."""
+"""The best weights of a run by a metric, and the number of evaluations since then."""
 
 import functools
 import math
@@ -23,20 +23,20 @@ from kbert.training.step.mixin import TrainStep
 class BestWeights:
     """Keeps the weights of the best evaluation so far, in memory and, once written, in a folder.
 
-    Of two equal values, the rule where one class is rare, that with the smaller loss is the best,
-    and of equal losses the first. NaN, as of a correlation with a constant, is worse than every
-    number.
+    Of two equal values (common if a class is rare) the one with the smaller loss is best; of equal
+    losses, the first. NaN, such as the correlation with a constant, is worse than every number.
 
     Args:
-        settings: Of the run; their `metric` is what evaluations are compared by, and without
+        settings: Settings of the run. Evaluations are compared by their `metric`; without
             `keep_best` only the value and the count are kept.
-        folder: Where `unsaved` writes them, or `None`.
+        folder: Folder that `unsaved` writes the weights to, or `None`.
 
     Attributes:
-        step: Updates made before the best evaluation; `None` where there was none yet.
-        value: The metric then.
-        loss: The loss then; NaN where the evaluation has none.
-        waited: Evaluations since the last better value; a smaller loss of an equal one is none.
+        step: Updates made at the best evaluation; `None` before the first evaluation.
+        value: The metric at the best evaluation.
+        loss: The loss at the best evaluation; NaN if the evaluation has no loss.
+        waited: Evaluations since the value last improved; a smaller loss at an equal value is not
+            an improvement.
         keeps_weights: Whether weights are kept.
 
     Example:
@@ -55,7 +55,7 @@ class BestWeights:
         self.waited = 0
         self.keeps_weights = settings.keep_best
         self._arrays: dict[str, np.ndarray] | MaybeNone = None
-        # What `Checkpoints.write` takes, of weights that are not in the folder yet.
+        # Arguments of `Checkpoints.write` for weights that are not in the folder yet.
         self._unsaved: tuple[dict[str, np.ndarray], int, dict[str, Any]] | None = None
         self._files = None if folder is None else Checkpoints(folder)
 
@@ -63,12 +63,12 @@ class BestWeights:
         """Compares an evaluation with the best one.
 
         Args:
-            task: Whose weights were evaluated.
+            task: The task whose weights were evaluated.
             step: Updates made.
-            values: The evaluation's.
+            values: Values of the evaluation, by name.
 
         Raises:
-            ValueError: If the metric is none of them.
+            ValueError: The metric is not one of the values.
         """
         if self.metric not in values:
             raise ValueError(
@@ -89,8 +89,8 @@ class BestWeights:
     def unsaved(self) -> Callable[[], None]:
         """Returns a function that writes the best weights so far to the folder, if it lacks them.
 
-        The function holds the weights, so it may run while better ones are found. Files of earlier
-        ones stay.
+        The function has a reference to the weights, so it may run while better ones are found.
+        Files of earlier weights stay.
         """
         if self._files is None or self._unsaved is None:
             return lambda: None
@@ -98,7 +98,7 @@ class BestWeights:
         return functools.partial(self._files.write, *unsaved)
 
     def forget_before(self, step: int | None) -> None:
-        """Removes weights from the folder that were the best before `step`."""
+        """Removes the weights in the folder that are from before `step`."""
         if self._files is not None and step is not None:
             self._files.remove(old for old in self._files.steps() if old < step)
 
@@ -106,7 +106,7 @@ class BestWeights:
         """Sets the task's weights to the best ones.
 
         Raises:
-            ValueError: If the file with them is damaged.
+            ValueError: The file of the best weights is damaged.
         """
         if not self.keeps_weights or self.step is None:
             return
@@ -118,23 +118,23 @@ class BestWeights:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What `load` needs, as JSON can hold it."""
+        """State for `load`, JSON-serialisable."""
         kept = {"step": self.step, "value": self.value, "waited": self.waited}
         return {**kept, "loss": self.loss}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restores the state that an earlier process saved."""
         self.step, self.value, self.waited = state["step"], state["value"], state["waited"]
-        # A version that kept no loss kept the first of equal values: none is smaller than this.
+        # Earlier versions saved no loss and kept the first of equal values: no loss is below this.
         self.loss = state.get("loss", -math.inf)
 
     def _rank(self, value: float, loss: float) -> tuple[float, float]:
-        """Rank of an evaluation: larger for better weights."""
+        """Returns the rank of an evaluation: larger for better weights."""
         numbers = (self._sign * value, -loss)
         value, loss = (-math.inf if math.isnan(x) else x for x in numbers)
         return value, loss
 
 
 def weights_of(task: TrainStep) -> dict[str, keras.Variable]:
-    """Name -> variable, of what the model knows alone."""
+    """Returns {name: variable} of the model's weights only."""
     return {n: v for n, v in named_state(task).items() if n.startswith("weights/")}

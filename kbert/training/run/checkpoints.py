@@ -1,9 +1,9 @@
 """Checkpoints that a run resumes from exactly: weights, optimizer, dropout seeds, data position.
 
-A checkpoint is two files, `step-00000100.safetensors` with the arrays and `step-00000100.json`
-with what they are. The JSON is written last and removed first, each file appears under its name
-only when it is whole, so a process that dies at any moment leaves a checkpoint or none. The same
-files are read on every backend.
+A checkpoint has two files: `step-00000100.safetensors` with the arrays and `step-00000100.json`
+with their description. The JSON is written last and removed first, and each file gets its name only
+when it is complete. So a process that dies at any moment leaves a whole checkpoint or none. The
+files are the same on every backend.
 """
 
 import itertools
@@ -28,8 +28,8 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        folder: Where they lie; all hosts must see the same one.
-        keep: How many of the newest are kept.
+        folder: Folder of the checkpoints; all hosts must see the same one.
+        keep: Number of newest checkpoints to keep.
 
     Example:
         >>> import tempfile
@@ -44,27 +44,27 @@ class Checkpoints:
         self.keep = keep
 
     def save(self, task: TrainStep, step: int, progress: dict[str, Any] | None = None) -> None:
-        """Writes what `restore` needs to resume after `step` updates; call it on the chief only.
+        """Saves a checkpoint to resume from after `step` updates; call it on the chief only.
 
         Args:
             task: The compiled task.
             step: Updates made.
-            progress: What else a resumed run must know, as JSON can hold it.
+            progress: Further state of the run, JSON-serialisable.
 
         Raises:
-            ValueError: If a weight or a moment is not finite.
+            ValueError: A weight or a moment is not finite.
         """
         self.publish(copy_state(task), step, progress or {})
 
     def publish(self, arrays: dict[str, np.ndarray], step: int, progress: dict[str, Any]) -> None:
-        """Writes a copy of the state, and removes the checkpoints that are no longer kept."""
+        """Writes a copy of the state, and removes checkpoints beyond `keep`."""
         position = [int(i) for i in arrays["data_position"]]
         self.write(arrays, step, {"position": position, "progress": progress})
         self.remove_bridges(step)
         self.remove(self.steps()[: -self.keep])
 
     def write(self, arrays: dict[str, np.ndarray], step: int, info: dict[str, Any]) -> None:
-        """Writes the two files of a checkpoint, and removes none."""
+        """Writes the two files of a checkpoint; removes no other checkpoints."""
         path = self._path(step)
         check_finite(arrays, str(path))
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class Checkpoints:
         write_safetensors(path, arrays)
         crc32 = fingerprints.crc32_of_files(path)
         info = {"format_version": FORMAT_VERSION, "step": step, **info, "crc32": crc32}
-        # A callback may have put NumPy's numbers into the history.
+        # A callback may have put NumPy numbers into the history.
         atomic.write(path.with_suffix(".json"), json.dumps(info, default=float).encode())
 
     def remove(self, steps: Iterable[int]) -> None:
@@ -84,9 +84,9 @@ class Checkpoints:
     def remove_bridges(self, step: int) -> None:
         """Removes the checkpoints before `step` that were written only because a run was stopped.
 
-        Otherwise the checkpoints that are kept, and averaged at the end, would depend on when a
-        run was stopped. The checkpoint of `step` must be complete. Call it at the start too: a
-        process may die after writing that one and before this.
+        Otherwise the checkpoints that are kept, and averaged at the end, would depend on when a run
+        was stopped. The checkpoint of `step` must be complete. Call this at the start of a run too:
+        a process may die after writing that checkpoint and before this call.
         """
         for before in [x for x in self.steps() if x < step]:
             try:
@@ -98,7 +98,7 @@ class Checkpoints:
                 self.remove([before])
 
     def remove_leftovers(self) -> None:
-        """Removes what a process killed while saving has left; call it on the chief, at start."""
+        """Removes files of a process killed while saving; call it on the chief, at the start."""
         if not self.folder.exists():
             return
         atomic.remove_leftovers(str(self.folder))
@@ -107,27 +107,27 @@ class Checkpoints:
                 path.unlink()
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, ascending."""
+        """Returns the steps that have a checkpoint, ascending."""
         return sorted(int(p.stem.removeprefix("step-")) for p in self.folder.glob("step-*.json"))
 
     def describe(self) -> str:
-        """The newest checkpoint in a sentence, for messages."""
+        """Returns a sentence about the newest checkpoint, for messages."""
         steps = self.steps()
         if not steps:
             return f"No checkpoint was saved in {self.folder}. "
         return f"The last good checkpoint is that of step {steps[-1]}, in {self.folder}. "
 
     def latest(self) -> dict[str, Any] | None:
-        """Describes the newest undamaged checkpoint: `step`, `position`, `progress`.
+        """Returns `step`, `position` and `progress` of the newest undamaged checkpoint.
 
         `None` if there is no checkpoint.
 
-        A damaged one is skipped with a warning: the steps after an older one give the same numbers
-        again and cost only time. If all are damaged, that is an error: starting over silently would
-        throw a run away.
+        A damaged checkpoint is skipped with a warning: resuming from an older one gives the same
+        numbers and costs only time. If all are damaged, this raises: starting over silently would
+        discard the run.
 
         Raises:
-            ValueError: If there are checkpoints and all are damaged.
+            ValueError: There are checkpoints and all are damaged.
         """
         problems = []
         for step in reversed(self.steps()):
@@ -146,30 +146,30 @@ class Checkpoints:
         return None
 
     def restore(self, task: TrainStep, step: int) -> None:
-        """Sets weights, optimizer, seeds and position to what they were after `step` updates.
+        """Restores weights, optimizer, seeds and position of the checkpoint of `step`.
 
         Args:
-            task: The compiled task, `prepare`d, of the same sizes and optimizer.
+            task: The compiled task, after `prepare`, with the same sizes and optimizer.
             step: A step that `steps` lists.
 
         Raises:
-            ValueError: If the checkpoint does not fit the task; every difference is listed and
-                nothing is set.
+            ValueError: The checkpoint does not fit the task; every difference is listed and nothing
+                is restored.
         """
         set_variables(named_state(task), self.read(step), str(self._path(step)))
 
     def read(self, step: int) -> dict[str, np.ndarray]:
-        """The arrays of the checkpoint of `step`."""
+        """Reads the arrays of the checkpoint of `step`."""
         return read_safetensors(self._path(step))
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}.safetensors"
 
     def info(self, step: int) -> dict[str, Any]:
-        """What the JSON file of the checkpoint of `step` says.
+        """Reads the JSON file of the checkpoint of `step`, and verifies the checksum.
 
         Raises:
-            ValueError: If the checkpoint is damaged, or of another format.
+            ValueError: The checkpoint is damaged, or has another format version.
         """
         path = self._path(step)
         info = json.loads(path.with_suffix(".json").read_text())
@@ -183,10 +183,10 @@ class Checkpoints:
 
 
 def named_state(task: TrainStep) -> dict[str, keras.Variable]:
-    """Name → variable of everything a run resumes from, under names of their place.
+    """Returns {name: variable} of everything a run resumes from; names are based on paths.
 
-    The names of the model and of the optimizer are left out of the paths: Keras gives them another
-    number whenever a second one is made in a process. Dropout seeds go by their order.
+    The names of the model and the optimizer are removed from the paths: Keras numbers them when a
+    process creates several. Dropout seeds are named by their order.
     """
     state = task.step_state.saved()
     seeds = 0
@@ -214,15 +214,15 @@ def named_state(task: TrainStep) -> dict[str, keras.Variable]:
 
 
 def copy_state(task: TrainStep) -> dict[str, np.ndarray]:
-    """The values of `named_state`, as they are now, unaffected by later steps."""
+    """Copies the current values of `named_state`; later steps do not change the copy."""
     if hasattr(task, "jax_state_sync"):
         task.jax_state_sync()  # within fit, JAX keeps the state outside the variables
     return read_variables(named_state(task))
 
 
 def read_variables(variables: Mapping[str, keras.Variable]) -> dict[str, np.ndarray]:
-    """Copies of values by name; a scalar (the optimizer's count) becomes a vector of one."""
-    # Some backends give a view of memory that the next step writes to: not "O", owned.
+    """Copies values by name; a scalar (the optimizer's count) becomes a vector of one element."""
+    # On some backends `numpy` is a view of memory that the next step writes to; "O" is owned.
     return {
         name: np.atleast_1d(np.require(variable.numpy(), requirements="O"))
         for name, variable in variables.items()
@@ -232,7 +232,7 @@ def read_variables(variables: Mapping[str, keras.Variable]) -> dict[str, np.ndar
 def set_variables(
     variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], source: str
 ) -> None:
-    """The reverse of `read_variables`: sets all, or none where names or shapes differ."""
+    """Reverses `read_variables`: sets all variables, or raises if names or shapes differ."""
     shapes = {name: tuple(variable.shape) or (1,) for name, variable in variables.items()}
     check_arrays(shapes, arrays, source)
     for name, variable in variables.items():

@@ -1,4 +1,4 @@
-"""Where the user has called `compile`, a run trains with that, and not by `fit`'s settings."""
+"""Runs of tasks that the user compiled: they ignore the optimizer settings of `fit`."""
 
 import json
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from kbert.training.step.mixin import TrainStep
 
 
 def check_compiled(options: type[Options], given: Mapping[str, Any]) -> None:
-    """Refuses what would be passed over; says what is.
+    """Raises for given settings that a compiled task ignores; logs the names of such settings.
 
     Args:
-        options: the settings of `fit`.
-        given: those of them that the user gave.
+        options: class of the settings of `fit`.
+        given: settings that the user passed, by name.
 
     Raises:
-        ValueError: one of them is a setting of what was compiled.
+        ValueError: one of them is a compile-time setting.
     """
     unused = [name for name in options.names() if options.details(name).compiled]
     if refused := [f"{name}={given[name]!r}" for name in unused if name in given]:
@@ -32,17 +32,19 @@ def check_compiled(options: type[Options], given: Mapping[str, Any]) -> None:
 
 
 def settings_in_use(options: Options, model: TrainStep, record: Mapping[str, Any]) -> dict:
-    """The settings that a run is known by: of a compiled model, the optimizer in their place.
+    """Returns the settings that identify a run.
+
+    For a model that the user compiled, its optimizer replaces the compile-time settings.
 
     Args:
-        options: the settings of `fit`.
-        model: what takes the steps.
-        record: the settings as JSON can hold them.
+        options: settings of `fit`.
+        model: model that is trained.
+        record: settings as JSON-serialisable values.
     """
     if not model.compiled_by_user:
         return dict(record)
     made = keras.optimizers.serialize(model.optimizer)
-    del made["config"]["name"]  # it counts the optimizers that the process has made
+    del made["config"]["name"]  # it contains a counter of the optimizers made in this process
     return {
         **{name: x for name, x in record.items() if not options.details(name).compiled},
         "optimizer": json.loads(json.dumps(made, default=str)),

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, written without having TensorBoard installed."""
+"""Curves for TensorBoard, written without TensorBoard installed."""
 
 import os
 
@@ -7,10 +7,10 @@ from kbert.core.types import PathLike
 
 
 class Curves:
-    """Writes scalars that `tensorboard --logdir` shows.
+    """Writes scalars for `tensorboard --logdir`.
 
     Args:
-        folder: Where to; made when the first value is written.
+        folder: Folder to write to; created when the first value is written.
 
     Example:
         >>> import tempfile
@@ -22,7 +22,7 @@ class Curves:
 
     def __init__(self, folder: PathLike) -> None:
         self._writer = tf.summary.create_file_writer(os.fspath(folder))
-        # What tf.summary.scalar would note; that function itself needs TensorBoard's package.
+        # The metadata of tf.summary.scalar; that function itself needs TensorBoard's package.
         self._metadata = tf.compat.v1.SummaryMetadata(data_class="DATA_CLASS_SCALAR")
         self._metadata.plugin_data.plugin_name = "scalars"
 

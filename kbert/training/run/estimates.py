@@ -1,4 +1,4 @@
-"""Estimates of the memory and the time of a run, from a few real steps."""
+"""Estimates of the memory and time of a run, from a few real steps."""
 
 import dataclasses
 import math
@@ -23,17 +23,17 @@ WARM_STEPS, TIMED_STEPS = 2, 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The memory and the time that a run needs.
+    """Memory and time that a run needs.
 
     Attributes:
         weights: Bytes of the variables of the task, on each device.
         slots: Bytes of the optimizer's moments, on each device.
         gradients: Bytes of the gradients, on each device.
-        peak: Largest bytes in use while the steps ran: of the first accelerator, or without one of
-            this process, Python and all.
-        on_accelerator: Which of the two `peak` is.
-        seconds_per_step: The same for every phase, in order.
-        seconds: Of the whole run, without evaluations and checkpoints.
+        peak: Peak memory in bytes while the steps ran: of the first accelerator, or, without one,
+            of the whole process, including Python.
+        on_accelerator: Whether `peak` is that of an accelerator.
+        seconds_per_step: Seconds per step of each phase, in order.
+        seconds: Seconds of the whole run, without evaluations and checkpoints.
     """
 
     weights: int
@@ -45,7 +45,7 @@ class Estimate:
     seconds: float
 
     def summary(self, phases: Sequence[Phase]) -> str:
-        """The estimate as text."""
+        """Returns the estimate as text."""
         fixed = self.weights + self.slots + self.gradients
         place = "accelerator" if self.on_accelerator else "process"
         lines = [
@@ -69,15 +69,15 @@ def estimate(
     phases: Sequence[Phase],
     strategy: Strategy | None = None,
 ) -> Estimate:
-    """Trains a few steps of each phase and measures; the task is not to be used afterwards.
+    """Estimates a run by training a few steps of each phase; do not use the task afterwards.
 
     A run that does not fit into memory fails here as it would later.
 
     Args:
-        task: A compiled one, see `kbert.training.Run`.
-        objective: Its batches.
-        phases: The plan.
-        strategy: Devices; by default one.
+        task: A compiled task, see `kbert.training.Run`.
+        objective: Objective that makes the batches.
+        phases: Phases of the run.
+        strategy: Devices of the run; one device by default.
 
     Returns:
         The estimate.
@@ -89,7 +89,7 @@ def estimate(
             clock = _Clock()
             dataset = strategy.distribute(objective.batches(phase, (0, 0, 0)))
             steps = WARM_STEPS + TIMED_STEPS
-            # Of the step: a task's own `fit` would compile it anew, with its usual optimizer.
+            # Not `task.fit`, which would compile the task again, with its usual optimizer.
             TrainStep.fit(
                 task, dataset, epochs=1, steps_per_epoch=steps, callbacks=[clock], verbose=0
             )
@@ -107,7 +107,7 @@ def estimate(
 
 
 def peak_memory() -> int:
-    """Largest bytes in use so far: of the first accelerator, or without one of this process."""
+    """Returns the peak memory in bytes, of the first accelerator or, without one, the process."""
     peak = _accelerator_peak()
     return _process_peak() if peak is None else peak
 

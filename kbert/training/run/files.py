@@ -1,8 +1,8 @@
-"""The folder of a run: what it writes under `model_dir`, and what it resumes from.
+"""The folder of a run: the files under `model_dir`, from which a run resumes.
 
-run.json             its settings, as they were at its first start
-steps.jsonl          every step's values, exactly; no step is missing or twice
-evaluations.jsonl    every evaluation's values
+run.json             settings of the run at its first start
+steps.jsonl          exact values of every step, each step once
+evaluations.jsonl    values of every evaluation
 checkpoints/         the last few checkpoints (`kbert.training.run.checkpoints`)
 best/                the best weights that those checkpoints refer to
 tensorboard/         curves, on request
@@ -29,9 +29,9 @@ class RunFiles:
     """The files of one run.
 
     Args:
-        folder: `model_dir`.
-        settings: Which of them are written.
-        is_chief: Whether this process writes them.
+        folder: `model_dir` of the run.
+        settings: Settings of the run: the number of checkpoints, and whether curves are written.
+        is_chief: Whether this process writes the files.
     """
 
     def __init__(self, folder: PathLike, settings: RunSettings, *, is_chief: bool) -> None:
@@ -59,7 +59,7 @@ class RunFiles:
         """Prepares the folder; returns its newest checkpoint (`Checkpoints.latest`), None if new.
 
         Raises:
-            ValueError: It holds a run with other settings, or damaged checkpoints alone.
+            ValueError: The folder has a run with other settings, or only damaged checkpoints.
         """
         latest = self.checkpoints.latest()
         path = self.folder / FILE_NAME

@@ -1,4 +1,4 @@
-"""The history of a run: its values, and how it ended."""
+"""The history of a run: its values, and how the run ended."""
 
 import math
 import signal
@@ -8,28 +8,28 @@ import keras
 from kbert.core.types import Logs
 from kbert.training.run.best import BestWeights
 
-# Why a run is over before its last step.
+# Reasons why a run ended before its last step.
 PATIENCE, CALLBACK = "patience", "a callback"
 
 
 class History(keras.callbacks.History):
-    """Keras' history of a whole run, restarts included, with how it ended.
+    """Keras' history of a whole run, including restarts, with how the run ended.
 
     Attributes:
-        history: Name -> value of every epoch; a phase of pretraining is one. Held-out values are
-            `val_…`.
+        history: Name -> value of every epoch; a phase of pretraining counts as an epoch. Held-out
+            values are `val_…`.
         epoch: Numbers of those epochs.
         step: Updates made.
-        steps: Every step's values so far, in order: `step`, `loss`, the task's terms, … Empty
+        steps: Values of every step so far, in order: `step`, `loss`, the task's terms, … Empty
             without a folder, and on hosts other than the chief.
-        evaluations: The same of every evaluation.
-        best_step: Updates before the best evaluation; `None` of a run without a metric.
-        best_value: The metric then.
-        best_loss: The loss then; `None` where evaluations have none.
-        weights_by: `"a callback"` where one set the weights at the end of the run, as Keras'
-            `EarlyStopping` does with `restore_best_weights`: the task has those.
-        stopped_by: Number of the signal that ended it early, if one did; the same call resumes.
-        ended_by: `"patience"` or `"a callback"` where that ended it before its last step.
+        evaluations: Values of every evaluation so far, in order. Empty in the same cases.
+        best_step: Updates made at the best evaluation; `None` for a run without a metric.
+        best_value: The metric at the best evaluation.
+        best_loss: The loss at the best evaluation; `None` if evaluations have no loss.
+        weights_by: `"a callback"` if one set the weights that the task has at the end of the run,
+            as Keras' `EarlyStopping` does with `restore_best_weights`.
+        stopped_by: Number of the signal that ended the run early, if any; the same call resumes.
+        ended_by: `"patience"` or `"a callback"` if that ended the run before its last step.
     """
 
     def __init__(self) -> None:
@@ -47,20 +47,20 @@ class History(keras.callbacks.History):
         self._sentence = ""
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Keeps the epochs before a restart, which Keras' own would delete here."""
+        """Keeps the epochs before a restart, which Keras' `History` would delete here."""
 
     @property
     def interrupted(self) -> bool:
-        """Whether a signal ended it early."""
+        """Whether a signal ended the run early."""
         return self.stopped_by is not None
 
     def close(self, best: BestWeights | None, trained: bool, place: str) -> None:
-        """Puts into words how the run ended, once all else is noted.
+        """Sets the best values and the sentence of how the run ended; call it last.
 
         Args:
             best: the best weights.
             trained: whether this call made a step.
-            place: of the best step in the plan, in words.
+            place: text with the best step's position in the plan, such as its epoch.
         """
         how = "trained for" if self.ended_by is None else f"ended by {self.ended_by} after"
         if self.stopped_by is not None:

@@ -1,4 +1,4 @@
-"""The values of a run as lines of JSON, and its progress line."""
+"""The log of a run's values in JSON lines, and its progress line."""
 
 import json
 import os
@@ -16,7 +16,7 @@ class RunLog:
     """A file of JSON lines, one object for each step, in order.
 
     Args:
-        path: The file.
+        path: Path of the file.
 
     Example:
         >>> import tempfile
@@ -31,16 +31,16 @@ class RunLog:
         self.path = Path(path)
 
     def append(self, lines: Iterable[dict]) -> None:
-        """Writes lines, on disk when this returns: a checkpoint must not be ahead of its log.
+        """Appends lines and syncs them to disk: a checkpoint must not be ahead of its log.
 
-        An object store gets the whole file again.
+        On an object store the whole file is written again.
         """
         with self.path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
             atomic.sync(file)
 
     def truncate(self, step: int) -> None:
-        """Removes the lines after `step`, and one that a killed process left unfinished."""
+        """Removes the lines after `step`, and a partial line that a killed process left."""
         if not self.path.exists():
             return
         kept = 0
@@ -56,7 +56,7 @@ class RunLog:
                 os.truncate(self.path, kept)
 
     def read(self) -> list[dict]:
-        """Returns all lines; none if nothing was written."""
+        """Returns all lines; an empty list if nothing was written."""
         if not self.path.exists():
             return []
         with self.path.open(encoding="utf-8") as file:
@@ -64,14 +64,15 @@ class RunLog:
 
 
 class ProgressLine:
-    """Prints where a run is: step, values, speed, time left.
+    """Prints the progress of a run: step, values, speed, time left.
 
     Args:
         total_steps: Steps of the run.
-        total_tokens: Tokens of the run, padding included; time left goes by tokens, because a
-            step on long sequences takes longer.
-        seconds: Pause between lines where the output is no terminal; there one line changes.
-        file: Where to print.
+        total_tokens: Tokens of the run, including padding. The time left is estimated by tokens, as
+            a step on long sequences takes longer.
+        seconds: Pause between lines if the output is not a terminal; in a terminal one line is
+            updated.
+        file: File to print to; standard output by default.
     """
 
     def __init__(
@@ -90,24 +91,24 @@ class ProgressLine:
         self._busy, self._tokens = 0.0, 0.0
 
     def measure(self, tokens: int, seconds: float) -> None:
-        """Counts tokens trained on and the time it took, without evaluations and checkpoints."""
-        # Older measurements fade, so that the speed follows a phase with longer sequences.
+        """Adds tokens trained on and the time taken, without evaluations and checkpoints."""
+        # Older measurements fade, so that the speed adapts to a phase with longer sequences.
         self._busy = 0.8 * self._busy + seconds
         self._tokens = 0.8 * self._tokens + tokens
 
     @property
     def tokens_per_second(self) -> float:
-        """Speed lately; 0 before the first measurement."""
+        """Recent speed; 0 before the first measurement."""
         return self._tokens / self._busy if self._busy else 0.0
 
     def show(self, step: int, tokens: int, values: dict[str, float], last: bool = False) -> None:
-        """Prints the line if it is time.
+        """Prints the line if it is due.
 
         Args:
             step: Updates made.
             tokens: Tokens trained on since the run began.
             values: Name → value, in the order in which they are shown.
-            last: Whether the line stays, whatever follows.
+            last: Whether this is the last line: it is always printed and not overwritten.
         """
         now = time.monotonic()
         if not (last or self._rewrites or now - self._printed >= self.seconds):
@@ -125,12 +126,12 @@ class ProgressLine:
             print(line, file=self.file, flush=True)
 
     def note(self, text: str) -> None:
-        """Prints a line of its own."""
+        """Prints a text on a separate line."""
         print(f"\r{text}\033[K" if self._rewrites else text, file=self.file, flush=True)
 
 
 def human(number: float) -> str:
-    """A number in three digits.
+    """Formats a number with three digits and a unit prefix.
 
     Example:
         >>> human(83_240), human(512), human(1.5e9)
@@ -144,7 +145,7 @@ def human(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the two units that matter.
+    """Formats a time in its two largest units.
 
     Example:
         >>> duration(42), duration(3_700), duration(200_000)

@@ -1,4 +1,4 @@
-"""What happens between the steps of a run: it logs, evaluates, keeps the best, saves and stops."""
+"""Work between the steps of a run: logging, evaluation, best weights, checkpoints and stopping."""
 
 import copy
 import functools
@@ -28,34 +28,34 @@ from kbert.training.step.mixin import TrainStep
 from kbert.training.step.verbosity import keras_verbosity
 from kbert.training.strategies import Strategy
 
-LINE = "line"  # of `verbose`
+LINE = "line"  # value of `verbose`
 
 
 class Monitor(keras.callbacks.CallbackList):
-    """The callbacks of one run, which may take several calls of `fit`; `Run` makes it.
+    """Callback list of a run, which may consist of several calls of `fit`; created by `Run`.
 
-    At the end of a step or an epoch the run evaluates before the caller's callbacks are called, so
-    that they see the values on held-out data, and saves after them: what they change is saved too,
-    also what they change at the end of training.
+    At the end of a step or an epoch the run evaluates before it calls the caller's callbacks, so
+    they see the values on held-out data. It saves after them, so their changes are saved too, even
+    those at the end of training.
 
     Args:
         task: The compiled task.
         stages: The plan of the run, in order.
-        settings: When it evaluates, saves and ends.
-        callbacks: The caller's.
-        verbose: `"line"`, or Keras'.
-        strategy: Devices.
-        hosts: The processes of the run.
-        files: Where the run is written, or `None`.
-        background: Writes checkpoints.
+        settings: Settings of when the run evaluates, saves and ends.
+        callbacks: The caller's callbacks.
+        verbose: `"line"`, or a value of Keras' `verbose`.
+        strategy: Devices of the run.
+        hosts: Processes of the run.
+        files: Files of the run, or `None` without a folder.
+        background: Thread that writes checkpoints.
 
     Attributes:
         step: Updates made.
         stopped_by: Number of the signal that ended the run, once a checkpoint is written.
-        ended_by: Why the run is at its end before its last step.
-        weights_by: "a callback" where one chose the weights that the task has at the end.
+        ended_by: Reason why the run ended before its last step.
+        weights_by: "a callback" if one set the weights that the task has at the end.
         best: The best weights, or `None` without a metric.
-        progress: The line that is shown, or `None`.
+        progress: The progress line, or `None`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Monitor(keras.callbacks.CallbackList):
             model=task,
             epochs=sum(stage.epochs for stage in stages),
             steps=stages[0].steps_per_epoch,
-            updates=stages[-1].end,  # of the run; Keras has none of phases that differ in length
+            updates=stages[-1].end,  # of the whole run; in Keras all epochs have the same length
             verbose=keras_verbose,
         )
         self.best: BestWeights | None = None
@@ -106,21 +106,21 @@ class Monitor(keras.callbacks.CallbackList):
             0,
             {},
         )  # step and values of the last evaluation
-        self._saved_best: int | None = None  # the best step of the checkpoint before
-        self._sums: list | None = None  # of an epoch that began in an earlier process
+        self._saved_best: int | None = None  # the best step of the previous checkpoint
+        self._sums: list | None = None  # sums of an epoch that began in an earlier process
         self._saved_at = time.monotonic()
         self._has_begun = self._has_finished = False
         self._last_logs: Logs = None
 
     @property
     def is_over(self) -> bool:
-        """Whether no step is to follow."""
+        """Whether the run has made its last step."""
         last = self._plan[-1].end
         return self.stopped_by is not None or self.ended_by is not None or self.step >= last
 
     def load(self, latest: dict[str, Any]) -> None:
-        """Restores what a checkpoint says of the run."""
-        progress = latest["progress"]  # one of the version before lacks most of it
+        """Restores the state of the run from a checkpoint's information."""
+        progress = latest["progress"]  # checkpoints of the previous version lack most of it
         self.step, self.ended_by = latest["step"], progress.get("ended_by")
         self.weights_by = progress.get("weights_by")
         self._sums = progress.get("sums")
@@ -133,26 +133,27 @@ class Monitor(keras.callbacks.CallbackList):
     def stop(self, number: int) -> None:
         """Requests a checkpoint and the end of the run after this step, for signal `number`.
 
-        On several hosts after the next that none has begun. `stopped_by` tells when it is done.
+        On several hosts the run ends after the last step that any host has begun. `stopped_by` is
+        set when it is done.
         """
         self._hosts.stop(number)
 
     def begin_stage(
         self, stage: Phase | Epochs, first_epoch: int, evaluate: Evaluate | None
     ) -> None:
-        """Sets what the next `fit` trains on."""
+        """Sets the stage of the next `fit`, and its evaluation."""
         self._stage, self._first_epoch, self._measure = stage, first_epoch, evaluate
-        self.weights_by = None  # of a run that was shorter
-        self._values.fetched_at = None  # the first step traces and compiles: no measure of speed
+        self.weights_by = None  # left from a shorter run
+        self._values.fetched_at = None  # the first step compiles: it does not count for the speed
 
     def finish(self) -> None:
-        """Tells the callbacks that the run is over, once."""
+        """Calls the callbacks' `on_train_end`, once per run."""
         if not self._has_begun or self._has_finished:
             return
         self._has_finished = True
         before = self._fingerprints()
         super().on_train_end(self._last_logs)
-        # By itself, as a best epoch may be the last, whose weights are there already.
+        # Checked separately: if the last epoch is the best, restoring it changes no weight.
         restores = any(
             getattr(callback, "restore_best_weights", False)
             and getattr(callback, "best_weights", None) is not None
@@ -162,11 +163,11 @@ class Monitor(keras.callbacks.CallbackList):
             self.weights_by = CALLBACK
 
     def close(self, first_step: int, place: str) -> History:
-        """Notes how the run ended in its history.
+        """Returns the history of the run, with how it ended.
 
         Args:
-            first_step: updates before this call.
-            place: of the best step in the plan, in words.
+            first_step: updates made before this call.
+            place: text with the best step's position in the plan, such as its epoch.
         """
         history = self._epochs
         history.step = self.step
@@ -179,9 +180,9 @@ class Monitor(keras.callbacks.CallbackList):
         return history
 
     def _fingerprints(self) -> dict[str, int]:
-        """Checksums of the weights, where a callback might change them at the end of training."""
+        """Returns checksums of the weights if a callback might change them at the end, else {}."""
         base = keras.callbacks.Callback.on_train_end
-        # Of the object: a LambdaCallback has the function that it was given, not its class.
+        # Looked up on the object: the function of a LambdaCallback is not on its class.
         own = (getattr(callback.on_train_end, "__func__", None) for callback in self.callbacks)
         if all(function is base for function in own):
             return {}
@@ -189,7 +190,7 @@ class Monitor(keras.callbacks.CallbackList):
         weights = read_variables(weights_of(self.model))
         return {name: fingerprints.crc32([array]) for name, array in weights.items()}
 
-    # What Keras calls.
+    # Called by Keras.
 
     def on_train_begin(self, logs: Logs = None) -> None:
         if not self._has_begun:
@@ -241,7 +242,7 @@ class Monitor(keras.callbacks.CallbackList):
         if self.is_over:
             self.model.stop_training = True
 
-    # What the run does.
+    # Actions of the run.
 
     def _check_length(self) -> None:
         end = self._epoch_start + self._stage.steps_per_epoch
@@ -257,7 +258,7 @@ class Monitor(keras.callbacks.CallbackList):
         self.step += 1
         self._values.add(self.step, logs)
         if self.step == self._epoch_start + self._stage.steps_per_epoch:
-            return  # `on_epoch_end` does what is due
+            return  # `on_epoch_end` follows
         if self._is_time(self._settings.evaluate_every):
             self._evaluate()
         elif self._values.is_due():
@@ -289,7 +290,7 @@ class Monitor(keras.callbacks.CallbackList):
                 self.progress.measure(tokens, self._values.fetched_at - before)
             names = ("loss", *self.model.shown_metrics)
             shown = {name: values[name] for name in names if name in values}
-            # What only evaluations measure.
+            # Values that only evaluations measure.
             shown |= {name: x for name, x in self._evaluated[1].items() if name not in values}
             at_end = self.step == self._plan[-1].end
             done = tokens_until(phases_of(self._plan), self.step)
@@ -302,7 +303,7 @@ class Monitor(keras.callbacks.CallbackList):
         return self._files.checkpoints.describe()
 
     def _evaluate(self) -> dict[str, float]:
-        """The values on held-out data after this step, measured once."""
+        """Returns the values on held-out data after this step; measures them only once."""
         self._fetch()
         if self._measure is None:
             return {}
@@ -312,7 +313,7 @@ class Monitor(keras.callbacks.CallbackList):
         sums = self._get_sums()
         values = {name: float(value) for name, value in self._measure().items()}
         if sums is not None:
-            self._set_sums(sums)  # an evaluation by Keras adds to the same sums
+            self._set_sums(sums)  # Keras' evaluation adds to the same sums
         self._evaluated = (self.step, values)
         if self._files is not None and self._strategy.is_chief:
             terms = {k: v for k, v in values.items() if k not in self.model.derived_metrics}
@@ -325,16 +326,16 @@ class Monitor(keras.callbacks.CallbackList):
             patience = self._settings.patience
             if patience is not None and self.best.waited >= patience:
                 self.ended_by = PATIENCE
-        self._values.fetched_at = time.monotonic()  # it does not count as training
+        self._values.fetched_at = time.monotonic()  # evaluation does not count as training time
         return values
 
     @property
     def _may_be_best(self) -> bool:
-        """Whether no callback says that the weights are not yet what the run is for."""
+        """Whether these weights may count as the best: no callback has a false `may_be_best`."""
         return all(getattr(callback, "may_be_best", True) for callback in self.callbacks)
 
     def _save_or_stop(self, due: bool) -> None:
-        number = self._hosts.stops_after(self.step)  # one that comes later finds the next step
+        number = self._hosts.stops_after(self.step)  # a later signal is handled at the next step
         if due or number is not None:
             self._save(bridges=not due)
         if number is not None:
@@ -344,7 +345,7 @@ class Monitor(keras.callbacks.CallbackList):
             self._note(f"stopped by {name}: checkpoint of step {self.step} written")
 
     def _save(self, bridges: bool) -> None:
-        """Has a checkpoint written, after the best weights that it refers to."""
+        """Starts writing a checkpoint, after the best weights that it refers to."""
         if self._files is None:
             return
         self._fetch()
@@ -392,10 +393,10 @@ class Monitor(keras.callbacks.CallbackList):
             self.model.jax_state_sync()  # within fit, JAX keeps the state outside the variables
 
     def _get_sums(self) -> np.ndarray | None:
-        """What the epoch has counted so far.
+        """Returns the sums of the epoch so far.
 
-        `None` on several hosts, which would have to read it together: there the values of a resumed
-        epoch are those since the restart.
+        `None` on several hosts, which would have to read them together. There the values of a
+        resumed epoch are those since the restart.
         """
         if self._strategy.num_hosts > 1:
             return None

@@ -1,4 +1,4 @@
-"""What a run trains on: its batches, their evaluation, and what both are."""
+"""Objectives of runs: training batches, evaluation, and an identity."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ Evaluate = Callable[[], dict[str, float]]
 
 
 class Objective:
-    """Gives a `Run` batches from any position on, their evaluation and an identity.
+    """Provides a `Run` with batches from any position, an evaluation and an identity.
 
-    A subclass defines `batches`; with held-out data `evaluation`, and sets `evaluates`.
+    A subclass defines `batches`. With held-out data it also defines `evaluation` and sets
+    `evaluates`.
 
     Attributes:
         evaluates: whether there is held-out data.
@@ -37,54 +38,59 @@ class Objective:
     def batches(
         self, stage: Phase | Epochs, start: Start, *, num_hosts: int = 1, host_index: int = 0
     ) -> tf.data.Dataset:
-        """Batches of a stage from a position on; endless or long enough, over the ends of epochs.
+        """Returns batches of a stage from a position on, across the ends of epochs.
+
+        The dataset must be endless or long enough for the stage.
 
         Args:
-            stage: a `Phase`, whose `done` says how many of its batches were before, or `Epochs`.
-            start: the `position` that the batch before this had.
-            num_hosts: hosts that share a global batch.
-            host_index: which of them this is: it gives its own rows.
+            stage: a `Phase` or `Epochs`; `done` is the number of its batches before these.
+            start: `position` of the batch before these.
+            num_hosts: number of hosts that share a global batch.
+            host_index: index of this host, whose rows the dataset yields.
 
         Returns:
-            A dataset of dicts, which hold `position`.
+            A dataset of dicts with `position`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `batches`.")
 
     def evaluation(
         self, task: TrainStep, stage: Phase | Epochs, strategy: Strategy
     ) -> Evaluate | None:
-        """What measures the task on held-out data, by name; the same data each time.
+        """Returns a function that evaluates the task on held-out data, always the same data.
 
-        Every host calls what is returned; the chief's values count.
+        It returns values by name. Every host calls it; the chief's values count.
 
         Args:
-            task: what is trained.
-            stage: what is trained on meanwhile.
-            strategy: devices.
+            task: task that is trained.
+            stage: stage during which the evaluation is used.
+            strategy: devices of the run.
         """
         return None
 
     def identity(self) -> Mapping[str, Any]:
-        """What the run is, as JSON can hold it: `run.json`, by which it is known again."""
+        """Returns what identifies the run, JSON-serialisable; it is saved in `run.json`."""
         return {}
 
 
 def batch_evaluation(
     task: TrainStep, batches: tf.data.Dataset, strategy: Strategy, scores: Evaluate | None = None
 ) -> Evaluate:
-    """The losses and metrics of held-out batches, and further scores of the chief.
+    """Returns a function for the losses and metrics of held-out batches, and more scores.
+
+    Only the chief computes the scores.
 
     Args:
-        task: what is trained.
-        batches: the same each time, this host's rows of them.
-        strategy: devices.
-        scores: measures the task by more: name -> number, none of them a loss's or a metric's.
+        task: task that is trained.
+        batches: held-out batches, the same each time; this host's rows of them.
+        strategy: devices of the run.
+        scores: function that returns further values {name: number}; the names must differ from
+            those of losses and metrics.
     """
     dataset = strategy.distribute(batches)
 
     def evaluate() -> dict[str, float]:
         with warnings.catch_warnings():
-            # Held-out batches do end; Keras warns where it could not foresee when.
+            # Held-out batches end; Keras warns if it could not foresee when.
             warnings.filterwarnings("ignore", message="Your input ran out of data")
             values = task.evaluate(dataset, verbose=0, return_dict=True)
         return {**values, **(scores() if scores is not None and strategy.is_chief else {})}

@@ -1,22 +1,22 @@
-"""The plan of a run: stages, one after the other; phases of pretraining, epochs of fine-tuning."""
+"""The plan of a run: a sequence of stages, which are phases of pretraining or epochs."""
 
 import dataclasses
 from collections.abc import Iterable
 from typing import cast
 
-# (epoch, window, row): where the data resumes, as batches hold it in `position`.
+# (epoch, window, row): position where the data resumes, like `position` in batches.
 Start = tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epochs:
-    """A run over epochs of the same data, in order; each ends with an evaluation and a checkpoint.
+    """Epochs over the same data, in order; each ends with an evaluation and a checkpoint.
 
     Attributes:
-        epochs: How many.
+        epochs: Number of epochs.
         steps_per_epoch: Updates of an epoch.
-        first_step: Updates made before.
-        done: Updates made of it, when batches are asked for.
+        first_step: Updates made before the first epoch.
+        done: Updates of the epochs made so far, when their batches are requested.
 
     Example:
         >>> Epochs(epochs=3, steps_per_epoch=10).end
@@ -36,26 +36,25 @@ class Epochs:
 
     @property
     def end(self) -> int:
-        """Updates made once they are over."""
+        """Updates made once the epochs are over."""
         return self.first_step + self.epochs * self.steps_per_epoch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A part of a run with batches of one shape, or of at most so many tokens.
+    """A part of a run with batches of one shape, or of a limited number of tokens.
 
-    Most steps of BERT are on short sequences, the last on long ones (appendix A.2).
+    In BERT most steps are on short sequences, the last ones on long sequences (appendix A.2).
 
     Attributes:
-        sequence_length: Tokens of a row, padding included; at most, where batches are counted in
-            tokens.
+        sequence_length: Tokens of a row, including padding; with `batch_tokens`, the maximum.
         batch_size: Rows of a global batch; None = as many as `batch_tokens` allow.
         first_step: Updates made before the phase.
-        steps: Updates made in it.
-        batch_tokens: Tokens of a global batch at most, padding included, where it has no
+        steps: Updates of the phase.
+        batch_tokens: Most tokens of a global batch, including padding, if there is no
             `batch_size`; else None.
-        masked_share: Share of the tokens to predict in it; None = the run's.
-        done: Updates made of it, when batches are asked for.
+        masked_share: Share of the tokens to predict in the phase; None = that of the run.
+        done: Updates of the phase made so far, when its batches are requested.
     """
 
     sequence_length: int
@@ -75,12 +74,12 @@ class Phase:
 
     @property
     def epochs(self) -> int:
-        """To Keras a phase is one epoch."""
+        """Number of epochs: for Keras a phase is one epoch."""
         return 1
 
     @property
     def steps_per_epoch(self) -> int:
-        """All of its updates."""
+        """All updates of the phase."""
         return self.steps
 
     @property
@@ -90,33 +89,33 @@ class Phase:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of a global batch, padding included; at most, where they are counted."""
+        """Tokens of a global batch, including padding; the maximum, with `batch_tokens`."""
         if self.batch_size is None:
             return cast(int, self.batch_tokens)  # one of the two is given
         return self.sequence_length * self.batch_size
 
     @property
     def shape(self) -> str:
-        """A global batch in words: `8 x 128 tokens`, or `at most 4,096 tokens`."""
+        """Text for the shape of a global batch: `8 x 128 tokens`, or `at most 4,096 tokens`."""
         if self.batch_size is None:
             return f"at most {self.batch_tokens:,} tokens"
         return f"{self.batch_size} x {self.sequence_length} tokens"
 
 
 def parse_phases(text: str, steps: int, batch_size: int) -> list[Phase]:
-    """Reads `length:share[:batch_size[:masked_share]]` for each phase, separated by commas.
+    """Parses `length:share[:batch_size[:masked_share]]` for each phase, separated by commas.
 
     Args:
-        text: For example `128:0.9,512:0.1` or `128:0.9:256,512:0.1:64`, or with the share of the
-            tokens that is masked in each: `128:0.9:256:0.3,512:0.1::0.15`.
-        steps: Steps of the whole run; the shares divide them.
-        batch_size: Rows of a batch where a phase gives none, or an empty one.
+        text: The phases, for example `128:0.9,512:0.1` or `128:0.9:256,512:0.1:64`; with the share
+            of masked tokens of each phase: `128:0.9:256:0.3,512:0.1::0.15`.
+        steps: Steps of the whole run, which the shares divide.
+        batch_size: Rows of a batch for phases whose batch size is missing or empty.
 
     Returns:
         The phases, in order.
 
     Raises:
-        ValueError: If the text is malformed, the shares do not add up to 1 or a phase is empty.
+        ValueError: The text is malformed, the shares do not add up to 1 or a phase is empty.
 
     Example:
         >>> for phase in parse_phases("128:0.9:256,512:0.1:64", 1000, 32):
@@ -172,12 +171,12 @@ def parse_phases(text: str, steps: int, batch_size: int) -> list[Phase]:
 
 
 def phases_of(plan: Iterable[Phase | Epochs]) -> list[Phase]:
-    """The stages of a plan whose tokens are known."""
+    """Returns the phases of a plan, the stages whose tokens are known."""
     return [stage for stage in plan if isinstance(stage, Phase)]
 
 
 def tokens_until(phases: Iterable[Phase], step: int) -> int:
-    """Tokens, padding included, of the first `step` updates.
+    """Returns the number of tokens, including padding, of the first `step` updates.
 
     Example:
         >>> tokens_until(parse_phases("128:0.5,512:0.5", 4, batch_size=1), 3)

@@ -1,4 +1,4 @@
-"""`run.json`: the settings of a run, and the check that it is resumed with the same ones."""
+"""`run.json`: the settings of a run, and the check that it resumes with the same ones."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -13,10 +13,10 @@ from kbert.version import __version__
 
 FILE_NAME = "run.json"
 SAME, CHANGED = "same", "changed"
-# Entries of the file that are no settings. The format is not in files of the first version.
+# Entries of the file that are not settings. Files of the first version lack the format.
 _VERSION, _FORMAT, _CHANGES = "kbert", "format_version", "changes"
 _FORMAT_VERSION = 2
-_LATER = ("tokenizer",)  # settings that files of before 1.0.0 may lack, whatever their format
+_LATER = ("tokenizer",)  # settings that files from before 1.0.0 may lack, whatever their format
 _WEIGHTS = (".safetensors", ".h5", ".hdf5", ".index")
 
 # "same", "changed", or names of settings that may change.
@@ -40,16 +40,16 @@ def check_settings(
 ) -> None:
     """Raises if a run would resume with other settings than it was started with.
 
-    A setting that only one of two versions of kbert knows does not count as changed.
+    If the file is from another version of kbert, settings that only one version has are ignored.
 
     Args:
         path: The file that `write_settings` wrote.
-        settings: What the run is now, as JSON can hold it.
+        settings: Current settings of the run, JSON-serialisable.
         unchecked: Names of settings that no number depends on.
-        resume: `"same"` accepts no change, `"changed"` any, and names those of these settings;
-            what changed is written to the file, and holds from then on.
+        resume: Accepted changes: `"same"` for none, `"changed"` for any, or names of settings.
+            Accepted changes are written to the file and apply from then on.
         step: Updates made so far, written with the changes.
-        end: Those of the whole run. Changes that would end it before `step` are refused.
+        end: Updates of the whole run. Changes that would end it before `step` raise.
         writes: Whether this process writes the file.
 
     Raises:
@@ -93,11 +93,11 @@ def check_settings(
 
 
 def check_resume(resume: Resume, folder: object) -> None:
-    """Raises ValueError for a `resume` that is no such setting, or that nothing will read.
+    """Raises ValueError for an invalid `resume`, or for one without a folder to resume from.
 
     Args:
-        resume: what may have changed.
-        folder: of the run; None = nothing is resumed.
+        resume: settings that may have changed: "same", "changed" or names.
+        folder: folder of the run; None = nothing is resumed.
     """
     if folder is None and resume != SAME and resume:
         raise ValueError(
@@ -113,7 +113,7 @@ def check_resume(resume: Resume, folder: object) -> None:
 def differences(
     before: Mapping[str, Any], now: Mapping[str, Any], unchecked: Collection[str] = ()
 ) -> dict[str, str]:
-    """Name of a setting, joined by dots -> "was 1, is 2", of all that differ.
+    """Returns {name of a setting, joined by dots: "was 1, is 2"} for all settings that differ.
 
     Example:
         >>> differences({"data": {"rows": 3}}, {"data": {"rows": 4}})
@@ -137,7 +137,7 @@ def differences(
 
 
 def recorded_settings(folder: PathLike) -> dict[str, Any]:
-    """The settings of the run in a folder; none where no run has begun."""
+    """Returns the settings of the run in a folder; {} if no run has begun."""
     path = Path(folder) / FILE_NAME
     if not path.is_file():
         return {}
@@ -145,8 +145,8 @@ def recorded_settings(folder: PathLike) -> dict[str, Any]:
 
 
 def _with_settings(before: dict[str, Any]) -> dict[str, Any]:
-    """What a file holds, by today's names."""
-    if "flags" in before:  # of a pretraining, before 0.3.0
+    """Converts the content of a file to today's names."""
+    if "flags" in before:  # pretraining runs before 0.3.0
         before = {**before, "settings": dict(before["flags"])}
         del before["flags"]
         shares = before["settings"].get("replacement")
@@ -156,7 +156,7 @@ def _with_settings(before: dict[str, Any]) -> dict[str, Any]:
 
 
 def weights_checksum(folder: PathLike) -> str:
-    """CRC-32 of the files of weights in a folder, whatever its name and its other files.
+    """Returns the CRC-32 of the weight files in a folder, whatever its name and other files.
 
     Example:
         >>> import tempfile
@@ -175,7 +175,7 @@ def _head() -> dict[str, Any]:
 def _compared(
     before: Mapping[str, Any], now: Mapping[str, Any], prefix: str, everything: bool
 ) -> Iterator[tuple[str, Any, Any]]:
-    """(joined name, value before, value now) of the settings that both have, or of all."""
+    """Yields (joined name, value before, value now) of the settings in both, or of all."""
     for key in sorted({*before, *now} if everything else {*before} & {*now}):
         a, b = _group(before.get(key)), _group(now.get(key))
         if isinstance(a, dict) and isinstance(b, dict):
@@ -185,14 +185,14 @@ def _compared(
 
 
 def _group(value: Any) -> Any:
-    """Settings in a list are a group of settings too."""
+    """Turns a list of dicts into a group of settings, by index; other values stay."""
     if isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
         return {str(i): x for i, x in enumerate(value)}
     return value
 
 
 def _is_named(name: str, names: Collection[str]) -> bool:
-    """Whether a joined name, the end of it or a group that it is in, is among `names`."""
+    """Whether a joined name, an end of it or a group that contains it is among `names`."""
     parts = name.split(".")
     places = range(len(parts))
     return any(".".join(parts[i:]) in names or ".".join(parts[:i]) in names for i in places)

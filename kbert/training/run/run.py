@@ -1,7 +1,7 @@
-"""The one loop of every run: pretraining goes through phases, fine-tuning through epochs.
+"""The training loop of every run: phases of pretraining, or epochs of fine-tuning.
 
-Killed at any moment, a run that has a folder resumes exactly: see `kbert.training.run.files` for
-what it writes there.
+A run with a folder can be killed at any moment and resumes exactly; `kbert.training.run.files`
+describes the files of the folder.
 """
 
 from __future__ import annotations
@@ -39,41 +39,41 @@ _EVALUATED = ("metric", "patience", "evaluate_every")  # settings that need held
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """A task, what it trains on and for how long: one training, resumed exactly.
+    """Trains a task on an objective by a plan, with checkpoints and exact resume.
 
-    The plan is a sequence of phases, each of batches of one shape, or epochs of the same data. A
-    checkpoint is written at the end of a run and of each epoch, on SIGTERM and SIGINT (Ctrl-C; a
-    second one ends the process at once), and as often as requested, by a background thread.
-    The losses of a run that was killed and started again are those of one that was not, and so are
-    its best weights and its count of evaluations without progress; what state the caller's
-    callbacks have is theirs to keep. Of a run that is at its end the task gets the weights, as if
-    the call had trained it. One process at a time writes to a folder (`kbert.io.atomic`).
+    The plan is a sequence of phases, each with batches of one shape, or epochs over the same data.
+    A background thread writes checkpoints at the end of the run and of each epoch, on SIGTERM and
+    SIGINT (Ctrl-C; a second one ends the process at once), and as often as requested. A run that
+    was killed and restarted has the same losses, best weights and count of evaluations without
+    progress as one that was not. Callbacks must save their own state. If the run is already at its
+    end, the task gets its weights, as if the call had trained it. Only one process at a time may
+    write to a folder (`kbert.io.atomic`).
 
-    A phase begins at the window after the last one read. The rest of that window is skipped,
-    and if the last batch had spilled into the next window, those few rows come again.
+    A phase begins at the window after the last one read. The rest of that window is skipped.
+    If the last batch extended into the next window, those few rows are repeated.
 
-    With a `metric`, the best weights are set at the end where `keep_best` says so. Of equal values
-    the smaller loss is best. Weights that a callback sets at the end of training stay: those of
-    Keras' `EarlyStopping(restore_best_weights=True)`, or others.
+    With a `metric` and `keep_best`, the task gets the best weights at the end. Of equal values the
+    one with the smaller loss is best. Weights that a callback sets at the end of training stay, for
+    example those of Keras' `EarlyStopping(restore_best_weights=True)`.
 
     Args:
-        task: A compiled `TrainStep` model, made in `strategy.scope()`.
-        objective: Its batches and their evaluation.
+        task: A compiled `TrainStep` model, created in `strategy.scope()`.
+        objective: Objective that provides batches and evaluation.
         plan: Phases in order, or `Epochs`.
-        settings: When it evaluates, saves and ends.
-        model_dir: Where everything is written; the same folder means the same run. `None`: nothing
-            is written, nothing can be resumed, and signals do what they did before.
-        strategy: Devices; by default those of the scope the task was made in.
-        resume: Which settings may have changed when a run resumes: `"same"` for none, `"changed"`
+        settings: Settings of when the run evaluates, saves and ends.
+        model_dir: Folder that everything is written to; the same folder means the same run. `None`:
+            nothing is written, nothing can be resumed, and signals keep their usual effect.
+        strategy: Devices of the run; by default those of the scope the task was created in.
+        resume: Settings that may have changed when a run resumes: `"same"` for none, `"changed"`
             for any, or their names.
-        verbose: `"line"` for a line with speed and time left (of phases), or Keras': 0 for silence,
-            1 for a progress bar, 2 for a line an epoch, `"auto"` for 1 in a terminal or a notebook,
-            else 2.
-        callbacks: Of Keras. A phase is an epoch to them. While one has an attribute `may_be_best`
-            that is False, evaluations do not count for the best weights.
+        verbose: `"line"` for a line with speed and time left (phases only), or Keras' values: 0 for
+            silence, 1 for a progress bar, 2 for a line per epoch, `"auto"` for 1 in a terminal or
+            notebook, else 2.
+        callbacks: Keras callbacks. A phase counts as an epoch for them. While one has an attribute
+            `may_be_best` that is False, evaluations do not count for the best weights.
 
     Raises:
-        ValueError: If settings contradict each other.
+        ValueError: Settings contradict each other.
 
     Example:
         >>> import numpy as np
@@ -134,15 +134,15 @@ class Run:
         """Trains to the end of the plan, from where an earlier call stopped.
 
         Returns:
-            The history of the run, those steps and epochs before a restart included.
+            The history of the run, including steps and epochs before a restart.
 
         Raises:
-            NonFiniteLoss: If a loss is NaN or infinite. The last checkpoint is from before, and the
-                weights are not moved by such a step.
-            ValueError: If settings contradict those that the run was started with, or `metric` is
-                none of the values.
-            RuntimeError: If a dataset ends early, another process writes to the folder, hosts do
-                not see the same checkpoints, or one of them ended.
+            NonFiniteLoss: A loss is NaN or infinite. The last checkpoint is from before that step,
+                and the step does not change the weights.
+            ValueError: Settings contradict those that the run was started with, or `metric` is not
+                one of the values.
+            RuntimeError: A dataset ends early, another process writes to the folder, hosts do not
+                see the same checkpoints, or one of the hosts ended.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._scope())
@@ -156,7 +156,7 @@ class Run:
                 if strategy.is_chief:
                     stack.enter_context(atomic.refusing_others(self.model_dir))
                 files = RunFiles(self.model_dir, self.settings, is_chief=strategy.is_chief)
-                # Epochs may be fewer than they were: the best of the longer run are taken too.
+                # Fewer epochs than before are fine: the best weights of the longer run are used.
                 end = None if isinstance(self.plan, Epochs) else self.end
                 record, unchecked = self.objective.identity(), self.objective.unchecked
                 latest = files.open(record, unchecked, self.resume, end)
@@ -202,7 +202,7 @@ class Run:
         strategy: Strategy,
         hosts: Hosts,
     ) -> None:
-        """Every stage that is not over, one `fit` after the other."""
+        """Trains every stage that is not over, one `fit` after another."""
         start: Start = (0, 0, 0)
         if latest is not None and not monitor.is_over:
             start = tuple(latest["position"])
@@ -212,7 +212,7 @@ class Run:
                 stage, start, num_hosts=strategy.num_hosts, host_index=strategy.host_index
             )
 
-        if monitor.is_over:  # what follows a run wants its weights
+        if monitor.is_over:  # the code after a run needs its weights
             self._check_end(monitor.step)
             self._restore(batches(self.stages[-1]), files, latest, strategy)
             return
@@ -235,7 +235,7 @@ class Run:
                     self.task,
                     strategy.distribute(dataset),
                     initial_epoch=first_epoch + epoch,
-                    # An epoch that began before the restart has a `fit` of the steps left.
+                    # An epoch that began before the restart gets its own `fit`, of the steps left.
                     epochs=first_epoch + (epoch + 1 if done else stage.epochs),
                     steps_per_epoch=stage.steps_per_epoch - done,
                     callbacks=monitor,
@@ -246,7 +246,7 @@ class Run:
         monitor.finish()
 
     def _close(self, monitor: Monitor, first_step: int) -> History:
-        """The history of a run that is over; the task gets its best weights."""
+        """Returns the history of a run that is over; restores the task's best weights."""
         history, best = monitor.close(first_step, self._place(monitor.best)), monitor.best
         if best is not None and not history.interrupted and monitor.weights_by is None:
             best.restore(self.task)
@@ -263,7 +263,7 @@ class Run:
         latest: dict[str, Any] | None,
         strategy: Strategy,
     ) -> None:
-        """Creates the slots of the optimizer and sets everything to what it was."""
+        """Creates the optimizer's slots and restores the newest checkpoint, if there is one."""
         self.task.prepare(dataset.element_spec)
         if files is None:
             return
@@ -277,7 +277,7 @@ class Run:
             files.checkpoints.restore(self.task, step)
 
     def _scope(self) -> contextlib.AbstractContextManager[Any]:
-        """TensorFlow's engine has a strategy of its own."""
+        """Returns the scope of the run's strategy, or of the task's own on TensorFlow."""
         strategy = self.strategy or getattr(self.task, "distribute_strategy", None)
         return strategy.scope() if strategy else contextlib.nullcontext()
 
@@ -301,7 +301,7 @@ class Run:
             )
 
     def _place(self, best: BestWeights | None) -> str:
-        """The epoch of the best step, as text."""
+        """Returns the epoch of the best step as text; "" for phases."""
         if best is None or best.step is None or not isinstance(self.plan, Epochs):
             return ""
         return f" (epoch {-(-best.step // self.plan.steps_per_epoch)} of {self.plan.epochs})"
@@ -327,7 +327,7 @@ class Run:
 
 
 def _stage_from(stage: Phase | Epochs, step: int) -> Phase | Epochs:
-    """The stage, with what of it is done: what a batch holds may depend on its number."""
+    """Returns the stage with its updates done; the content of a batch may depend on its number."""
     return dataclasses.replace(stage, done=step - stage.first_step)
 
 
@@ -342,7 +342,7 @@ def _check_average(task: TrainStep) -> None:
 
 
 def _last_line(error: Exception) -> str:
-    """Of an engine's message, what says most."""
+    """Returns the most informative line of an engine's error message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "aborted" in line or "failed" in line]
     return (telling or lines or [type(error).__name__])[0]

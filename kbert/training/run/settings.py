@@ -1,10 +1,10 @@
-"""What a run writes and when it measures, whatever it trains."""
+"""Settings of evaluation, checkpoints and early stopping of a run."""
 
 from kbert.core.options import Options, option
 
 
 class RunSettings(Options):
-    """How a `kbert.training.Run` evaluates, saves, keeps the best weights and ends.
+    """Settings of how a `kbert.training.Run` evaluates, saves, keeps the best weights and ends.
 
     Args:
         {options}
@@ -55,5 +55,5 @@ class RunSettings(Options):
 
     @property
     def mode(self) -> str:
-        """Which of two values of `metric` is better: the smaller loss, the larger of others."""
+        """Direction of `metric`: "min" for a loss, "max" for others."""
         return "min" if self.metric is not None and self.metric.endswith("loss") else "max"

@@ -1,4 +1,4 @@
-"""Signals that end a run after a checkpoint, and the exceptions that `fit` raises then."""
+"""Signals that end a run after a checkpoint, and the exceptions that `fit` then raises."""
 
 import contextlib
 import signal
@@ -13,7 +13,7 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C ended a run after a checkpoint was written; the same call resumes.
 
     Attributes:
-        signal: the signal.
+        signal: signal that ended the run.
         step: updates made.
     """
 
@@ -25,7 +25,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Terminated(SystemExit):
-    """The same for SIGTERM: the process ends with status 143, as in a shell."""
+    """Like `Interrupted`, for SIGTERM: the process ends with status 143, as in a shell."""
 
     def __init__(self, number: int, step: int) -> None:
         self.signal, self.step = signal.Signals(number), step
@@ -41,11 +41,12 @@ def raise_stopped(number: int, step: int) -> None:
 def stopping(stop: Callable[[int], None]) -> Iterator[None]:
     """Turns SIGTERM and SIGINT into a call of `stop(number)`, which requests an orderly end.
 
-    Signals reach the main thread only. One that is ignored stays so (SIGINT in a background job).
-    The second signal of a kind has its usual effect.
+    Signals reach the main thread only. An ignored signal stays ignored (SIGINT in a background
+    job). The second signal of a kind has its usual effect.
 
     Args:
-        stop: Called between two instructions of whatever runs; it should only set a variable.
+        stop: Function called by the signal handler, between any two instructions; it should only
+            set a variable.
 
     Example:
         >>> seen = []

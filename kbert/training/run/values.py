@@ -1,8 +1,8 @@
-"""The values of a run's steps: fetched now and then, checked, logged.
+"""The values of a run's steps: fetched from time to time, checked and logged.
 
 Values stay on the device until they are fetched: waiting for each step's loss would leave an
-accelerator idle between steps. They are fetched, written and checked for NaN about once a second
-and before every checkpoint: nothing that is not finite is ever saved.
+accelerator idle between steps. They are fetched, checked for NaN and logged about once a second and
+before every checkpoint, so non-finite values are never saved.
 """
 
 import math
@@ -21,13 +21,13 @@ class NonFiniteLoss(FloatingPointError):
 
 
 class StepValues:
-    """The steps whose values are not fetched yet.
+    """Values of the steps that have not been fetched yet.
 
     Args:
-        log: Where they are written once they are fetched, or `None`.
+        log: Log that fetched values are written to, or `None`.
 
     Attributes:
-        fetched_at: Time of the last `fetch`, of `time.monotonic`; `None` before the first.
+        fetched_at: Time of the last `fetch`, from `time.monotonic`; `None` before the first.
 
     Example:
         >>> values = StepValues(None)
@@ -43,37 +43,37 @@ class StepValues:
         self._pending: list[tuple[int, dict[str, Tensor]]] = []
 
     def add(self, step: int, logs: Mapping[str, Tensor]) -> None:
-        """Keeps what a step returned, without fetching it."""
+        """Keeps the values of a step, without fetching them."""
         self._pending.append((step, dict(logs)))
 
     def is_due(self) -> bool:
-        """Whether the last `fetch` was some time ago, or there was none."""
+        """Whether the last `fetch` was a second or more ago, or there was none."""
         now = time.monotonic()
         return self.fetched_at is None or now - self.fetched_at >= SECONDS_BETWEEN_FETCHES
 
     def fetch(
         self, derived: Collection[str], where: Callable[[], str] = lambda: ""
     ) -> list[dict[str, Any]]:
-        """Fetches, checks and logs the values of the steps since the last time.
+        """Fetches, checks and logs the values of the steps since the last fetch.
 
         Args:
-            derived: Names of values that follow from others: they may overflow, and are no part
-                of the log.
-            where: Returns what the message says of checkpoints.
+            derived: Names of values that are computed from others: they may overflow, and are not
+                logged.
+            where: Function that returns the message's sentence about checkpoints.
 
         Returns:
-            One dict a step: `step` and every value, the derived ones too; of a step that loss
-            scaling skipped those that are finite.
+            One dict per step: `step` and every value, including derived ones. For a step that loss
+            scaling skipped, only the finite values.
 
         Raises:
-            NonFiniteLoss: If a value is NaN or infinite; the steps before it are logged.
+            NonFiniteLoss: A value is NaN or infinite; the steps before it are logged.
         """
         fetched: list[dict[str, Any]] = []
         lines: list[dict[str, Any]] = []
         for step, logs in self._pending:
             values = {name: float(value) for name, value in logs.items()}
             terms = {k: v for k, v in values.items() if k not in derived}
-            if terms.get("skipped_steps"):  # float16 overflowed: counted, and the scale halved
+            if terms.get("skipped_steps"):  # float16 overflow: it is counted, the scale is halved
                 values, terms = _only_finite(values), _only_finite(terms)
             if not all(map(math.isfinite, terms.values())):
                 self._write(lines)

@@ -1,4 +1,4 @@
-"""The training step on JAX: the batch is one array over all devices, the compiler sums."""
+"""The training step on JAX: a batch is one array over all devices; the compiler sums over them."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from kbert.core.late import has_tensorflow, tf
 from kbert.core.types import Tensor, Tensors
 from kbert.training.step.state import Replicas, only_features
 
-# Values of the weights, the other variables, the optimizer's (in training) and the metrics'.
+# Values of the weights, of other variables, of the optimizer (in training) and of the metrics.
 _State = tuple[list[Tensor], ...]
-# Sums of the gradients and of the (K, 2) pairs, and the other variables.
+# Sums of the gradients and of the (K, 2) pairs, and the values of the other variables.
 _Carry = tuple[list[Tensor], Tensor, list[Tensor]]
 
 
 def after_compile(model: Any) -> None:
-    """What `compile` does besides: nothing."""
+    """Hook after `compile`; does nothing on JAX."""
 
 
 def scope(model: Any) -> contextlib.AbstractContextManager:
-    """Where variables of the step are made."""
+    """Returns the context in which variables of the step are created."""
     return contextlib.nullcontext()
 
 
 def spec_of(model: Any, iterator: Any, data_batch: Any) -> Any:
-    """The `element_spec` of what `fit` was given: an iterator of its dataset, or a batch."""
+    """Returns the `element_spec` of the data of `fit`: of its dataset's iterator, or of a batch."""
     if iterator is None:
         return only_features(data_batch)
     adapter = iterator.data_adapter
-    if not has_tensorflow():  # as Keras does, which begins again afterwards
+    if not has_tensorflow():  # as in Keras, which restarts the iterator afterwards
         return only_features(next(iter(adapter.get_jax_iterator())))
     return only_features(adapter.get_tf_dataset().element_spec)
 
 
 def make_train_function(model: Any, force: bool, usual: Callable) -> Any:
-    """Keras' own."""
+    """Returns Keras' own train function."""
     return usual(force)
 
 
@@ -49,12 +49,12 @@ make_test_function = make_train_function
 
 
 def sum_of_squares(gradient: Tensor) -> Tensor:
-    """Of all its numbers, float32."""
+    """Returns the sum of the squares of all elements, in float32."""
     return ops.sum(ops.square(ops.cast(gradient, "float32")))
 
 
 def term_names(model: Any, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str], list[str]]:
-    """Names of the losses and of the metrics, in the order `loss_terms` gives them."""
+    """Returns the names of the losses and of the metrics, in the order of `loss_terms`."""
     names: list[list[str]] = []
 
     def trace(batch: Tensors) -> None:
@@ -71,7 +71,7 @@ def term_names(model: Any, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str]
 
 
 def train_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor], _State]:
-    """One update; returns the values of this step and the new state."""
+    """Makes one update; returns the values of this step and the new state."""
     trainable, frozen, slots, sums = state
     batch = only_features(data)
     with keras.StatelessScope(_mapping(model, trainable, frozen)):
@@ -102,7 +102,7 @@ def train_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor],
 
 
 def test_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor], _State]:
-    """Losses and metrics of one batch, without dropout or update."""
+    """Computes the losses and metrics of one batch, without dropout or update."""
     trainable, frozen, sums = state
     mapping = _mapping(model, trainable, frozen)
     mapping += zip(model.metrics_variables, sums, strict=True)
@@ -131,8 +131,8 @@ def _gradients(
     denominators: Tensor,
     slots: Sequence[Tensor],
 ) -> tuple[list[Tensor], Tensor, list[Tensor]]:
-    """Gradients of the loss, the (K, 2) pairs, and the frozen state after dropout's draws."""
-    # A loss may go by the number of the update.
+    """Returns gradients of the loss, the (K, 2) pairs, and the frozen state after dropout."""
+    # A loss may depend on the number of the update.
     of_optimizer = list(zip(model.optimizer.variables, slots, strict=True))
 
     def loss(

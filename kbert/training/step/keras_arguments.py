@@ -1,4 +1,4 @@
-"""What Keras takes and a run does otherwise: each is refused by name, with the way that works."""
+"""Keras arguments that kbert does not accept: each raises an error that names the alternative."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,9 +16,9 @@ COMPILE = {
     "steps_per_execution": "every step is a call of its own; leave it out",
     "auto_scale_loss": "a model of mixed_float16 scales its loss by itself; leave it out",
 }
-# What Keras does anyway; written out it asks for nothing, as None of the others does.
+# Keras' defaults: passing them explicitly changes nothing, like None for the others.
 _DEFAULTS = {"steps_per_execution": 1, "auto_scale_loss": True}
-# In the order in which Keras takes them by position, behind the optimizer.
+# Positional arguments of Keras' `compile` after the optimizer, in order.
 _BY_POSITION = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
 FIT = {
@@ -59,12 +59,12 @@ EXPORT = {
 
 
 def refuse_arguments(given: Mapping[str, Any], ways: Mapping[str, str], function: str) -> None:
-    """Raises TypeError where one of the arguments is Keras' and has another way here.
+    """Raises TypeError if an argument of Keras is given that has an alternative in kbert.
 
     Args:
-        given: The arguments by name.
-        ways: Keras' name of an argument -> what works instead.
-        function: What they are of, for the message.
+        given: Arguments by name.
+        ways: Name of a Keras argument -> the alternative, for the message.
+        function: Name of the function, for the message.
 
     Example:
         >>> refuse_arguments({"class_weight": {0: 2.0}}, {"class_weight": "class_weights=…"}, "fit")
@@ -79,7 +79,7 @@ def refuse_arguments(given: Mapping[str, Any], ways: Mapping[str, str], function
 
 
 def refuse_others(given: Mapping[str, Any], ways: Mapping[str, str], function: str) -> None:
-    """`refuse_arguments` for a function that takes no further arguments at all."""
+    """Like `refuse_arguments`, for a function that accepts no further arguments at all."""
     refuse_arguments(given, ways, function)
     if given:
         raise TypeError(
@@ -89,7 +89,7 @@ def refuse_others(given: Mapping[str, Any], ways: Mapping[str, str], function: s
 
 
 def check_compile(optimizer: Any, positional: tuple[Any, ...], others: Mapping[str, Any]) -> None:
-    """Raises TypeError for arguments of Keras' `compile` that a step does not take."""
+    """Raises TypeError for arguments of Keras' `compile` that kbert does not accept."""
     named = {**dict(zip(_BY_POSITION, positional, strict=False)), **others}
     for name, default in _DEFAULTS.items():
         if named.get(name) == default:
@@ -104,16 +104,16 @@ def check_compile(optimizer: Any, positional: tuple[Any, ...], others: Mapping[s
 
 
 def check_callbacks(model: Any, callbacks: Any, *, in_run: bool) -> None:
-    """Refuses callbacks of Keras that would fail after an epoch, or be overruled.
+    """Raises for Keras callbacks that would fail after an epoch, or have no effect.
 
     Args:
-        model: What is trained.
-        callbacks: The caller's, as Keras takes them: a list, one, None or a `CallbackList`.
+        model: Model that is trained.
+        callbacks: The caller's callbacks, as in Keras: a list, one, None or a `CallbackList`.
         in_run: Whether `kbert.training.run` trains, which resumes and keeps the best weights.
 
     Raises:
-        ImportError: For TensorBoard's, where it is not installed.
-        ValueError: For one of these.
+        ImportError: There is a TensorBoard callback, and TensorBoard is not installed.
+        ValueError: There is such a callback.
     """
     for callback in keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or []):
         name = type(callback).__name__

@@ -1,4 +1,4 @@
-"""Loss scaling: what float16 needs so that small gradients do not vanish."""
+"""Loss scaling for float16, so that small gradients do not underflow."""
 
 import keras
 from keras import ops
@@ -10,12 +10,12 @@ DOUBLE_AFTER = 2000
 
 
 class LossScale(keras.metrics.Metric):
-    """The factor that a loss is multiplied by before it is differentiated, and its gradients by 1/.
+    """Dynamic loss scale: the loss is multiplied by it, and the gradients are divided by it.
 
-    A step whose gradients overflow updates nothing and halves the factor; after `DOUBLE_AFTER`
-    steps without one it doubles. (Micikevicius et al. 2018, section 3.2,
-    https://arxiv.org/abs/1710.03740.) It is no measurement: it is kept over epochs, and a
-    checkpoint holds it. At a factor of 1 an overflow is none of float16's making.
+    A step whose gradients overflow updates nothing and halves the scale. After `DOUBLE_AFTER` steps
+    without overflow the scale doubles. (Micikevicius et al. 2018, section 3.2,
+    https://arxiv.org/abs/1710.03740.) It is not a measurement: it is kept over epochs and saved in
+    checkpoints. An overflow at a scale of 1 is not caused by scaling.
 
     Example:
         >>> scale = LossScale()
@@ -32,7 +32,7 @@ class LossScale(keras.metrics.Metric):
 
     @staticmethod
     def _add(name: str, initializer: keras.initializers.Initializer | str, dtype: str) -> Tensor:
-        # As of `DataPosition`: replicas agree, and each writes its own copy.
+        # As in `DataPosition`: replicas agree, and each writes its own copy.
         return keras.Variable(
             initializer=initializer,
             shape=(),
@@ -44,7 +44,7 @@ class LossScale(keras.metrics.Metric):
         )
 
     def update_state(self, finite: Tensor) -> None:
-        """Moves the factor after a step whose gradients were finite, or not."""
+        """Updates the scale after a step; `finite` is whether its gradients were finite."""
         value, good = self.value * 1.0, self.good_steps + 1
         good = ops.where(finite, good, ops.zeros_like(good))
         doubles = good >= DOUBLE_AFTER
@@ -53,8 +53,8 @@ class LossScale(keras.metrics.Metric):
         self.good_steps.assign(ops.where(doubles, ops.zeros_like(good), good))
 
     def reset_state(self) -> None:
-        """Does nothing: the factor is kept over epochs and evaluations."""
+        """Does nothing: the scale is kept over epochs and evaluations."""
 
     def result(self) -> dict[str, Tensor]:
-        """Returns nothing: the step logs the factor."""
+        """Returns nothing: the step logs the scale."""
         return {}

@@ -1,15 +1,15 @@
 """The training step: one update from one global batch, the same on one device or many.
 
 Keras' own step divides by local sums, clips before it reduces and does not run on several hosts.
-`TrainStep` replaces the step and nothing else of `fit`. On every engine a step does, in order:
+`TrainStep` replaces only the step of `fit`. On every engine a step has these parts, in order:
 
-1. the denominators of the *whole* batch, over all replicas, are summed: each loss is divided once;
-2. forward and backward, micro-batch by micro-batch, summing gradients and pairs;
-3. gradients become dense, and are summed over the replicas; what a task keeps of each row
-   (`row_state`) is exchanged between them;
-4. they are clipped by the norm of that sum;
-5. the optimizer updates the weights, unless the losses or the gradients are not finite: such a step
-   leaves weights and optimizer as they are. The sums for the logs and the data position are stored.
+1. the denominators of the *whole* batch are summed over all replicas: each loss is divided once;
+2. forward and backward run micro-batch by micro-batch, summing gradients and pairs;
+3. gradients become dense and are summed over the replicas, which also exchange a task's state of
+   each row (`row_state`);
+4. the gradients are clipped by the norm of that sum;
+5. the optimizer updates the weights. If losses or gradients are not finite, weights and optimizer
+   stay unchanged. The sums for the logs and the data position are stored.
 
 The engine follows Keras' backend: `step.tensorflow` (`tf.distribute`) or `step.jax`
 (`keras.distribution.DataParallel`).
@@ -42,7 +42,7 @@ from kbert.training.step.state import (
 )
 from kbert.training.step.verbosity import keras_verbosity
 
-# What the engines override of Keras that is not public, and what they read; a test checks each.
+# Private members of Keras that the engines override or read; a test checks each.
 KERAS_HOOKS = {
     "tensorflow": {
         "Model": ("_maybe_symbolic_build", "_flatten_layers", "distribute_strategy"),
@@ -76,13 +76,13 @@ else:
 
 
 class TrainStep(_Base):
-    """Mixin before `keras.Model` that gives `fit` and `evaluate` a right step.
+    """Mixin before `keras.Model` that replaces the step of `fit` and `evaluate`.
 
-    A subclass defines `loss_terms(batch, training)`, two dicts name → (numerator, denominator),
-    and may set `derived_metrics`, name → (source, function of the source's value). Logs hold
-    `loss` (the sum of the losses), every term, the derived metrics and, of the update,
-    `gradient_norm` before clipping and `learning_rate`: during an epoch this step's values, at
-    its end the values over everything counted. If a batch holds `position`, it is stored in
+    A subclass defines `loss_terms(batch, training)`, which returns two dicts name → (numerator,
+    denominator). It may set `derived_metrics`, name → (source, function of the source's value).
+    Logs have `loss` (the sum of the losses), every term, the derived metrics, and for the update
+    `gradient_norm` before clipping and `learning_rate`. During an epoch these are the values of the
+    step, at its end those over everything counted. If a batch has `position`, it is stored in
     `step_state.position`. Layers must be built in the constructor. Dropout must fold the replica's
     id into its seed itself, as `kbert.layers.Dropout` does.
 
@@ -107,58 +107,58 @@ class TrainStep(_Base):
     """
 
     derived_metrics: ClassVar[DerivedMetrics] = {}
-    # Whether weights may have the same path, such as heads of several tasks: then their order,
-    # which the run's settings must say, tells them apart in a checkpoint.
+    # Whether weights may have the same path, such as heads of several tasks. Then a checkpoint
+    # distinguishes them by their order, which must follow from the run's settings.
     repeats_paths: ClassVar[bool] = False
-    # Of the values that a step logs, those that a progress line shows besides the loss.
+    # Names of the logged values that a progress line shows besides the loss.
     shown_metrics: tuple[str, ...] = ()
 
     def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
         """Returns the losses and the metrics of a batch, as sums.
 
         Args:
-            batch: The batch of the dataset, batch-first tensors. It may be a part of the batch
-                (a replica's rows, a micro-batch), so nothing may be averaged here.
+            batch: A batch of the dataset, batch-first tensors. It may be only a part (a replica's
+                rows, a micro-batch), so nothing may be averaged here.
             training: Whether dropout is on.
 
         Returns:
             Two dicts, name → (numerator, denominator), scalars summed over `batch`. A loss's
-            denominator depends on the batch alone, never on the weights. The loss of a step is
-            the sum over the losses of numerator / denominator of the whole global batch.
+            denominator depends only on the batch, never on the weights. The loss of a step is the
+            sum over the losses of numerator / denominator of the whole global batch.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `loss_terms`.")
 
     def loss_denominators(self, batch: Tensors) -> Tensor:
-        """Denominators of the losses, in order, float32; they are summed before the step begins.
+        """Returns the losses' denominators, in order, float32; they are summed before the step.
 
-        A graph computes them alone and prunes the rest of `loss_terms`. A task whose `loss_terms`
-        writes to variables, which no graph prunes, overrides this.
+        A graph computes only them and prunes the rest of `loss_terms`. Writes to variables are not
+        pruned, so a task whose `loss_terms` has some must override this.
         """
         losses, _ = self._all_terms(batch, training=False)
         return ops.stack([ops.cast(pair[1], "float32") for pair in losses.values()])
 
     def before_gradients(self, batch: Tensors, replicas: Replicas) -> Tensors:
-        """Called on every replica before forward and backward, outside of what XLA compiles.
+        """Hook on every replica before forward and backward, outside XLA-compiled code.
 
         For losses that compare rows of the whole global batch.
 
         Args:
             batch: the replica's rows, not yet split into micro-batches.
-            replicas: how rows of the others are had.
+            replicas: access to the rows of the other replicas.
 
         Returns:
-            The batch, perhaps with more features, batch-first.
+            The batch, possibly with more features, batch-first.
         """
         return batch
 
     def between_replicas(self, total: Callable[[Tensor], Tensor]) -> None:
-        """Called on every replica after forward and backward, outside of what XLA compiles.
+        """Hook on every replica after forward and backward, outside XLA-compiled code.
 
-        For what a task keeps of each row of the global batch (see `row_state`). Only TensorFlow
-        has replicas; JAX computes with whole batches, and does not call it.
+        For a task's state of each row of the global batch (see `row_state`). Only TensorFlow has
+        replicas; JAX computes with whole batches and does not call it.
 
         Args:
-            total: sums a tensor over all replicas.
+            total: function that sums a tensor over all replicas.
         """
 
     def compile(
@@ -175,21 +175,21 @@ class TrainStep(_Base):
         """Prepares the model for `fit`.
 
         Args:
-            optimizer: A Keras optimizer, its name or its config, without clipping or accumulation
-                of its own.
-            micro_batches: Parts a device's share of the batch is computed in, one after the
-                other (gradient accumulation). The update is that of the whole batch.
-            clip_norm: Largest global norm of the summed gradients; `None` clips nothing.
-            recompute: Whether of each block only its input is kept for the backward part, which
-                computes the rest again, with the same dropout: less memory, more time.
-            jit_compile: Whether XLA compiles forward and backward; `"auto"`: where there is a GPU.
+            optimizer: A Keras optimizer, its name or its config, without its own clipping or
+                accumulation.
+            micro_batches: Number of parts in which a device computes its share of the batch, one
+                after the other (gradient accumulation). The update is that of the whole batch.
+            clip_norm: Largest global norm of the summed gradients; `None` = no clipping.
+            recompute: Whether each block keeps only its input for the backward pass, which computes
+                the rest again, with the same dropout: less memory, more time.
+            jit_compile: Whether XLA compiles forward and backward; `"auto"`: if there is a GPU.
             run_eagerly: Whether to run op by op, for debugging.
-            *positional: None: what Keras takes there is refused, as `others`.
-            **others: None: `loss`, `metrics` and the like of Keras are refused by name.
+            *positional: Not supported: Keras' further positional arguments raise, like `others`.
+            **others: Not supported: Keras' `loss`, `metrics` and so on raise an error by name.
 
         Raises:
-            TypeError: For an argument of Keras that a step does not take.
-            ValueError: If a setting contradicts the step.
+            TypeError: A Keras argument is given that kbert does not accept.
+            ValueError: A setting contradicts the step.
         """
         check_compile(optimizer, positional, others)
         optimizer = keras.optimizers.get(optimizer)
@@ -221,13 +221,13 @@ class TrainStep(_Base):
         engine.after_compile(self)
 
     def compile_by_default(self, optimizer: keras.optimizers.Optimizer, **settings: Any) -> None:
-        """`compile` by a `fit`, where the user did not; the next `fit` may compile again."""
+        """Compiles for a `fit` if the user did not; the next `fit` may compile again."""
         self.compile(optimizer, **settings)
         self.step_state.by_default = True
 
     @property
     def compiled_by_user(self) -> bool:
-        """Whether `compile` was called, and not only by a `fit`."""
+        """Whether the user called `compile`, rather than `fit`."""
         return self.compiled and not self.step_state.by_default
 
     def _check_precision(self) -> None:
@@ -244,7 +244,7 @@ class TrainStep(_Base):
     def fit(
         self, x: Any = None, *args: Any, verbose: str | int = "auto", **kwargs: Any
     ) -> keras.callbacks.History:
-        """Keras' `fit`; a dataset comes in its own order. `verbose`: see `keras_verbosity`."""
+        """Like Keras' `fit`; a dataset keeps its order. `verbose`: see `keras_verbosity`."""
         check_callbacks(self, kwargs.get("callbacks"), in_run=False)
         if is_dataset(x) or isinstance(x, Generator):
             kwargs.setdefault("shuffle", False)  # else Keras warns that it cannot
@@ -254,18 +254,18 @@ class TrainStep(_Base):
     def evaluate(
         self, x: Any = None, *args: Any, verbose: str | int = "auto", **kwargs: Any
     ) -> Any:
-        """Keras' `evaluate`; `verbose`: see `keras_verbosity`."""
+        """Like Keras' `evaluate`; `verbose`: see `keras_verbosity`."""
         with _to_the_end(kwargs.get("steps")):
             return super().evaluate(x, *args, verbose=keras_verbosity(verbose), **kwargs)
 
     def save(self, filepath: PathLike, *args: Any, **kwargs: Any) -> None:
-        """Keras' `save`; a model that no config describes is refused before a file is opened."""
+        """Like Keras' `save`; a model without a config raises before a file is opened."""
         self.get_config()
         super().save(filepath, *args, **kwargs)
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        """The sums behind the logs and the data position."""
+        """Metrics of the step: the sums behind the logs, the data position and the loss scale."""
         state = getattr(self, "step_state", None)
         if state is None or state.ratios is None:
             return []
@@ -276,12 +276,12 @@ class TrainStep(_Base):
         """Returns the values over everything counted since the last reset."""
         counted = self.step_state.ratios.counted()
         ratios = self.step_state.ratios.result()
-        # In evaluation.
+        # An evaluation counts none of these.
         skipped = [name for name in (*UPDATE_TERMS, *SCALE_TERMS) if not counted.get(name, True)]
         return self._values({k: v for k, v in ratios.items() if k not in skipped})
 
     def prepare(self, spec: Mapping[str, tf.TensorSpec]) -> None:
-        """Creates what a step needs besides weights; `fit` does it, a checkpoint needs it before.
+        """Creates the state of a step; `fit` does it, but loading a checkpoint needs it earlier.
 
         Args:
             spec: The `element_spec` of the dataset, or a batch.
@@ -310,21 +310,24 @@ class TrainStep(_Base):
                 self.optimizer.build(self.trainable_variables)
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        # Again is too late: it would take a batch of a generator.
+        # Only once: a second time would consume a batch of a generator.
         if not (self.metrics and self.optimizer.built):
             self.prepare(engine.spec_of(self, iterator, data_batch))
 
-    _symbolic_build = _maybe_symbolic_build  # Keras' name of it on JAX
+    _symbolic_build = _maybe_symbolic_build  # its name in Keras on JAX
 
     train_step = engine.train_step
     test_step = engine.test_step
 
     def make_train_function(self, force: bool = False) -> Any:
-        """What Keras calls for each step: on TensorFlow `train_step` on every replica."""
+        """Returns the function that Keras calls for each training step.
+
+        On TensorFlow it runs `train_step` on every replica.
+        """
         return engine.make_train_function(self, force, super().make_train_function)
 
     def make_test_function(self, force: bool = False) -> Any:
-        """`make_train_function`, of `test_step`."""
+        """Like `make_train_function`, for `test_step`."""
         return engine.make_test_function(self, force, super().make_test_function)
 
     @property
@@ -332,7 +335,7 @@ class TrainStep(_Base):
         return self.step_state.num_terms
 
     def _values(self, ratios: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Adds the total loss in front and the derived metrics behind."""
+        """Adds the total loss at the front and the derived metrics at the end."""
         values = {"loss": sum(ratios[name] for name in self.step_state.loss_names)}
         values |= {name: value for name, value in ratios.items() if name != "loss"}
         for name, (source, function) in self.derived_metrics.items():
@@ -340,14 +343,14 @@ class TrainStep(_Base):
         return values
 
     def _step_values(self, pairs: Tensor, update: Sequence[Tensor] = ()) -> dict[str, Tensor]:
-        """Values of this step alone, from the (K, 2) sums of the global batch."""
+        """Computes the values of this step only, from the (K, 2) sums of the global batch."""
         names = self.step_state.ratios.names
         ratios = {names[i]: divide(pairs[i, 0], pairs[i, 1]) for i in range(pairs.shape[0])}
         return self._values(ratios | dict(zip(names[self._num_terms :], update, strict=False)))
 
     @staticmethod
     def _total_loss(losses: dict[str, Pair], denominators: Tensor) -> Tensor:
-        """Sum of the numerators of `losses`, each over its denominator of the global batch."""
+        """Sums the numerators of `losses`, each divided by its denominator of the global batch."""
         numerators = [ops.cast(pair[0], "float32") for pair in losses.values()]
         return sum(divide(x, denominators[i]) for i, x in enumerate(numerators))
 
@@ -358,13 +361,13 @@ class TrainStep(_Base):
         return ops.stack([ops.stack([ops.cast(x, "float32") for x in pair]) for pair in terms])
 
     def _all_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
-        """`loss_terms`, and the losses that layers added to them."""
+        """Returns `loss_terms` with the losses that layers added."""
         with auxiliary_losses() as added:
             losses, metrics = self.loss_terms(batch, training=training)
         return {**losses, **added}, metrics
 
     def _training_terms(self, batch: Tensors) -> tuple[dict[str, Pair], dict[str, Pair]]:
-        """`loss_terms` of which gradients are taken."""
+        """Returns the terms in training, for gradients; with `recompute` if it is set."""
         with recomputation(self.recompute) as layers:
             terms = self._all_terms(batch, training=True)
         if self.recompute and not layers:
@@ -375,9 +378,9 @@ class TrainStep(_Base):
         return terms
 
     def _count(self, pairs: Tensor, update: Sequence[Tensor] = ()) -> None:
-        """Adds the (K, 2) pairs, and the values of the update in training, to the sums.
+        """Adds the (K, 2) pairs, and in training the values of the update, to the sums.
 
-        Of a step that loss scaling skipped only the terms of the scale.
+        For a step that loss scaling skipped, the losses, metrics and gradient norm are left out.
         """
         rows = [ops.stack([x, ops.ones_like(x)]) for x in update]
         rows = rows or [ops.zeros(2)] * (len(self.step_state.ratios.names) - self._num_terms)
@@ -388,22 +391,22 @@ class TrainStep(_Base):
         self.step_state.ratios.update_state(ops.concatenate([pairs, ops.stack(rows)]))
 
     def _store_position(self, batch: Tensors) -> None:
-        """Stores the position that came with the batch; every row carries the same."""
+        """Stores the position that came with the batch; it is the same in every row."""
         if isinstance(batch, Mapping) and "position" in batch:
             self.step_state.position.update_state(batch["position"][0])
 
     def _loss_scale(self) -> Tensor | None:
-        """The factor of the loss as it is now; None where nothing is scaled."""
+        """Returns the current loss scale; None without loss scaling."""
         scale = self.step_state.loss_scale
-        # A product, so that it is a tensor with the value of now, which the update does not move.
+        # A product, so that the result is a tensor whose value the update does not change.
         return None if scale is None else scale.value * 1.0
 
     def _norm(
         self, gradients: list[Tensor], loss_scale: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """The joint norm of the gradients of a scaled loss, and the factor they are applied with.
+        """Returns the global norm of the unscaled gradients, and the factor to apply them with.
 
-        It makes the norm at most `clip_norm` and takes the scale away; None where it is 1.
+        The factor limits the norm to `clip_norm` and removes the loss scale; None = 1.
         """
         # Not `sum`: TensorFlow adds a chain of scalars in an order that differs from run to run.
         norm = ops.sqrt(ops.sum(ops.stack([engine.sum_of_squares(g) for g in gradients])))
@@ -418,12 +421,12 @@ class TrainStep(_Base):
     def _after_update(
         self, norm: Tensor, rate: Tensor, loss_scale: Tensor | None, finite: Tensor
     ) -> tuple[Tensor, ...]:
-        """Moves the loss scale; the values of the update, in the order of their names."""
+        """Updates the loss scale; returns the values of the update, in the order of their names."""
         state = self.step_state.loss_scale
         if state is None or loss_scale is None:
             return norm, rate
         state.update_state(finite)
-        # At 1 there is nothing left to halve: what overflows then is an error as in float32.
+        # A scale of 1 cannot be halved: an overflow is then an error, as in float32.
         skipped = ops.logical_and(ops.logical_not(finite), loss_scale > 1.0)
         return norm, rate, loss_scale, ops.cast(skipped, "float32")
 
@@ -431,16 +434,16 @@ class TrainStep(_Base):
         """Whether a step may update weights: gradients and losses of the global batch are finite.
 
         Args:
-            norm: of the gradients, summed over the replicas.
+            norm: norm of the gradients, which are summed over the replicas.
             pairs: (K, 2) sums of the global batch, losses first.
         """
         losses = pairs[: len(self.step_state.loss_names), 0]
         return ops.logical_and(ops.isfinite(norm), ops.all(ops.isfinite(losses)))
 
     def _split(self, batch: Tensors) -> Tensors:
-        """Cuts every tensor (B, …) into micro-batches (B / M, M, …); micro-batch i is [:, i].
+        """Splits every tensor (B, …) into micro-batches (B / M, M, …); micro-batch i is [:, i].
 
-        Rows are dealt in turn, so that on JAX each device keeps the rows it holds.
+        Rows are dealt in turn, so that on JAX each device keeps its own rows.
         """
 
         def split(x: Tensor) -> Tensor:
@@ -457,7 +460,7 @@ class TrainStep(_Base):
 
 @contextlib.contextmanager
 def _to_the_end(steps: int | None) -> Iterator[None]:
-    """Silences Keras' warning of the end of a dataset where no number of steps was given."""
+    """Silences Keras' warning about the end of a dataset if no number of steps was given."""
     with warnings.catch_warnings():
         if steps is None:
             warnings.filterwarnings("ignore", message="Your input ran out of data")
@@ -465,13 +468,13 @@ def _to_the_end(steps: int | None) -> Iterator[None]:
 
 
 def check_compares_whole_batches(task: TrainStep, micro_batches: int) -> None:
-    """Raises ValueError for a part of a model whose loss would compare a part of each batch.
+    """Raises ValueError for a task within another model whose loss would see only partial batches.
 
-    By itself a task whose loss compares rows sees all of the global batch (`before_gradients`).
+    Trained by itself, a task whose loss compares rows sees the global batch (`before_gradients`).
 
     Args:
-        task: what another model takes the steps of.
-        micro_batches: of that model.
+        task: task whose losses another model trains.
+        micro_batches: number of micro-batches of the other model.
     """
     compares = type(task).before_gradients is not TrainStep.before_gradients
     if compares and micro_batches * replicas_of(task) > 1:

@@ -1,6 +1,6 @@
-"""What a step keeps besides weights: running sums of every loss and metric, and the data position.
+"""State that a step updates: running sums of every loss and metric, and the data position.
 
-Both are Keras metrics, so that `fit` resets, carries (JAX) and reads them on every backend.
+Both are Keras metrics, so `fit` resets, carries (JAX) and reads them on every backend.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from kbert.core.types import Tensor
 
 
 def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Divides sums; nothing counted (a denominator of 0) gives 0, but NaN stays NaN."""
+    """Divides sums; a denominator of 0 (nothing counted) gives 0, but NaN stays NaN."""
     counted = denominator != 0
     return ops.where(counted, numerator / ops.where(counted, denominator, 1.0), 0.0)
 
@@ -20,11 +20,12 @@ def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
 class Ratios(keras.metrics.Metric):
     """Accumulates pairs (numerator, denominator); a result is the quotient of the two sums.
 
-    The mean over everything counted, not the mean of the means of batches: a batch with twice the
-    masked tokens weighs twice. Replicas add their own share and are summed when the value is read.
+    So a result is the mean over everything counted, not the mean of batch means: a batch with twice
+    the masked tokens has twice the weight. Each replica adds its own share; the shares are summed
+    when the value is read.
 
     Args:
-        names: One name a pair, in the order of the rows given to `update_state`.
+        names: One name per pair, in the order of the rows passed to `update_state`.
         name: Name of the metric object.
 
     Example:
@@ -58,16 +59,16 @@ class Ratios(keras.metrics.Metric):
 
 
 class DataPosition(keras.metrics.Metric):
-    """Where the data resumes after the last batch that was trained on: (epoch, window, row).
+    """Position where the data resumes after the last batch trained on: (epoch, window, row).
 
-    The step stores the position that came with the batch, so what a pipeline has prefetched cannot
-    falsify it. It is no measurement: `reset_state` leaves it alone.
+    The step stores the position that came with the batch, so prefetching cannot falsify it. It is
+    not a measurement: `reset_state` does not change it.
     """
 
     def __init__(self, name: str = "data_position") -> None:
         super().__init__(dtype="int32", name=name)
         with keras.name_scope(name):
-            # Every replica sees the same position; on_read lets each store it without a barrier.
+            # Every replica sees the same position; "on_read" lets each store it without a barrier.
             self.value = keras.Variable(
                 initializer="zeros",
                 shape=(3,),

@@ -1,9 +1,9 @@
-"""State that is carried from batch to batch, a part of it for each row of the global batch.
+"""State that is carried from batch to batch, with an entry for each row of the global batch.
 
-A recurrent model reads one long text in every row of its batches, so what it remembers belongs to
-the row. The variable holds the rows of all replicas, and every replica has a copy of its own, in
-which only its own rows are right until the copies are exchanged. That is done once a step, so that
-the process that writes checkpoints has the rows of all; state that is never saved needs none of it.
+A recurrent model reads one long text in every row of its batches, so its state belongs to the row.
+The variable has the rows of all replicas, and every replica has its own copy. In a copy only the
+replica's own rows are right until the copies are exchanged. That is done once per step, so that the
+process that writes checkpoints has all rows. State that is never saved needs no exchange.
 
 Shapes: N replicas, B rows of the global batch, b = B / N of a replica, W entries of a row.
 """
@@ -18,11 +18,11 @@ from kbert.core.types import Tensor
 
 
 def row_variable(shape: Sequence[int], name: str) -> keras.Variable:
-    """A variable for the state, zeros; to be made in the scope of the strategy.
+    """Creates a variable for the state, initialised to zeros; call it in the strategy's scope.
 
     Args:
-        shape: (…, B, W).
-        name: of the variable, and of its scope.
+        shape: (…, B, W) shape of the state.
+        name: name of the variable and of its name scope.
 
     Returns:
         A float32 variable that is not trained.
@@ -34,7 +34,7 @@ def row_variable(shape: Sequence[int], name: str) -> keras.Variable:
         2.0
     """
     with keras.name_scope(name):
-        # on_read lets every replica assign to its copy without a barrier.
+        # "on_read" lets every replica assign to its copy without a barrier.
         return keras.Variable(
             initializer="zeros",
             shape=tuple(shape),
@@ -47,15 +47,15 @@ def row_variable(shape: Sequence[int], name: str) -> keras.Variable:
 
 
 def read_rows(variable: keras.Variable, rows: int | None) -> Tensor:
-    """This replica's rows of the state, (…, b, W); XLA may compile it.
+    """Returns this replica's rows of the state, (…, b, W); XLA can compile it.
 
     Args:
-        variable: see `row_variable`.
-        rows: b, those of the batch that this replica has; None where that is not known before,
-            as with several hosts.
+        variable: variable of `row_variable`.
+        rows: b, the number of rows of this replica's batch; None if it is unknown, as with several
+            hosts.
 
     Raises:
-        ValueError: If these are not a replica's share of the rows of the state.
+        ValueError: `rows` is not a replica's share of the rows of the state.
     """
     replicas, replica = _replicas()
     *axes, all_rows, width = variable.shape
@@ -74,14 +74,14 @@ def read_rows(variable: keras.Variable, rows: int | None) -> Tensor:
 
 
 def write_rows(variable: keras.Variable, rows: Tensor) -> None:
-    """Stores this replica's rows, (…, b, W), in its own copy; XLA may compile it.
+    """Stores this replica's rows, (…, b, W), in its own copy; XLA can compile it.
 
-    While a graph is traced for the names of its results alone, of one host's rows, nothing is
-    stored. Values that are not finite are stored as 0, the initial state.
+    Nothing is stored while a graph is traced with one host's rows, only for the names of its
+    results. Values that are not finite are stored as 0, the initial state.
     """
     replicas, replica = _replicas()
     *axes, all_rows, width = variable.shape
-    rows = ops.where(ops.isfinite(rows), rows, 0.0)  # else they would stay in the state for ever
+    rows = ops.where(ops.isfinite(rows), rows, 0.0)  # else they would stay in the state forever
     if replica is None and rows.shape[-2] != all_rows:
         return
     if replicas > 1:
@@ -92,21 +92,21 @@ def write_rows(variable: keras.Variable, rows: Tensor) -> None:
 
 
 def exchange_rows(variable: keras.Variable, total: Callable[[Tensor], Tensor]) -> None:
-    """Gives every replica the rows of all, after `write_rows`.
+    """Copies the rows of all replicas to every replica, after `write_rows`.
 
     Args:
-        variable: see `row_variable`.
-        total: sums a tensor over the replicas.
+        variable: variable of `row_variable`.
+        total: function that sums a tensor over the replicas.
     """
     if _replicas()[0] > 1:
-        # A copy lies on the replica's device; the variable's value names no device.
+        # A copy is on the replica's device; the variable's value has no device.
         variable.assign(total(ops.copy(ops.convert_to_tensor(variable))))
 
 
 def _replicas() -> tuple[int, Tensor | None]:
-    """The number of replicas, and which one this is.
+    """Returns the number of replicas, and the index of this one.
 
-    1 and None where a graph may be traced with the rows of a host, for its results' names.
+    1 and None if a graph may be traced with one host's rows, for the names of its results.
     """
     if keras.backend.backend() == "jax":  # whole batches: the compiler shards them
         import jax

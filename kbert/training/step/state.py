@@ -1,4 +1,4 @@
-"""What a training step has besides the weights, and what its two engines share."""
+"""State of a training step besides the weights, and helpers that its two engines share."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from kbert.training.step.ratios import DataPosition, Ratios
 
 # Logged in training in addition to the task's own terms; evaluation has neither.
 UPDATE_TERMS = ("gradient_norm", "learning_rate")
-# Of float16 besides: the factor of the loss, and the share of steps that updated nothing.
+# Also logged for float16: the loss scale, and the share of steps that updated nothing.
 SCALE_TERMS = ("loss_scale", "skipped_steps")
 
 
@@ -21,45 +21,46 @@ DerivedMetrics: TypeAlias = Mapping[str, tuple[str, Callable[[Tensor], Tensor]]]
 
 
 class Replicas:
-    """The rows of the global batch and those of this replica; here they are the same.
+    """Converts between the rows of the global batch and of this replica; here they are the same.
 
-    On JAX every step computes with the whole batch, and so does TensorFlow on one device.
+    On JAX, and with TensorFlow on one device, every step computes with the whole batch.
 
     Attributes:
-        count: how many replicas there are.
+        count: number of replicas.
     """
 
     count = 1
 
     def gather(self, rows: Tensor) -> Tensor:
-        """(b, …) of this replica -> (B, …) of all, in their order."""
+        """Gathers (b, …) of each replica to (B, …), in the order of the replicas."""
         return rows
 
     def own(self, rows: Tensor) -> Tensor:
-        """(B, …) of all -> (b, …) of this replica."""
+        """Selects this replica's rows (b, …) from those of all replicas (B, …)."""
         return rows
 
 
 def scope_of(model: keras.Model) -> contextlib.AbstractContextManager:
-    """Where an optimizer is made and used: under the strategy that the model was made under."""
-    strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's engine has one
+    """Returns the scope to create and use an optimizer in: that of the model's strategy."""
+    strategy = getattr(model, "distribute_strategy", None)  # only on TensorFlow
     return strategy.scope() if strategy else contextlib.nullcontext()
 
 
 def replicas_of(model: keras.Model) -> int:
-    """Devices that share a batch on TensorFlow's engine."""
+    """Returns the number of devices that share a batch on TensorFlow; 1 on JAX."""
     strategy = getattr(model, "distribute_strategy", None)
     return strategy.num_replicas_in_sync if strategy else 1
 
 
 class StepState:
-    """The state of a step besides the weights; a plain object, so Keras tracks none of it.
+    """State of a step besides the weights; a plain object, so Keras does not track it.
 
     Attributes:
-        ratios: the sums behind the logs; None before the first step.
-        position: where the data resumes; None before the first step.
-        loss_scale: of a model that computes in float16; None before the first step.
-        loss_names: in the order of `loss_terms`.
+        ratios: sums behind the logs; None before the first step.
+        position: position where the data resumes; None before the first step.
+        loss_scale: loss scale of a model that computes in float16; None before the first step, and
+            for other models.
+        loss_names: names of the losses, in the order of `loss_terms`.
         num_terms: number of losses and metrics.
         by_default: whether `fit` compiled the model because the user had not.
     """
@@ -73,7 +74,7 @@ class StepState:
         self.num_terms = 0
 
     def saved(self) -> dict[str, keras.Variable]:
-        """What a checkpoint holds, by name; in float16 the loss scale too.
+        """Returns the variables for a checkpoint, by name; in float16 also the loss scale.
 
         Raises:
             ValueError: neither `fit` nor `prepare` has run.
@@ -88,7 +89,10 @@ class StepState:
 
 
 def only_features(data: Any) -> Tensors:
-    """The batch of a dataset that yields one structure, as `fit` passes it."""
+    """Returns the batch that `fit` passes, of a dataset that yields one structure.
+
+    Separate labels or weights raise ValueError.
+    """
     batch, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
     if labels is not None or weights is not None:
         raise ValueError(

@@ -14,12 +14,12 @@ from kbert.core.late import tf
 from kbert.core.types import Tensors
 from kbert.training.step.state import Replicas, only_features
 
-# What Keras' `fit` and `evaluate` call: an iterator over batches -> the logs of a step.
+# Function that Keras' `fit` and `evaluate` call: an iterator over batches -> the logs of a step.
 _Function = Callable[[Iterator[Any]], dict[str, Any]]
 
 
 def after_compile(model: Any) -> None:
-    """What `compile` does besides."""
+    """Hook after `compile`: checks the strategies and sets up the gradient function."""
     made_under = model.optimizer._distribution_strategy
     if made_under is not model.distribute_strategy:
         raise ValueError(
@@ -28,7 +28,7 @@ def after_compile(model: Any) -> None:
             f"{type(model.distribute_strategy).__name__}, optimizer under "
             f"{type(made_under).__name__}"
         )
-    # Ours take sums as they are; Keras' own would sum them over the replicas once more.
+    # kbert's optimizers accept summed gradients; Keras' own would sum over the replicas again.
     model._optimizer_sums = not hasattr(model.optimizer, "gradients_are_summed")
     if not model._optimizer_sums:
         model.optimizer.gradients_are_summed = True
@@ -38,28 +38,28 @@ def after_compile(model: Any) -> None:
 
 
 def scope(model: Any) -> contextlib.AbstractContextManager:
-    """Where variables of the step are made."""
+    """Returns the context in which variables of the step are created."""
     return model.distribute_strategy.scope()
 
 
 def spec_of(model: Any, iterator: Any, data_batch: Any) -> Any:
-    """The `element_spec` of what `fit` was given: an iterator of its dataset, or a batch."""
-    # Keras' own averages the first batch over the replicas; that fails for bools, for uneven
-    # batches and on several hosts.
+    """Returns the `element_spec` of the data of `fit`: of its dataset's iterator, or of a batch."""
+    # Keras averages the first batch over the replicas, which fails for booleans, for uneven batches
+    # and on several hosts.
     if iterator is None:
         batch = only_features(data_batch)
         return tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), batch)
     dataset = iterator.data_adapter.get_tf_dataset()
     if isinstance(dataset, tf.data.Dataset):
         return only_features(dataset.element_spec)
-    # Distributed already.
+    # The dataset is already distributed.
     local = model.distribute_strategy.experimental_local_results
     batch = tf.nest.map_structure(lambda x: local(x)[0], next(iter(dataset)))
     return tf.nest.map_structure(tf.TensorSpec.from_tensor, only_features(batch))
 
 
 def term_names(model: Any, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str], list[str]]:
-    """Names of the losses and of the metrics, in the order `loss_terms` gives them."""
+    """Returns the names of the losses and of the metrics, in the order of `loss_terms`."""
     names: list[list[str]] = []
 
     def trace(batch: Tensors) -> None:
@@ -71,14 +71,14 @@ def term_names(model: Any, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str]
 
 
 def make_train_function(model: Any, force: bool, usual: Callable) -> _Function:
-    """Runs `train_step` on every replica. All return the same values: one set is the answer."""
+    """Returns a function that runs `train_step` on every replica; all compute the same values."""
     if model.train_function is None or force:
         model.train_function = _on_replicas(model, model.train_step)
     return model.train_function
 
 
 def make_test_function(model: Any, force: bool, usual: Callable) -> _Function:
-    """Runs `test_step` on every replica."""
+    """Returns a function that runs `test_step` on every replica."""
     if model.test_function is None or force:
         model.test_function = _on_replicas(model, model.test_step)
     return model.test_function
@@ -107,9 +107,9 @@ def _on_replicas(model: Any, step: Callable[[Any], dict[str, tf.Tensor]]) -> _Fu
 
 
 def train_step(model: Any, data: Any) -> dict[str, tf.Tensor]:
-    """One update; returns the values of this step over the global batch."""
+    """Makes one update; returns the values of this step over the global batch."""
     batch = only_features(data)
-    # A dataset that has ended fails here, before the step has updated sums or seeds.
+    # A dataset that has ended fails here, before the step updates sums or seeds.
     with tf.control_dependencies(tf.nest.flatten(batch)):
         return _update(model, batch)
 
@@ -144,10 +144,10 @@ def _apply(
     scale: tf.Tensor | None,
     variables: list[keras.Variable],
 ) -> None:
-    """Updates weights and optimizer, or neither: decided in the graph, so nothing is copied."""
+    """Updates weights and optimizer, or neither; branches in the graph, so nothing is copied."""
     options: dict[str, Any] = {}
     if not model._optimizer_sums and not tf.distribute.has_strategy():
-        options["scale"] = scale  # ours multiply where they read the gradients anyway
+        options["scale"] = scale  # kbert's optimizers apply it as they read the gradients
     else:
         scale = tf.ones(()) if scale is None else scale
         if model._optimizer_sums:
@@ -161,8 +161,8 @@ def _apply(
         tf.cond(finite, lambda: on_replica(gradients), lambda: None)
         return
 
-    # An optimizer merges the replicas, which is not allowed within a branch of one of them: so
-    # the branch is chosen for all together. They agree, for they have the same sums.
+    # An optimizer merges the replicas, which is not allowed within a branch of a single replica. So
+    # one branch is chosen for all of them; they agree, as they have the same sums.
     def across_replicas(strategy: tf.distribute.Strategy, finite: Any, gradients: Any) -> None:
         first = strategy.experimental_local_results(finite)[0]
         tf.cond(
@@ -175,12 +175,12 @@ def _apply(
 
 
 def sum_of_squares(gradient: tf.Tensor) -> tf.Tensor:
-    """Of all its numbers, float32."""
-    return 2.0 * tf.nn.l2_loss(tf.cast(gradient, tf.float32))  # no tensor of the squares
+    """Returns the sum of the squares of all elements, in float32."""
+    return 2.0 * tf.nn.l2_loss(tf.cast(gradient, tf.float32))  # creates no tensor of the squares
 
 
 def test_step(model: Any, data: Any) -> dict[str, tf.Tensor]:
-    """Losses and metrics of one batch, without dropout or update."""
+    """Computes the losses and metrics of one batch, without dropout or update."""
     pairs = model._pairs(*model._all_terms(only_features(data), training=False))
     model._count(pairs)
     return model._step_values(_sum(tf.distribute.get_replica_context(), pairs))
@@ -189,7 +189,7 @@ def test_step(model: Any, data: Any) -> dict[str, tf.Tensor]:
 def _gradients(
     model: Any, batch: Tensors, denominators: tf.Tensor
 ) -> tuple[list[tf.Tensor | None], tf.Tensor]:
-    """Gradients of this replica's part of the loss, dense, and its (K, 2) pairs."""
+    """Returns dense gradients of this replica's part of the loss, and its (K, 2) pairs."""
     variables = [v.value for v in model.trainable_variables]
 
     def differentiate(part: Tensors) -> tuple[list[tf.Tensor | None], tf.Tensor]:
@@ -198,7 +198,7 @@ def _gradients(
             losses, metrics = model._training_terms(part)
             loss = model._total_loss(losses, denominators)
         gradients = tape.gradient(loss, variables)
-        # An embedding's gradient lists a row as often as it was looked up; a norm needs sums.
+        # An embedding's sparse gradient lists a row once per look-up; a norm needs their sums.
         dense = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
         return dense, model._pairs(losses, metrics)
 
@@ -217,7 +217,7 @@ def _gradients(
 
     zeros = [tf.zeros(v.shape, v.dtype) for v in variables]
     pairs = tf.zeros((model._num_terms, 2))
-    # A loop, not M copies of the graph: activations of one micro-batch live at a time.
+    # A loop, not M copies of the graph, so only one micro-batch's activations are in memory.
     _, sums, pairs = tf.while_loop(
         lambda i, *_: i < model.micro_batches, body, [0, zeros, pairs], parallel_iterations=1
     )
@@ -225,7 +225,7 @@ def _gradients(
 
 
 class _Several(Replicas):
-    """More than one, of the same number of rows each."""
+    """Several replicas, with the same number of rows each."""
 
     def __init__(self, replica: tf.distribute.ReplicaContext) -> None:
         self._replica = replica
@@ -240,5 +240,5 @@ class _Several(Replicas):
 
 
 def _sum(replica: tf.distribute.ReplicaContext, tensors: Any) -> Any:
-    """Sums over all replicas."""
+    """Sums tensors over all replicas."""
     return replica.all_reduce(tf.distribute.ReduceOp.SUM, tensors)

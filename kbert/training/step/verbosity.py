@@ -1,15 +1,16 @@
-"""The verbosity that Keras gets."""
+"""The `verbose` argument that is passed to Keras."""
 
 import sys
 
 
 def keras_verbosity(verbose: str | int) -> int:
-    """Keras' `verbose`; "auto" is 1, a bar, in a terminal or a notebook, else 2, a line an epoch.
+    """Returns Keras' `verbose`: "auto" is 1 (bar) in a terminal or notebook, else 2 (line).
 
-    Keras takes "auto" for a bar wherever output goes, and its backspaces and colours fill files.
+    2 is one line per epoch. In Keras "auto" is a bar wherever the output goes, and its backspaces
+    and colours fill log files.
 
     Raises:
-        ValueError: for another string.
+        ValueError: `verbose` is another string.
 
     Example:
         >>> keras_verbosity(0), keras_verbosity(1)
