@@ -1,4 +1,4 @@
 """Published values: configs of families, recipes of pretraining, names of repositories.
 
-Values alone: neither TensorFlow nor Keras is imported for them.
+Plain values only: importing them loads neither TensorFlow nor Keras.
 """

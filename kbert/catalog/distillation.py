@@ -1,7 +1,7 @@
-"""How published students learned: losses by the names of their terms, and the settings of runs.
+"""Published distillation recipes: loss terms by name, and the settings of their runs.
 
-A recipe is the terms of a loss with the settings of a run: on shards of text (`general`), or on the
-data of a task, stage after stage (`stages`).
+A recipe has the terms of a loss and the settings of a run. The run reads shards of text (`general`)
+or the data of a task, stage after stage (`stages`).
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ class NamedTerm:
     """A term of a loss.
 
     Attributes:
-        name: in the table of late bindings, of its class.
-        values: arguments of the class.
+        name: name of the term's class in the table of late bindings.
+        values: constructor arguments of that class.
     """
 
     name: str
@@ -29,10 +29,10 @@ class Stage:
     """A run with one loss.
 
     Attributes:
-        name: of the folder that it is written to.
-        terms: the terms of the loss; in this module their names and values.
-        epochs: passes over the data of a task.
-        learning_rate: its peak.
+        name: name of the folder that the stage is written to.
+        terms: terms of the loss; in this module as `NamedTerm`s.
+        epochs: passes over the data of the task.
+        learning_rate: peak learning rate.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Stage:
 
     @property
     def reads_heads(self) -> bool:
-        """Whether its loss trains the head too, so that the student can be measured."""
+        """Whether the loss also trains the head, so that the student can be evaluated."""
         return any(term.reads_heads for term in self.terms)
 
 
@@ -51,16 +51,17 @@ class DistillationRecipe:
     """Loss terms and settings of a distillation.
 
     Attributes:
-        name: in the table.
+        name: name of the recipe in the table.
         summary: what is compared, in a few words.
         source: where the values are from.
-        student: arguments of `kbert.student` for the published one, on text.
-        terms: the terms of the loss on text; none if the recipe is for tasks alone.
+        student: arguments of `kbert.student` for the published student, on text.
+        terms: terms of the loss on text; empty if the recipe is for tasks only.
         general: flag of `kbert-distill` -> value, on text. The batch size is that of a cluster.
-        progressive: whether, on text, the student's layers learn one after the other.
-        first: on text, the recipe that comes before: its student is where this one's begins.
-        first_share: of the updates, the share that is the former's.
-        stages: on the data of a task, in turn; none if the recipe is for text alone.
+        progressive: whether, on text, the student's layers are trained one after the other.
+        first: on text, name of the recipe that runs before this one and whose student is trained
+            further here; None = none.
+        first_share: share of the updates that the recipe `first` gets.
+        stages: stages on the data of a task, in order; empty if the recipe is for text only.
     """
 
     name: str
@@ -85,9 +86,9 @@ _DISTILBERT = (
     _term("hidden_cosine", weight=1.0),
 )
 _TINYBERT = (_term("embeddings"), _term("hidden_states"), _term("attention_scores"))
-# Rows are whole texts without a sentence objective: no student has a head for one.
+# Sequences of full sentences and no sentence objective: no student here has a head for one.
 _TEXT = {"segments": "full_sentences", "short_sequence_share": 0.0, "phases": "128:1"}
-# Rise and decay meet at the peak, as in transformers' schedule and in BertAdam's.
+# Warm-up and decay meet at the peak, as in the schedules of transformers and BertAdam.
 _ADAMW = {
     "optimizer": "adamw",
     "bias_correction": True,
@@ -95,7 +96,7 @@ _ADAMW = {
     "decay_join": "after",
 }
 
-# The student is as deep as its teacher, IB-BERT, and has its embeddings and heads.
+# The student is as deep as its teacher, IB-BERT, and starts with IB-BERT's embeddings and heads.
 _MOBILEBERT = {
     "init": "embeddings",
     "intermediate_size": 512,
@@ -228,7 +229,7 @@ DISTILLATIONS: dict[str, DistillationRecipe] = {
 
 
 def table() -> str:
-    """All recipes, a line each."""
+    """Formats all recipes as a text table, one line each."""
     rows = []
     for row in DISTILLATIONS.values():
         where = {"text": bool(row.terms), "tasks": bool(row.stages)}

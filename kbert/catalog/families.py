@@ -1,12 +1,13 @@
-"""The table of the family: name -> sizes and values. Values only; what is code is elsewhere.
+"""The table of the family: name -> sizes and values of a published model. Values only, no code.
 
 Sizes are those of the releases (README.md and configs of google-research/bert, /albert, /electra,
 facebookresearch's fairseq and SpanBERT, huawei-noah's TinyBERT, microsoft's UniLM, allenai's
-bilm-tf, zihangdai's xlnet); names are those of the Hugging Face hub, where they are on it.
-Activations and dropout are what the original code trained with: `gelu` is the tanh form in Google's
-BERT and ALBERT and in XLNet, and the erf form in ELECTRA and everything trained with PyTorch; the
-Reformers' are those of their configs on the hub. A checkpoint loaded from files brings the values
-that its own config names.
+bilm-tf, zihangdai's xlnet). Names are those of the Hugging Face hub for models that are on it.
+
+Activations and dropout are what the original code trained with. `gelu` is the tanh form in Google's
+BERT and ALBERT and in XLNet, and the erf form in ELECTRA and everything trained with PyTorch. The
+Reformers' values are those of their configs on the hub. A checkpoint loaded from files uses the
+values in its own config.
 """
 
 import dataclasses
@@ -36,15 +37,16 @@ _XLNET = 32000
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What the table knows of a published model.
+    """Table entry of a published model.
 
     Attributes:
-        config: of the encoder, of ELMo's language model, of a decoder or of both.
-        tokenizer: the kind of its tokenizer: "wordpiece", "bpe", "unigram" or "words"; None if
+        config: config of an encoder, of ELMo's language model, of a decoder, or of an
+            encoder-decoder.
+        tokenizer: kind of the model's tokenizer: "wordpiece", "bpe", "unigram" or "words"; None if
             unknown.
-        unused_rows: rows of the published tables that carry nothing and that an encoder does not
-            hold. RoBERTa's have 2: a position before that of padding, and a token-type row that is
-            the same for every token.
+        unused_rows: rows of the published embedding tables that carry no information and that a
+            kbert encoder does not have. RoBERTa has 2: a position before that of padding, and a
+            token-type row that is the same for every token.
     """
 
     config: EncoderConfig | ElmoConfig | DecoderConfig | Seq2SeqConfig
@@ -148,12 +150,12 @@ def _modernbert(
     return Row(_config(num_layers, hidden_size, num_heads, vocabulary_size, **values), "bpe")
 
 
-# One base for all layers; Ettin's configs name an odd number of positions.
+# One rotary base for all layers. Ettin's configs do say 7,999 positions.
 _ETTIN: dict[str, Any] = {"local_rotary_base": 160_000.0, "max_positions": 7999}
 _MMBERT: dict[str, Any] = {"local_rotary_base": 160_000.0, "vocabulary_size": 256_000}
 
 
-# What EuroBERT and NeoBERT have of Llama's blocks.
+# The parts of Llama's blocks that EuroBERT and NeoBERT share.
 _LLAMA: dict[str, Any] = {
     "num_segments": 0,
     "activation": "silu",
@@ -172,7 +174,7 @@ _LLAMA: dict[str, Any] = {
 }
 
 
-# Of NomicBERT and MosaicBERT: BERT's vocabulary, up to a multiple of 64.
+# NomicBERT, MosaicBERT and SqueezeBERT: BERT's vocabulary, padded to a multiple of 64.
 _PADDED_UNCASED = 30528
 _NOMIC: dict[str, Any] = {
     "max_positions": 2048,
@@ -198,7 +200,7 @@ def _roformer(num_layers: int, hidden_size: int, max_positions: int) -> Row:
     return Row(_config(num_layers, hidden_size, hidden_size // 64, 50_000, **values))
 
 
-# ALiBi reaches as far as a row; the positions are those of a row in training.
+# ALiBi has no limit of positions; `max_positions` is the sequence length in training.
 _MOSAIC: dict[str, Any] = {
     "activation": "gelu",
     "attention_dropout": 0.0,
@@ -212,7 +214,7 @@ _MOSAIC: dict[str, Any] = {
 def _ernie(
     num_layers: int, hidden_size: int, num_heads: int, vocabulary_size: int, **changes: Any
 ) -> Row:
-    """BERT, with the epsilon of Paddle's normalisation."""
+    """BERT's architecture with the epsilon of Paddle's layer normalisation."""
     values = {"activation": "gelu", "layer_norm_epsilon": 1e-5, "num_segments": 4, **changes}
     return Row(_config(num_layers, hidden_size, num_heads, vocabulary_size, **values))
 
@@ -311,7 +313,7 @@ def _transformer_xl(
 def _reformer(
     num_layers: int, stream_size: int, num_heads: int, vocabulary_size: int, **values: Any
 ) -> Row:
-    """Causal language models; a stream is half of what they give."""
+    """A causal language model; its output is twice as wide as one reversible stream."""
     config = ReformerConfig(
         vocabulary_size=vocabulary_size,
         hidden_size=2 * stream_size,
@@ -337,7 +339,7 @@ def _mobilebert(**part: Any) -> Row:
 
 
 def _ib_bert() -> Row:
-    """MobileBERT's teacher: as wide between its layers, and eight times as wide inside."""
+    """MobileBERT's teacher: equally wide between its layers, eight times as wide inside them."""
     part = {"width": 1024, "num_feed_forwards": 1, "attention_input": "whole", "no_norm": False}
     values: dict[str, Any] = {"intermediate_size": 4096, "embedding_size": 128}
     return Row(_config(24, 512, 4, _UNCASED, **values, part={"name": "bottleneck", **part}))
@@ -374,7 +376,7 @@ def _transformer(
 
 
 def _twin(name: str) -> Row:
-    """The decoder of an encoder's sizes, half of whose window lies behind a token."""
+    """A decoder of an encoder's sizes; its windows are the half that lies before each token."""
     config = FAMILY[name].config
     names = (field.name for field in dataclasses.fields(DecoderConfig))
     fields = {name: getattr(config, name) for name in names if hasattr(config, name)}
@@ -394,8 +396,8 @@ FAMILY: dict[str, Row] = {
     "bert-base-multilingual-uncased":          _bert(12,  768, 105879),
     "bert-base-multilingual-cased":            _bert(12,  768, _MULTILINGUAL_CASED),
     "bert-base-chinese":                       _bert(12,  768, _CHINESE),
-    # Whole-word masking over Chinese words (https://arxiv.org/abs/1906.08101); the two that are
-    # called RoBERTa are BERT's architecture too.
+    # Whole-word masking over Chinese words (https://arxiv.org/abs/1906.08101). The two called
+    # RoBERTa have BERT's architecture too.
     "hfl/chinese-bert-wwm":                    _bert(12,  768, _CHINESE),
     "hfl/chinese-bert-wwm-ext":                _bert(12,  768, _CHINESE),
     "hfl/chinese-roberta-wwm-ext":             _bert(12,  768, _CHINESE),
@@ -406,11 +408,11 @@ FAMILY: dict[str, Row] = {
             _bert(layers, hidden, _UNCASED)
         for layers, hidden in itertools.product((2, 4, 6, 8, 10, 12), (128, 256, 512, 768))
     },
-    # Never released: the size at which BERT stops improving (ALBERT, table 1), with the heads and
-    # the vocabulary of ALBERT-xlarge.
+    # Never released: the size at which BERT stops improving (ALBERT, table 1), with the number of
+    # heads and the vocabulary of ALBERT-xlarge.
     "bert-xlarge":           Row(_config(24, 2048, 16, 30000), "unigram"),
-    # ALBERT (https://arxiv.org/abs/1909.11942). The second version trained longer and without
-    # dropout; the largest of the first had none already.
+    # ALBERT (https://arxiv.org/abs/1909.11942). Version 2 was trained longer and without dropout;
+    # the largest model of version 1 already had none.
     #                                  layers hidden heads dropout
     "albert-base-v1":            _albert(12,  768, 12, 0.1),
     "albert-large-v1":           _albert(24, 1024, 16, 0.1),
@@ -430,8 +432,8 @@ FAMILY: dict[str, Row] = {
     "distilbert-base-uncased":            _distilbert(_UNCASED),
     "distilbert-base-cased":              _distilbert(_CASED),
     "distilbert-base-multilingual-cased": _distilbert(_MULTILINGUAL_CASED),
-    # ELECTRA (https://arxiv.org/abs/2003.10555). Generators are a share of the discriminator's
-    # width: a quarter for large, a third for base; the released small one is as wide.
+    # ELECTRA (https://arxiv.org/abs/2003.10555). Generators are narrower than discriminators: a
+    # quarter of the width for large, a third for base. The released small one is equally wide.
     #                                        layers hidden embedding
     "google/electra-small-discriminator": _electra(12,  256,  128),
     "google/electra-base-discriminator":  _electra(12,  768,  768),
@@ -474,7 +476,7 @@ FAMILY: dict[str, Row] = {
     #                               layers hidden positions
     "junnyu/roformer_chinese_base":  _roformer(12, 768, 1536),
     "junnyu/roformer_chinese_small": _roformer(6,  384,  512),
-    # MosaicBERT (https://arxiv.org/abs/2312.17482), and what was trained on longer rows.
+    # MosaicBERT (https://arxiv.org/abs/2312.17482), and its variants for other sequence lengths.
     **{
         f"mosaicml/mosaic-bert-base{suffix}":
             Row(_config(12, 768, 12, _PADDED_UNCASED, **_MOSAIC, max_positions=positions))
@@ -501,27 +503,27 @@ FAMILY: dict[str, Row] = {
     "microsoft/deberta-v3-small":  _deberta(6,   768),
     "microsoft/deberta-v3-base":   _deberta(12,  768),
     "microsoft/deberta-v3-large":  _deberta(24, 1024),
-    # Longformer (https://arxiv.org/abs/2004.05150): RoBERTa, trained on with windows and more
+    # Longformer (https://arxiv.org/abs/2004.05150): RoBERTa, trained further with windows and more
     # positions.
     "allenai/longformer-base-4096":  _longformer(12,  768),
     "allenai/longformer-large-4096": _longformer(24, 1024),
-    # MPNet (https://arxiv.org/abs/2004.09297), over BERT's pieces and five more.
+    # MPNet (https://arxiv.org/abs/2004.09297), over BERT's vocabulary and five more tokens.
     "microsoft/mpnet-base": _mpnet(),
     # SqueezeBERT (https://arxiv.org/abs/2006.11316).
     "squeezebert/squeezebert-uncased": _squeezebert(),
-    # ConvBERT (https://arxiv.org/abs/2008.02496); heads that attend.
+    # ConvBERT (https://arxiv.org/abs/2008.02496); `heads` counts the heads with self-attention.
     #                               layers hidden heads embedding
     "YituTech/conv-bert-small":        _convbert(12, 256, 2, 128),
     "YituTech/conv-bert-medium-small": _convbert(12, 384, 4, 128, num_groups=2),
     "YituTech/conv-bert-base":         _convbert(12, 768, 6, 768),
-    # XLNet (https://arxiv.org/abs/1906.08237); no pooler, as the language model has none.
+    # XLNet (https://arxiv.org/abs/1906.08237); no pooler, because the language model has none.
     "xlnet-base-cased":            _xlnet(12,  768),
     "xlnet-large-cased":           _xlnet(24, 1024),
-    # Transformer-XL (https://arxiv.org/abs/1901.02860): the larger of its models of words, of 103
-    # million; without the softmax, which is the task's.
+    # Transformer-XL (https://arxiv.org/abs/1901.02860): the larger of its models on WikiText-103
+    # (103 million words). Without the softmax, which belongs to the task.
     "transfo-xl-wt103": _transformer_xl(18, 1024, 16, 4096, vocabulary_size=267_735,
         cutoffs=(20_000, 40_000, 200_000), divisor=4, same_length=True, clamp_length=1000),
-    # Reformer (https://arxiv.org/abs/2001.04451): language models of bytes, and of one novel.
+    # Reformer (https://arxiv.org/abs/2001.04451): language models of bytes and of one novel.
     #                             layers stream heads vocabulary
     "google/reformer-enwik8": _reformer(12, 1024, 8, 258, head_size=128, intermediate_size=4096,
         max_positions=65536, axial_shape=(128, 512), axial_sizes=(256, 768),
@@ -531,15 +533,15 @@ FAMILY: dict[str, Row] = {
     "google/reformer-crime-and-punishment": _reformer(6, 256, 2, 320, intermediate_size=512,
         max_positions=524288, axial_shape=(512, 1024), axial_sizes=(64, 192),
         num_buckets=(64, 128), dropout=0.05, attention_dropout=0.05),
-    # MobileBERT (https://arxiv.org/abs/2004.02984): the small one and the teacher of both, whose
-    # names are kbert's, were never released; their sizes are in its code.
+    # MobileBERT (https://arxiv.org/abs/2004.02984). The tiny model and the teacher of both were
+    # never released; their names are kbert's, their sizes are in the published code.
     "google/mobilebert-uncased": _mobilebert(),
     "mobilebert-tiny-uncased":   _mobilebert(num_feed_forwards=2, attention_input="bottleneck"),
     "ib-bert-large-uncased":     _ib_bert(),
 }
 
-# ELMo (https://arxiv.org/abs/1802.05365): no encoders of the family but bidirectional language
-# models, `kbert.Elmo`. The last was trained on 5.5 billion words. Sizes without their softmax.
+# ELMo (https://arxiv.org/abs/1802.05365): bidirectional language models (`kbert.Elmo`), not
+# encoders of the family. The last was trained on 5.5 billion words. Sizes without the softmax.
 #                                  highway lstm projection
 BILMS: dict[str, Row] = {
     "elmo-small":              _elmo(1, 1024, 128),
@@ -548,8 +550,8 @@ BILMS: dict[str, Row] = {
     "elmo-original-5.5b":      _elmo(2, 4096, 512),
 }
 
-# Decoders (GPT: https://openai.com/research/language-unsupervised; GPT-2: the sizes of
-# https://github.com/openai/gpt-2; the tiny one was never released).
+# Decoders. GPT: https://openai.com/research/language-unsupervised. GPT-2: the sizes of
+# https://github.com/openai/gpt-2; the tiny one was never released.
 _GPT = _gpt2(12, 768).config.replace(vocabulary_size=40478, max_positions=512, block="post_norm")
 DECODERS: dict[str, Row] = {
     #                      layers hidden heads
@@ -566,9 +568,9 @@ DECODERS: dict[str, Row] = {
     },
 }
 
-# The Transformer (https://arxiv.org/abs/1706.03762, table 3) with the vocabulary of its English to
-# German models; the two small sizes are for small corpora. The dropout of the big one is that of
-# English to German.
+# The Transformer (https://arxiv.org/abs/1706.03762, table 3) with the vocabulary of the
+# English-to-German models. The two small sizes are for small corpora. The big model's dropout is
+# that of English to German.
 #                                      layers hidden heads intermediate dropout
 TRANSFORMERS: dict[str, Row] = {
     "transformer-tiny":     _transformer(4,  128,    4,     256, 0.3),
@@ -586,14 +588,14 @@ ALIASES: dict[str, str] = {
 }
 # fmt: on
 
-# A model is known by its name of old and by that with an owner.
+# A model can be named without an owner (its old name) or with one.
 _BY_REPOSITORY = {
     REPOSITORIES.get(name, name): row for table in TABLES for name, row in table.items()
 }
 
 
 def family_row(name: str) -> Row:
-    """The row of a published model; arguments and errors as for `family`.
+    """Returns the table entry of a published model; arguments and errors like `family`.
 
     Example:
         >>> family_row("roberta-base").tokenizer
@@ -612,7 +614,7 @@ def family_row(name: str) -> Row:
 
 
 def published_rows(config: Config) -> dict[str, Row]:
-    """Name -> row of the published models that have exactly this config; some share theirs.
+    """Returns name -> table entry for all published models with exactly this config.
 
     Example:
         >>> list(published_rows(family("bert-large-cased")))
@@ -622,22 +624,22 @@ def published_rows(config: Config) -> dict[str, Row]:
 
 
 def family(name: str) -> EncoderConfig | ElmoConfig | DecoderConfig | Seq2SeqConfig:
-    """The config of a published model.
+    """Returns the config of a published model.
 
     Args:
-        name: as on the Hugging Face hub ("bert-base-uncased" or "google-bert/bert-base-uncased",
-            "albert-base-v2", "google/electra-small-discriminator"), or a size of BERT: "bert-tiny",
-            "-mini", "-small", "-medium", "-base", "-large" (uncased); or a language model of
-            ELMo's: "elmo-original", "elmo-original-5.5b", "elmo-small", "elmo-medium"; or a
-            decoder: "openai-gpt", "gpt2" and its sizes; or "transformer-base", "-big", "-small",
-            "-tiny".
+        name: name on the Hugging Face hub ("bert-base-uncased" or
+            "google-bert/bert-base-uncased", "albert-base-v2",
+            "google/electra-small-discriminator"); or a size of BERT: "bert-tiny", "-mini",
+            "-small", "-medium", "-base", "-large" (uncased); or one of ELMo's language models:
+            "elmo-original", "elmo-original-5.5b", "elmo-small", "elmo-medium"; or a decoder:
+            "openai-gpt", "gpt2" and its sizes; or "transformer-base", "-big", "-small", "-tiny".
 
     Returns:
         The config, of the kind that `kbert.Encoder`, `kbert.Elmo`, `kbert.Decoder` or
-        `kbert.Seq2Seq` is made of.
+        `kbert.Seq2Seq` is constructed from.
 
     Raises:
-        TypeError: the name is no string.
+        TypeError: the name is not a string.
         ValueError: no model has that name; the message lists the close ones.
 
     Example:

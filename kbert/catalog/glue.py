@@ -1,4 +1,4 @@
-"""The tasks of GLUE as a table: texts, labels, metrics, files.
+"""The GLUE tasks as a table: texts, labels, metrics, files.
 
 Sources: Wang et al. 2019, "GLUE: A Multi-Task Benchmark", and the published files.
 """
@@ -13,18 +13,19 @@ _FILES = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """One task.
+    """A GLUE task.
 
     Attributes:
-        name: its folder in the published archive.
-        labels: names in GLUE's order; none for a regression.
-        numbered: whether files hold 0 and 1 for the labels instead of their names.
-        texts: the headers of its text or its two texts.
-        label_header: the header of its labels.
-        metrics: the official ones, named as in `kbert.metrics`; the first decides between models.
-        files: split -> file in the folder.
-        server_name: what GLUE's server calls it; None = as `name` does.
-        test_rows: how many test predictions the server takes; 0 for none.
+        name: name of the task's folder in the published archive.
+        labels: label names in GLUE's order; empty for regression.
+        numbered: whether the files hold 0 and 1 instead of label names.
+        texts: headers of the one or two text columns.
+        label_header: header of the label column.
+        metrics: official metrics, named as in `kbert.metrics`; the first one selects the best
+            model.
+        files: split -> file name in the folder.
+        server_name: name of the task on GLUE's server; None = `name`.
+        test_rows: number of test predictions that the server accepts; 0 = it accepts none.
     """
 
     name: str
@@ -47,18 +48,18 @@ class GlueTask:
 
     @property
     def submission(self) -> str:
-        """The file of test predictions."""
+        """File name of the test predictions."""
         return f"{self.server_name or self.name}.tsv"
 
     @functools.cached_property
     def values(self) -> dict[str, str]:
-        """label -> what stands for it in the files."""
+        """Label -> its value in the files."""
         return {name: str(i) if self.numbered else name for i, name in enumerate(self.labels)}
 
 
 _MNLI = GlueTask("MNLI", _NLI, label_header="gold_label")
 
-# Looked up without case, hyphens and underscores.
+# Keys are lower case without hyphens and underscores; look-ups normalise names to that form.
 GLUE = {
     "cola": GlueTask(
         "CoLA",

@@ -1,4 +1,4 @@
-"""The tasks by name: which kind, which files, which settings."""
+"""Named tasks: the kind, files and settings that each name stands for."""
 
 import dataclasses
 import difflib
@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NamedTask:
-    """What a name stands for.
+    """A named task: its kind, files and settings.
 
     Attributes:
-        name: such as "sst2".
-        kind: The kind that its class of tasks is registered by.
-        files: what its files are, for a reader of the help.
-        reader: how they become a table, a name of `kbert.experiments.readers.READERS`.
-        is_benchmark: whether its files have one published layout.
-        labels: the classes where the benchmark names them; None = those found in the training data.
-        fixed: arguments of the class's constructor that the name decides.
-        defaults: settings other than the general ones.
+        name: name of the task, such as "sst2".
+        kind: name that the task class is registered under.
+        files: description of the task's files, for the help text.
+        reader: reader that turns the files into a table, a key of
+            `kbert.experiments.readers.READERS`.
+        is_benchmark: whether the files have one published layout.
+        labels: class names defined by the benchmark; None = those found in the training data.
+        fixed: constructor arguments of the task class that the name determines.
+        defaults: settings whose defaults differ from the general ones.
     """
 
     name: str
@@ -39,27 +40,30 @@ class NamedTask:
 
     @property
     def task_class(self) -> Any:
-        """The class of tasks, a `kbert.tasks.FineTuningTask`."""
+        """The task class, a `kbert.tasks.FineTuningTask`."""
         return registry.get("task", self.kind)
 
     @property
     def glue(self) -> bool:
-        """Whether it is one of GLUE's."""
+        """Whether this is a GLUE task."""
         return self.name in GLUE
 
     @property
     def has_classes(self) -> bool:
-        """Whether the class has labels by name."""
+        """Whether the task class has named labels."""
         return "labels" in self.task_class.options.names()
 
     def arguments(self, settings: Any) -> dict[str, Any]:
-        """Arguments of the class's constructor, other than labels, by the settings of a run."""
+        """Returns constructor arguments of the task class, from `fixed` and a run's settings.
+
+        Values in the settings that are None are left out.
+        """
         own = {name: getattr(settings, name, None) for name in self.task_class.options.names()}
         return {**self.fixed, **{name: x for name, x in own.items() if x is not None}}
 
 
 def _glue() -> list[NamedTask]:
-    """GLUE's tasks, and SNLI with them; the first official metric chooses."""
+    """Returns GLUE's tasks and SNLI; the first official metric selects the best model."""
     return [
         NamedTask(
             name=name,
@@ -138,9 +142,9 @@ TASKS: dict[str, NamedTask] = {
 
 
 def task_options() -> "dict[str, type[Options]]":
-    """The settings of every kind of tasks on tables, by the kind; imports no task.
+    """Returns kind -> settings class for every kind of task on tables; imports no task.
 
-    Kinds of the user's own are there once their module is imported.
+    User-defined kinds are included once their module is imported.
     """
     ours = late.TABLE["task options"]
     found = {kind: late.load("task options", kind) for kind in ours}
@@ -148,10 +152,12 @@ def task_options() -> "dict[str, type[Options]]":
 
 
 def named_task(name: str) -> NamedTask:
-    """The task of a name: one of `TASKS`, or a kind of tasks on tables that is registered.
+    """Returns the task of a name: one of `TASKS`, or a user-defined kind of task on tables.
+
+    A user-defined kind is found once it is registered, that is, once its module is imported.
 
     Raises:
-        ValueError: there is none; the message lists them, the nearest first.
+        ValueError: no task has that name; the message lists all names, the closest first.
 
     Example:
         >>> named_task("sst2").kind
@@ -174,14 +180,14 @@ def named_task(name: str) -> NamedTask:
 
 
 def _own_kinds() -> dict[str, Any]:
-    """Kinds of tasks on tables that kbert has not, by the classes that are imported."""
+    """Returns kind -> class for the registered tasks on tables that are not part of kbert."""
     others = (kind for kind in registry.names("task") if kind not in late.TABLE["task"])
     classes = ((kind, registry.get("task", kind)) for kind in others)
     return {kind: task for kind, task in classes if hasattr(task, "options")}
 
 
 def task_table() -> str:
-    """The names with their classes and files, as text; imports no class.
+    """Formats the task names, classes and files as a text table; imports no class.
 
     >>> task_table().splitlines()[2].split()[:2]
     ['sst2', 'TextClassifier']

@@ -1,4 +1,4 @@
-"""What a recipe says of a pretraining."""
+"""Recipes: the settings of published pretraining runs."""
 
 import dataclasses
 import difflib
@@ -9,10 +9,10 @@ OBJECTIVES = (
     *("masked_lm", "span_boundary", "replaced_tokens", "masked_and_causal", "permutation_lm"),
     *("language_model", "causal_lm", "memory_lm", "translation"),
 )
-# What the rows' segments have to do with each other -> what is predicted of it.
+# How the segments of a sequence are related -> the sentence objective that predicts it.
 SENTENCE_OBJECTIVES: dict[str | None, str] = {"pairs": "next_sentence", "halves": "sentence_order"}
 _MOMENTS = ("weight_decay", "beta_1", "beta_2", "epsilon", "bias_correction")
-# Name -> its arguments besides the learning rate, in programs and recipes.
+# Optimizer -> its arguments in addition to the learning rate, in programs and recipes.
 OPTIMIZER_SETTINGS = {
     "adamw": _MOMENTS,
     "stable_adamw": _MOMENTS,
@@ -24,57 +24,63 @@ OPTIMIZER_SETTINGS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a model was pretrained. Every value but the first three is a flag of `kbert-pretrain`.
+    """Settings of a pretraining run. All but the first three are flags of `kbert-pretrain`.
 
-    Batch sizes and numbers of steps are those of clusters: for a smaller run give your own. The
-    learning rate belongs to the batch size (RoBERTa: 1e-4 at 256 rows, 5e-4 at 2,048, 7e-4 at
-    8,192), and of a shorter run the warm-up is a tenth at most.
+    Batch sizes and numbers of steps are those of clusters; set your own for a smaller run. The
+    learning rate belongs to the batch size (RoBERTa: 1e-4 at 256 sequences, 5e-4 at 2,048, 7e-4 at
+    8,192). In a shorter run the warm-up is at most a tenth of the steps.
 
     Attributes:
-        name: in the table.
-        tokenizer: its kind: "wordpiece", "bpe", "unigram" or "words".
+        name: name of the recipe in the table.
+        tokenizer: kind of tokenizer: "wordpiece", "bpe", "unigram" or "words".
         source: where the values are from.
-        model: name in `kbert.family`.
-        set: settings of the model that differ from its family's, as name=value; else None.
-        objective: "masked_lm"; "span_boundary", which fills masked spans from their ends too;
-            "replaced_tokens", ELECTRA's and DeBERTa-v3's; "masked_and_causal", GPT-BERT's;
-            "permutation_lm", XLNet's; or one that masks nothing and has no segments, so that what
-            follows about these is None: "language_model", ELMo's; "causal_lm", GPT's;
-            "memory_lm", Transformer-XL's; "translation", the Transformer's.
-        generator_share, generator_depth: width and layers of the generator over the
-            discriminator's, of "replaced_tokens"; else None.
-        embedding_sharing: what moves the embeddings of both; else None.
-        negatives: sampled words that ELMo's targets are told from; else None.
-        label_smoothing: probability that a translator's targets leave to all other tokens; else
+        model: name of the model in `kbert.family`.
+        set: model settings that differ from those of `kbert.family`, as name=value; None = none.
+        objective: training objective: "masked_lm"; "span_boundary", which also predicts masked
+            spans from their boundaries; "replaced_tokens" (ELECTRA, DeBERTa-v3);
+            "masked_and_causal" (GPT-BERT); "permutation_lm" (XLNet); "language_model" (ELMo);
+            "causal_lm" (GPT); "memory_lm" (Transformer-XL); "translation" (the Transformer). The
+            last four mask nothing and have no segments: the settings of masking and segments are
             None.
-        mixture_temperature: power of the sizes of several corpora that they are read in proportion
-            to; None = each text equally often.
-        segments: how text is laid out in rows, see `kbert.data.pretraining_dataset`. It decides
-            about the sentence objective.
-        short_sequence_share: share of rows cut shorter.
+        generator_share, generator_depth: width and number of layers of the generator, as a share of
+            the discriminator's, for "replaced_tokens"; else None.
+        embedding_sharing: how generator and discriminator share embeddings, for
+            "replaced_tokens"; None = that objective's default, or another objective.
+        negatives: number of negative words of ELMo's sampled softmax; else None.
+        label_smoothing: probability that the targets of a translation give to all other tokens;
+            else None.
+        mixture_temperature: exponent of the corpus sizes, in proportion to which several corpora
+            are sampled; None = every text equally often.
+        segments: how text is laid out in sequences, see `kbert.data.pretraining_dataset`. It also
+            determines the sentence objective.
+        short_sequence_share: share of sequences that are made shorter.
         masking: which tokens are masked together.
-        masked_share: share of the tokens that is predicted.
-        final_masked_share: what it becomes over the run; None = it stays.
-        causal_share: share of the rows that are causal; None = none.
+        masked_share: share of the tokens that are predicted.
+        final_masked_share: value that `masked_share` reaches at the end of the run; None = it stays
+            the same.
+        causal_share: share of the sequences that are trained causally; None = none.
         z_loss: weight of the z-loss; None = none.
-        memory_length: tokens before its row that a row of "permutation_lm" or "memory_lm"
-            remembers; else None.
-        replacement: shares of these that become [MASK], and a random token.
-        optimizer: see `kbert.training.optimization.optimizers.OPTIMIZERS`.
-        learning_rate: its peak.
-        beta_1, beta_2, epsilon, bias_correction, weight_decay: of all but Adagrad.
-        initial_accumulator_value: of Adagrad's sums of squares; else None.
-        clip_norm: largest norm of all gradients; 0 clips nothing.
-        warmup_steps: steps of the rise.
-        decay: what follows it.
-        decay_join: how the two meet, see `kbert.training.WarmupDecay`.
+        memory_length: number of tokens before a sequence that the memory of "permutation_lm" or
+            "memory_lm" covers; else None.
+        replacement: shares of the predicted tokens that become [MASK] and a random token.
+        optimizer: name of the optimizer, see
+            `kbert.training.optimization.optimizers.OPTIMIZERS`.
+        learning_rate: peak learning rate.
+        beta_1, beta_2, epsilon, bias_correction, weight_decay: arguments of every optimizer but
+            Adagrad; Muon has no `bias_correction`.
+        initial_accumulator_value: initial value of Adagrad's sums of squares; else None.
+        clip_norm: global norm that gradients are clipped to; 0 = no clipping.
+        warmup_steps: steps of the linear rise of the learning rate.
+        decay: schedule of the learning rate after warm-up.
+        decay_join: how warm-up and decay are joined, see `kbert.training.WarmupDecay`.
         decay_share: share of the run in which "wsd" falls; else None.
         steps: updates of the run.
-        batch_size: rows of a batch; None where it is counted in tokens.
-        phases: lengths in turn with their shares of the steps, as length:share; None as well.
-        batch_tokens: tokens of each side of a batch of sentence pairs; else None.
-        average_checkpoints: how many of the last checkpoints the model's weights are the mean of.
-        ema: decay of the moving average that they are; None = none.
+        batch_size: sequences per batch; None if batches are measured in tokens.
+        phases: sequence lengths in order, with their shares of the steps, as length:share or
+            length:share:batch_size; None if batches are measured in tokens.
+        batch_tokens: tokens on each side of a batch of sentence pairs; else None.
+        average_checkpoints: number of last checkpoints that are averaged into the final weights.
+        ema: decay of the moving average that becomes the final weights; None = none.
     """
 
     name: str
@@ -120,16 +126,16 @@ class Recipe:
 
     @property
     def sentence_objective(self) -> str | None:
-        """What is asked of two texts: "next_sentence", "sentence_order" or None."""
+        """Sentence objective: "next_sentence", "sentence_order" or None."""
         return SENTENCE_OBJECTIVES.get(self.segments)
 
     def settings(self) -> dict[str, Any]:
-        """Flag of `kbert-pretrain` -> value."""
+        """Returns flag of `kbert-pretrain` -> value."""
         told = ("name", "tokenizer", "source")
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in told}
 
     def describe(self) -> str:
-        """All values as a table to print: those that its objective and its optimizer have."""
+        """Formats the values as a table, without those that objective or optimizer do not use."""
         rows = dataclasses.asdict(self) | {"sentence_objective": self.sentence_objective}
         others = set().union(*OPTIMIZER_SETTINGS.values()) - {*OPTIMIZER_SETTINGS[self.optimizer]}
         rows = {k: v for k, v in rows.items() if k not in others and v is not None}
@@ -137,15 +143,15 @@ class Recipe:
 
 
 def by_name(name: str, recipes: Mapping[str, Any], what: str = "recipe") -> Any:
-    """The recipe of a table that has this name.
+    """Returns the recipe with a given name.
 
     Args:
-        name: of a recipe.
+        name: name of a recipe.
         recipes: name -> recipe.
-        what: of which kind they are, for the message.
+        what: kind of the recipes, for the error message.
 
     Raises:
-        ValueError: there is none; the message lists the close ones.
+        ValueError: no recipe has that name; the message lists the close ones.
     """
     if name not in recipes:
         close = difflib.get_close_matches(name, recipes, n=3, cutoff=0.4)
@@ -155,7 +161,7 @@ def by_name(name: str, recipes: Mapping[str, Any], what: str = "recipe") -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as tables print it."""
+    """Formats a value for a printed table."""
     if value is None:
         return "-"
     if isinstance(value, tuple):

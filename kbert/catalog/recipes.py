@@ -1,10 +1,10 @@
-"""How the models of the family were pretrained, as published: a table of plain values.
+"""Published pretraining recipes of the models of the family: a table of plain values.
 
-Values are those of the code and its README where these say them, for they made the released
-weights; else of the paper. Two things are the same in every recipe here and were not everywhere:
-biases and LayerNorm do not decay (fairseq, which trained RoBERTa and SpanBERT, decays them), and
-the masks of an epoch are new ones (Google's data were masked once, 10 to 40 times over).
-One row is nobody's: "kbert-fast", for minutes on a CPU.
+Values are from the published code and its README where they have them, because these made the
+released weights; else from the paper. Two settings are the same in every recipe here but were not
+in every original. Biases and LayerNorm have no weight decay (fairseq, which trained RoBERTa and
+SpanBERT, decays them). Every epoch has new masks (Google's data were masked once, in 10 to 40
+copies). One recipe is kbert's own: "kbert-fast", for minutes on a CPU.
 """
 
 from typing import Any
@@ -409,11 +409,11 @@ RECIPES: dict[str, Recipe] = {
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of a published model.
+    """Returns a pretraining recipe.
 
     Args:
-        name: of `table`: a published model's, such as "roberta", or "kbert-fast", a small model in
-            minutes.
+        name: name of a recipe in `table`: a published model's, such as "roberta", or "kbert-fast",
+            which trains a small model in minutes.
 
     Returns:
         The recipe.
@@ -430,7 +430,7 @@ def recipe(name: str) -> Recipe:
 
 
 def table() -> str:
-    """All recipes, a line each, in the columns that tell them apart.
+    """Formats all recipes as a text table, one line each, with the settings that distinguish them.
 
     Example:
         >>> table().splitlines()[1].split()

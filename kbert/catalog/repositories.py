@@ -1,12 +1,12 @@
-"""Names of published models -> their repositories on the Hugging Face hub."""
+"""Names of published models and their repositories on the Hugging Face hub."""
 
 import difflib
 import itertools
 import re
 from collections.abc import Iterable
 
-# The models that `kbert.family` knows, by owner. The hub gave owners to names that had none; both
-# forms work.
+# Models of `kbert.family`, by owner. On the hub these names first had no owner; names with and
+# without the owner both work.
 _UNPREFIXED = {
     "google-bert": (
         "bert-base-uncased",
@@ -109,7 +109,7 @@ REPOSITORIES: dict[str, str] = {
         for name in names
     },
     **{name: name for name in _PREFIXED},
-    # What everybody calls them: no two of these differ in the owner alone.
+    # The common names, without owner; no two of them are equal.
     **{name.partition("/")[2]: name for name in _PREFIXED},
 }
 
@@ -121,13 +121,13 @@ _REVISION = re.compile(r"\w[\w./+-]*", re.ASCII)
 
 
 def parse_name(name: str) -> tuple[str, str | None] | None:
-    """A model's name -> (repository, revision), or None for any other string.
+    """Splits a model's name into (repository, revision); returns None for any other string.
 
     Args:
-        name: "hf:owner/name" or a well-known name, either may end in "@revision".
+        name: "hf:owner/name" or a well-known name; either may end in "@revision".
 
     Raises:
-        ValueError: it begins with "hf:" or is well known, but is not well formed.
+        ValueError: the name begins with "hf:" or is well known, but is malformed.
 
     Example:
         >>> parse_name("bert-base-uncased")
@@ -152,7 +152,7 @@ def parse_name(name: str) -> tuple[str, str | None] | None:
 
 
 def check_revision(revision: str, name: str) -> None:
-    """Raises unless `revision` can be a branch, a tag or a commit."""
+    """Raises ValueError unless `revision` can be the name of a branch, a tag or a commit."""
     if not _REVISION.fullmatch(revision) or ".." in revision:
         raise ValueError(
             "A revision is a branch, a tag or a commit of the repository. "
@@ -161,7 +161,7 @@ def check_revision(revision: str, name: str) -> None:
 
 
 def close_names(name: str, among: Iterable[str] = REPOSITORIES) -> list[str]:
-    """At most five names that `name` is a part of, whatever its case, or that look like it.
+    """Returns at most five names that contain `name` (ignoring case) or are similar to it.
 
     Example:
         >>> close_names("minilm-l12")[0]

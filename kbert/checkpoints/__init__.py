@@ -1,4 +1,4 @@
-"""Weights as name -> array tables, and the folders they come from. Knows configs, not models."""
+"""Reads and writes folders of weights as name -> array tables; needs configs, not models."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a folder of weights holds, whoever wrote it."""
+"""Content of a folder of weights, in any format."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,18 +18,18 @@ class Checkpoint(Generic[ConfigT]):
     """Config and weights under kbert's names.
 
     Attributes:
-        config: the model's: an encoder's, ELMo's, a decoder's or an encoder-decoder's.
-        arrays: weight name -> array: "encoder/…", "elmo/…", "decoder/…" or "seq2seq/…", and
-            whatever heads there are.
-        task: settings of the task it was saved from, or None.
-        source: the folder, for messages.
-        labels: names of the classes of a fine-tuned head, in the order of its logits, where the
-            format keeps them next to the weights; else None.
-        left: names there of what no weight of the model was made from: buffers, optimizer slots,
-            the generator of a discriminator.
-        edits: What was done to the model besides what its config says, by the keys of
+        config: config of an encoder, of ELMo, of a decoder or of an encoder-decoder.
+        arrays: weight name -> array: "encoder/…", "elmo/…", "decoder/…" or "seq2seq/…", and any
+            heads.
+        task: settings of the task that the model was saved from; None = no task.
+        source: name of the folder, for messages.
+        labels: class names of a fine-tuned head, in the order of its logits; None if the format
+            does not store them with the weights.
+        left: names, in the source format, of tensors that no weight was made from: buffers,
+            optimizer slots, the generator of a discriminator.
+        edits: changes to the model that are not in its config, by the keys of
             `kbert.core.late.TABLE["edits of a preset"]`.
-        foreign_head: the head that is there and that kbert has no task for, in words; else None.
+        foreign_head: description of a head that kbert has no task for; None = no such head.
     """
 
     config: ConfigT
@@ -42,14 +42,14 @@ class Checkpoint(Generic[ConfigT]):
     foreign_head: str | None = None
 
     def part(self, prefix: str) -> dict[str, np.ndarray]:
-        """The arrays whose names begin with `prefix`, e.g. "encoder/"."""
+        """Returns the arrays whose names begin with `prefix`, e.g. "encoder/"."""
         return {name: array for name, array in self.arrays.items() if name.startswith(prefix)}
 
     def expect(self, kind: type[Expected]) -> "Checkpoint[Expected]":
-        """Itself, where its config is of that kind.
+        """Returns this checkpoint if its config is a `kind`.
 
         Raises:
-            ValueError: it is another kind of model.
+            ValueError: the checkpoint is of another kind of model.
         """
         if not isinstance(self.config, kind):
             raise ValueError(
@@ -58,13 +58,13 @@ class Checkpoint(Generic[ConfigT]):
         return cast("Checkpoint[Expected]", self)
 
 
-# What `problem_type` of Hugging Face's config says of a classifier: kind and settings.
+# `problem_type` of a classifier in Hugging Face's config -> kind and settings of the task.
 PROBLEM_TYPES: dict[str, dict[str, Any]] = {
     "regression": {"kind": "regress"},
     "single_label_classification": {"kind": "classify"},
     "multi_label_classification": {"kind": "classify", "multi_label": True},
 }
-# Heads of fine-tuned models that say by themselves which task is theirs.
+# Heads of fine-tuned models that belong to exactly one task.
 _FINE_TUNED = {"tokens": "tag", "span": "answer", "choice": "choose"}
 
 
@@ -73,17 +73,18 @@ def infer_task(
     sentence_objective: str | None = None,
     problem_type: str | None = None,
 ) -> dict[str, Any] | None:
-    """The task whose heads are there, for formats that do not say it.
+    """Infers the task from the heads, for formats that do not store the task.
 
     Args:
         arrays: weight name -> array.
-        sentence_objective: name of the setting of `kbert.tasks.Pretraining` that the sentence
-            head stands for: `next_sentence` in BERT, `sentence_order` in ALBERT.
-        problem_type: what a classifier is for, one of `PROBLEM_TYPES`; None = one output is a
-            number, several are classes, as transformers takes it.
+        sentence_objective: setting of `kbert.tasks.Pretraining` that turns on the objective of the
+            sentence head (`next_sentence` for BERT, `sentence_order` for ALBERT); None = ignore
+            that head.
+        problem_type: problem type of a classifier, a key of `PROBLEM_TYPES`; None = regression for
+            one output, classes for several, as in transformers.
 
     Returns:
-        Kind and settings, as `Checkpoint.task` has them, or None.
+        Kind and settings, in the form of `Checkpoint.task`; None if there is no known head.
 
     Example:
         >>> infer_task({"masked_lm/bias": np.zeros(9)})
@@ -115,12 +116,14 @@ def infer_task(
 
 
 def default_labels(count: int) -> tuple[str, ...]:
-    """What classes without names are called, here as in transformers."""
+    """Returns the names of classes without names, the same as in transformers."""
     return tuple(f"LABEL_{i}" for i in range(count))
 
 
 def problem_type_of(task: Mapping[str, Any]) -> str | None:
-    """The reverse of `infer_task` for a classifier; None for every other task.
+    """Returns the problem type of a classifier's task; None for every other task.
+
+    This reverses `infer_task`.
 
     Example:
         >>> problem_type_of({"kind": "classify", "multi_label": True, "threshold": 0.5})

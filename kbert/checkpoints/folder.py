@@ -1,4 +1,4 @@
-"""Folders of every format: told apart by their files when read, by name when written."""
+"""Reads folders of every format, recognised by their files, and writes a format chosen by name."""
 
 import itertools
 import os
@@ -18,8 +18,8 @@ from kbert.io.paths import Path
 
 _SORT = "checkpoint format"
 _USUAL_DTYPE = ("weight_dtype", "float32")
-# The options of `write_checkpoint`, and why one is refused where a format does not take it; None:
-# then it is left out.
+# Option of `write_checkpoint` -> the error if a format does not accept it; None = the option is
+# silently left out.
 _OPTIONS = {
     "task": None,
     "tokenizer": None,
@@ -35,22 +35,23 @@ _OPTIONS = {
 def read_checkpoint(
     folder: str | os.PathLike | keras.Model, *, ignore: Collection[str] = ()
 ) -> Checkpoint:
-    """Reads config and weights from a folder, or from a model of KerasHub's.
+    """Reads config and weights from a folder, or from a KerasHub backbone in memory.
 
     Args:
-        folder: a kbert preset folder, a Hugging Face folder, a KerasHub
-            preset, a Google folder of TensorFlow 1 or the Model Garden, with or without pooler and
-            heads, a SavedModel of TF Hub, or one of ELMo's; or a KerasHub backbone in memory.
-        ignore: keys of a Hugging Face `config.json` that say nothing about the model, where
-            kbert does not know them.
+        folder: folder in one of these formats, with or without pooler and heads: a kbert preset, a
+            Hugging Face folder, a KerasHub preset or a `model.h5` of KerasNLP, a Google folder of
+            TensorFlow 1 or the Model Garden, a SavedModel of TF Hub, ELMo's files, or a RoBERTa of
+            fairseq. Or a KerasHub backbone in memory.
+        ignore: keys of a Hugging Face `config.json`, unknown to kbert, that do not affect the
+            model.
 
     Returns:
         The checkpoint.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: the folder is of another kind, or its files are damaged or not understood; or
-            a key to `ignore` decides what the model computes, or is none of the folder's.
+        ValueError: the folder has no known format, or its files are damaged or not understood; or
+            a key to `ignore` changes what the model computes, or is not in the folder's config.
     """
     if not isinstance(folder, str | os.PathLike):
         return late.load(_SORT, "keras_hub").read_backbone(folder)
@@ -83,27 +84,27 @@ def _what_is_read() -> str:
 def write_checkpoint(
     folder: PathLike, config: Config, arrays: Arrays, format: str = "kbert", **options: Any
 ) -> None:
-    """Writes config and weights, and no tokenizer, to a folder that `read_checkpoint` reads.
+    """Writes config and weights, without the tokenizer, to a folder that `read_checkpoint` reads.
 
     Args:
-        folder: made where it is missing.
-        config: the model's.
-        arrays: weight name -> array, under kbert's names; heads as far as there are any.
-        format: one of the config's `FORMATS`: "kbert", and "huggingface", "keras_hub" or "bilm"
-            where another library has such models.
-        **options: what a format takes, None = not given: `task`, settings of the task around the
-            model; `tokenizer`, where the format repeats what it says; `labels`, names of the
-            classes of a fine-tuned head, not for "keras_hub"; `edits`, what was done to the model
-            besides what its config says, for "kbert" alone (see `Checkpoint`); `architecture`, the
-            model's kind in the other library, by default as the config says; and for "huggingface"
-            `max_shard_size`, bytes of weights in one file (by default all in one), and
-            `weight_dtype`, "float32" or "bfloat16".
+        folder: folder to write to; created if missing.
+        config: config of the model.
+        arrays: weight name -> array, under kbert's names, including any heads.
+        format: one of the config's `FORMATS`: "kbert", and "huggingface", "keras_hub" or "bilm" if
+            another library has such models.
+        **options: options of the format; None = not given. `task`: settings of the model's task.
+            `tokenizer`: tokenizer, for formats that repeat its settings. `labels`: class names of a
+            fine-tuned head, not for "keras_hub". `edits`: changes to the model that are not in its
+            config, only for "kbert" (see `Checkpoint`). `architecture`: kind of the model in the
+            other library, by default chosen by the config. `max_shard_size`, only for
+            "huggingface": maximum bytes of weights in one file, by default all in one.
+            `weight_dtype`, only for "huggingface": "float32" or "bfloat16".
 
     Raises:
-        TypeError: no such option.
-        ValueError: an unknown format, an option that the format has not, a folder with a model of
-            another format, a model that the other library cannot be, or weights that hold NaN or
-            infinity: then the folder is as it was.
+        TypeError: there is no such option.
+        ValueError: the format is unknown or does not accept an option, the folder holds a model in
+            another format, the other library has no such model, or weights contain NaN or infinity;
+            the folder is then unchanged.
     """
     if unknown := sorted(options.keys() - _OPTIONS):
         raise TypeError(

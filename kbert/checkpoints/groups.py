@@ -1,4 +1,4 @@
-"""Which group of weights a layer of ALBERT's uses: everybody rounds in another way."""
+"""The group of weights that each ALBERT layer uses: libraries round differently."""
 
 from collections.abc import Callable
 
@@ -8,21 +8,21 @@ from kbert.checkpoints.sizes import MOST_LAYERS
 def check_groups(
     layers: int, groups: int, group_of: Callable[[int], int], whose: str, source: str
 ) -> None:
-    """Refuses an ALBERT whose layers are of other groups elsewhere than in kbert.
+    """Raises ValueError if another library assigns ALBERT's layers to other groups than kbert.
 
-    In kbert layer i of L is of group i * G // L. The other libraries divide floating-point numbers,
-    which for a few pairs of L and G falls short of a whole number: the next lower group is used
-    twice, and one may be used by no layer, so that a file of TensorFlow's does not hold it.
+    In kbert, layer i of L uses group i * G // L. Other libraries divide floating-point numbers,
+    which for a few pairs of L and G ends just below a whole number. The next lower group is then
+    used twice. A group may be used by no layer and so be missing in a TensorFlow file.
 
     Args:
-        layers: L.
-        groups: G.
-        group_of: layer -> group, as the other library takes it.
-        whose: that library, for the message.
-        source: where the numbers are from, for the message.
+        layers: number of layers (L).
+        groups: number of groups (G).
+        group_of: layer -> group in the other library.
+        whose: name of the other library, for the error message.
+        source: where the numbers are from, for the error message.
 
     Raises:
-        ValueError: a layer is of another group there.
+        ValueError: the other library uses another group for some layer.
 
     Example:
         >>> check_groups(12, 4, lambda i: int(i / 12 * 4), "Google", "memory")
@@ -32,7 +32,7 @@ def check_groups(
         ValueError: ALBERT of Google rounds so that a layer of this model is of another group than \
 in kbert: layer 30 of group 14, not 15. Received: 22 groups of 44 layers in memory
     """
-    if not 1 < groups <= layers <= MOST_LAYERS:  # one group is one; the others are refused anyhow
+    if not 1 < groups <= layers <= MOST_LAYERS:  # one group cannot differ; others raise elsewhere
         return
     for layer in range(layers):
         there, here = group_of(layer), layer * groups // layers

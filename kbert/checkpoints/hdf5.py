@@ -1,6 +1,6 @@
-"""HDF5 files that others wrote: what a file declares is compared with what it holds.
+"""Opens HDF5 files and compares the sizes that they declare with what they contain.
 
-A dataset's shape costs a few bytes, and values that were never written are read as zeros. So a file
+A dataset's shape takes a few bytes, and values that were never written are read as zeros. So a file
 of a kilobyte could fill the memory, and half a model could pass for a whole one.
 """
 
@@ -15,17 +15,17 @@ from kbert.io.paths import Path, local_copy
 
 @contextlib.contextmanager
 def open_datasets(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The datasets of a file, all of which can be read.
+    """Opens a file and yields its datasets, after checking that all can be read.
 
     Args:
-        path: the file.
+        path: path of the HDF5 file.
 
     Yields:
-        name -> `h5py.Dataset`.
+        Name -> `h5py.Dataset`.
 
     Raises:
-        ValueError: the file is damaged or no HDF5 file, a dataset lies in another file or is not
-            there whole, or the file is far too small for what it declares.
+        ValueError: the file is damaged or not an HDF5 file, a dataset is stored in another file or
+            is incomplete, or the file is far too small for the sizes that it declares.
     """
     import h5py
 
@@ -51,7 +51,7 @@ def open_datasets(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _check_dataset(name: str | bytes, dataset: Any, path: Path) -> None:
-    if isinstance(name, bytes):  # as h5py gives what is no UTF-8
+    if isinstance(name, bytes):  # h5py returns names that are not UTF-8 as bytes
         raise ValueError(f"Names are text in UTF-8. Received: {name!r} in {path}")
     if dataset.is_virtual or dataset.external:
         raise ValueError(

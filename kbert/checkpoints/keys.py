@@ -1,4 +1,4 @@
-"""Keys of another library's config: each is used, or known to say nothing, or refused."""
+"""Checks keys of other libraries' configs: each is used, known to be irrelevant, or an error."""
 
 import contextlib
 import contextvars
@@ -17,15 +17,15 @@ _IGNORED: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def ignoring(keys: Collection[str]) -> Iterator[None]:
-    """Lets unknown keys of a `config.json` pass, on the word of whoever names them.
+    """Ignores unknown keys of a `config.json` that the caller declares irrelevant.
 
     Args:
-        keys: names of keys that say nothing about what the model computes. A config that lacks one
-            of them is read as it is; one that kbert knows to change the model, of another
-            architecture or by its name, is still refused.
+        keys: names of keys that do not affect what the model computes. A config may lack some of
+            them. A key that belongs to another architecture, or whose name shows that it changes
+            the model, still raises an error.
 
     Raises:
-        ValueError: `keys` is a string, or no collection.
+        ValueError: `keys` is a string or not a collection.
 
     Example:
         >>> with ignoring(["house_style"]):
@@ -42,19 +42,20 @@ def ignoring(keys: Collection[str]) -> Iterator[None]:
 
 
 def make_config(kind: type[Config], fields: Mapping[str, Any], source: str) -> Any:
-    """A config of values out of a file.
+    """Makes a config from values read from a file.
 
     Args:
-        kind: of the config.
-        fields: its fields.
-        source: the file, for messages.
+        kind: class of the config.
+        fields: field name -> value.
+        source: name of the file, for error messages.
 
     Returns:
-        A config of that kind.
+        A config of that class.
 
     Raises:
-        ValueError: a field that it has not, lacks, or cannot have such a value; with the file. Or
-            more than 1000 layers: those that share their weights store few.
+        ValueError: a field is unknown, missing or has an invalid value; the message names the file.
+            Or there are more than 1000 layers, which the size of the weights does not show if
+            layers share weights.
     """
     try:
         config = kind.from_dict(fields)
@@ -70,16 +71,16 @@ def make_config(kind: type[Config], fields: Mapping[str, Any], source: str) -> A
 
 
 def known_activation(name: Any, known: Mapping[str, str], what: str, source: str) -> str:
-    """What kbert calls an activation of another library.
+    """Translates the name of an activation from another library to kbert's.
 
     Args:
-        name: there.
-        known: names there -> names here.
-        what: whose name it is, for the message.
-        source: where it is from, for the message.
+        name: name in the other library.
+        known: name in the other library -> name in kbert.
+        what: key that holds the name, for the error message.
+        source: where the name is from, for the error message.
 
     Raises:
-        ValueError: kbert has none of that name.
+        ValueError: kbert has no such activation.
     """
     if not isinstance(name, str) or name not in known:
         raise ValueError(
@@ -100,24 +101,24 @@ def check_keys(
     harmless: Callable[[str, Any], bool] | None = None,
     decisive: Callable[[str], bool] | None = None,
 ) -> None:
-    """Refuses a config that may be of another model than kbert would make of it.
+    """Raises ValueError if a config may describe another model than kbert would build from it.
 
     Args:
         content: key -> value.
         fields: keys that are read.
-        title: whose config it is, for messages.
-        source: where it is from, for messages.
-        defaults: those of the fields that may be absent.
-        required: key -> values that kbert's encoder has an equal for, the default first.
-        ignored: keys that say nothing about the encoder's function.
-        harmless: key, value -> whether an unknown key says nothing about the model all the same:
-            then it is named in a warning. None = no such key.
-        decisive: key -> whether it changes the model, so that `ignoring` cannot let it pass.
-            None = no key may be ignored.
+        title: name of the architecture, for messages.
+        source: where the config is from, for messages.
+        defaults: keys among `fields` that may be absent.
+        required: key -> values that kbert supports, the default first.
+        ignored: keys that do not affect what the encoder computes.
+        harmless: function of key and value: whether an unknown key does not affect the model after
+            all. Such keys are named in a warning. None = no such key.
+        decisive: function of a key: whether it changes the model, so that `ignoring` does not
+            apply to it. None = no key may be ignored.
 
     Raises:
-        ValueError: a key is unknown or missing, a value that kbert's encoder has no equal for, or
-            a key to ignore that changes the model.
+        ValueError: a key is unknown or missing, a value is not supported by kbert, or a key to
+            ignore changes the model.
 
     Example:
         >>> check_keys({"size": 3, "speed": 1}, fields=["size"], title="a toy", source="memory")

@@ -1,7 +1,7 @@
-"""kbert's own folder: `kbert.json` (what it is) and `model.safetensors` (its weights).
+"""kbert's own folder format: `kbert.json` (config and task) and `model.safetensors` (weights).
 
-A task adds its tokenizer's files. Weight names are listed in
-`tests/golden/bert-tiny.json`; they are part of the format.
+A task adds the files of its tokenizer. The weight names are part of the format; they are listed in
+`tests/golden/bert-tiny.json`.
 """
 
 import json
@@ -32,21 +32,22 @@ def write_folder(
     labels: Sequence[str] | None = None,
     edits: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Writes a preset folder, whole or not at all.
+    """Writes a preset folder, completely or not at all.
 
     Args:
-        folder: made where it is missing. Other files in it are left alone.
-        config: the model's.
+        folder: folder to write to; created if missing. Other files in it are kept.
+        config: config of the model.
         arrays: weight name -> array.
-        task: settings of a task around the model, as JSON can hold them.
-        labels: names of the classes of a fine-tuned head.
-        edits: What was done to the model, see `Checkpoint`, as JSON can hold it.
+        task: settings of the model's task, JSON-serialisable; None = no task.
+        labels: class names of a fine-tuned head.
+        edits: changes to the model that are not in its config (see `Checkpoint`),
+            JSON-serialisable.
 
     Raises:
         ValueError: the folder holds a model in another format.
     """
     _refuse_others(Path(folder))
-    # The key under which a model's config lies says what it is.
+    # The key of the config is the kind of model.
     content: dict[str, Any] = {"format_version": FORMAT_VERSION, config.kind: config.to_dict()}
     if task is not None:
         content["task"] = dict(task)
@@ -57,7 +58,7 @@ def write_folder(
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether the folder is one of kbert's own."""
+    """Whether the folder is a kbert preset."""
     return (folder / CONFIG_FILE).is_file()
 
 
@@ -65,13 +66,13 @@ def read_folder(folder: Path) -> Checkpoint:
     """Reads a preset folder.
 
     Args:
-        folder: holds `kbert.json`.
+        folder: folder with `kbert.json`.
 
     Returns:
         The checkpoint.
 
     Raises:
-        ValueError: a file is damaged, of a later format, or has keys this version knows not.
+        ValueError: a file is damaged, has a later format, or has keys unknown to this version.
     """
     path = folder / CONFIG_FILE
     content = read_json(path)
@@ -114,14 +115,14 @@ def read_folder(folder: Path) -> Checkpoint:
 
 
 def check_target(folder: PathLike, kind: str | None) -> None:
-    """Raises where `write_folder` would fail, or write over the preset of another task.
+    """Raises if `write_folder` would fail, or would overwrite the preset of another task.
 
     Args:
-        folder: the preset's.
-        kind: of the task that will be written; None for a model without one.
+        folder: folder of the preset.
+        kind: kind of the task that will be written; None = a model without a task.
 
     Raises:
-        NotADirectoryError: a file is there.
+        NotADirectoryError: the path is a file.
         ValueError: the folder holds a model in another format, or another task.
     """
     check_folder(folder)
@@ -150,7 +151,7 @@ def _refuse_others(folder: Path) -> None:
 
 
 def refuse_other(folder: Path, config_file: str, kind: str) -> None:
-    """Raises if `folder` holds a model of another kind: both keep theirs in the same file."""
+    """Raises ValueError if `folder` has a model in another format, whose weights could be lost."""
     if (folder / config_file).exists():
         raise ValueError(
             f"The folder holds {kind}, whose weights would be overwritten; choose another. "

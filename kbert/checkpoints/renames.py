@@ -1,8 +1,8 @@
-"""Tables of renames that go both ways.
+"""Tables of weight names that translate in both directions.
 
-A table is a list of `Rule`s, one for each of kbert's weights: its name here, its name or names
-there, and how the arrays differ. The same rule reads and writes, so the two directions cannot
-drift apart.
+A table is a list of `Rule`s, one for each of kbert's weights: kbert's name, the name or names in
+the other library, and how the arrays differ. The same rule reads and writes, so the two directions
+cannot drift apart. In this package "here" means kbert and "there" the other library.
 """
 
 import dataclasses
@@ -16,17 +16,19 @@ from kbert.core.types import Arrays
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One weight of kbert and where it comes from.
+    """One weight of kbert and its source in another library.
 
     Args:
-        name: here.
-        sources: there; several are joined along the last axis (query, key and value).
-        transpose: whether matrices lie the other way round there, as in PyTorch's `Linear`.
-        aliases: copies of the source under other names (tied weights): may be there, also in its
-            stead, must be equal, and are not written.
-        shapes: of each source, here and there, where heads have an axis of their own there; where
-            they are transposed too, "here" is as they lie there.
-        widths: of several sources, the last axis of each here; None = all the same.
+        name: kbert's name of the weight.
+        sources: names in the other library; several are joined along the last axis (query, key and
+            value).
+        transpose: whether the other library stores the matrix transposed, like PyTorch's `Linear`.
+        aliases: other names of the source (tied weights). A file may have copies under these names,
+            also instead of the source. They must be equal to the source, and are not written.
+        shapes: (kbert's shape, other library's shape) of each source, if heads are a separate axis
+            there; None = equal. With `transpose`, kbert's shape is that before transposing.
+        widths: size of the last axis of each source in kbert, if there are several; None = all
+            equal.
     """
 
     name: str
@@ -37,14 +39,14 @@ class Rule:
     widths: tuple[int, ...] | None = None
 
     def read(self, arrays: Arrays) -> np.ndarray:
-        """There -> here."""
+        """Returns kbert's array from arrays of the other library."""
         here, there = self.shapes or (None, None)
         parts = [self._reshaped(arrays[source], there, here) for source in self.sources]
         parts = [part.T if self.transpose else part for part in parts]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
     def write(self, array: np.ndarray) -> dict[str, np.ndarray]:
-        """Here -> there."""
+        """Returns arrays of the other library from kbert's array."""
         here, there = self.shapes or (None, None)
         cuts: Any = len(self.sources)
         if self.widths is not None:
@@ -57,16 +59,16 @@ class Rule:
     def _reshaped(
         self, array: np.ndarray, before: tuple[int, ...] | None, after: Any
     ) -> np.ndarray:
-        # An array of another shape is passed on as it is: whoever sets the weights names it.
+        # An array of another shape is passed on unchanged: setting the weights reports it by name.
         return array.reshape(after) if array.shape == before else array
 
 
 def dense(name: str, *sources: str) -> tuple[Rule, ...]:
-    """A dense layer that has Keras' names there too; several sources make one layer here.
+    """Returns the rules of a dense layer with Keras' weight names in the other library too.
 
     Args:
-        name: of the layer here.
-        *sources: its names there.
+        name: kbert's name of the layer.
+        *sources: names in the other library; several layers there become one in kbert.
     """
     return (
         Rule(f"{name}/kernel", tuple(f"{source}/kernel" for source in sources)),
@@ -75,21 +77,21 @@ def dense(name: str, *sources: str) -> tuple[Rule, ...]:
 
 
 def norm(name: str, source: str) -> tuple[Rule, ...]:
-    """A layer normalisation that has Keras' names there too."""
+    """Returns the rules of a layer normalisation with Keras' weight names in both libraries."""
     return Rule(f"{name}/gamma", (f"{source}/gamma",)), Rule(f"{name}/beta", (f"{source}/beta",))
 
 
 def read_arrays(
     rules: Sequence[Rule], arrays: Arrays
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Renames from there to here, as far as the rules' sources are present.
+    """Renames arrays of another library to kbert's names; skips rules whose sources are missing.
 
     Args:
-        rules: the table.
-        arrays: name there -> array.
+        rules: table of weight names.
+        arrays: name in the other library -> array.
 
     Returns:
-        name here -> array, and the arrays that no rule took, under their names there.
+        kbert's name -> array, and the arrays that no rule used, under their original names.
 
     Raises:
         ValueError: a copy of a tied weight is not equal to it.
@@ -104,7 +106,7 @@ def read_arrays(
     here = {}
     for rule in rules:
         copies = [name for name in (rule.sources[0], *rule.aliases) if name in arrays]
-        if rule.aliases and copies:  # of tied weights a file may have any copy alone
+        if rule.aliases and copies:  # a file may have any one copy of tied weights
             rule = dataclasses.replace(rule, sources=(copies[0], *rule.sources[1:]))
         if not all(source in arrays for source in rule.sources):
             continue
@@ -121,14 +123,14 @@ def read_arrays(
 
 
 def write_arrays(rules: Sequence[Rule], arrays: Arrays) -> dict[str, np.ndarray]:
-    """Renames from here to there.
+    """Renames kbert's arrays to the names of another library.
 
     Args:
-        rules: the table.
-        arrays: name here -> array.
+        rules: table of weight names.
+        arrays: kbert's name -> array.
 
     Returns:
-        name there -> array.
+        Name in the other library -> array.
 
     Raises:
         ValueError: an array has no rule.

@@ -1,7 +1,7 @@
-"""Whether files can be what they declare, before memory is taken for it.
+"""Checks that declared sizes are plausible before memory is allocated for them.
 
-A damaged config could otherwise fill the memory with a model that nothing fits, and a damaged file
-of weights with arrays that it does not hold.
+Otherwise a damaged config could fill the memory with a model that no weights fit, and a damaged
+file of weights with arrays that it does not contain.
 """
 
 from typing import Any
@@ -9,14 +9,14 @@ from typing import Any
 from kbert.configs.base import Config
 from kbert.configs.encoder import EncoderConfig
 
-# Not less, for what is loaded in part (strict=False).
+# Not lower, because a model may be loaded in part (strict=False).
 _LARGEST_RATIO = 20
 _ALWAYS_ALLOWED = 1 << 26  # numbers: 256 MiB
 MOST_LAYERS = 1000  # tables of names and the loop over layers grow with them
 
 
 def fewest_numbers(config: Any) -> int:
-    """Numbers that any model of the config holds: its tables and matrices.
+    """Returns the fewest parameters of any model of a config: its tables and matrices.
 
     Example:
         >>> fewest_numbers(EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1,
@@ -32,15 +32,16 @@ def fewest_numbers(config: Any) -> int:
 
 
 def check_size(config: Config, stored: int, source: str) -> None:
-    """Refuses a config of a model that is far larger than its weights.
+    """Raises ValueError if the config's model is far larger than the stored weights.
 
     Args:
-        config: the model's.
-        stored: how many numbers the weights are.
-        source: where both are from, for the message.
+        config: config of the model.
+        stored: number of parameters in the weights.
+        source: where config and weights are from, for the error message.
 
     Raises:
-        ValueError: the model would be more than 20 times as large.
+        ValueError: the model would be more than 20 times as large as the weights, and larger than
+            2^26 parameters.
     """
     fewest = fewest_numbers(config)
     if fewest > max(_LARGEST_RATIO * stored, _ALWAYS_ALLOWED):
@@ -52,15 +53,16 @@ def check_size(config: Config, stored: int, source: str) -> None:
 
 
 def check_ratio(declared: int, stored: int, source: str) -> None:
-    """Refuses a file whose arrays would be far larger than the file, as weights never shrink to.
+    """Raises ValueError if a file's arrays are far larger than the file; weights hardly compress.
 
     Args:
         declared: bytes of the arrays, by their shapes.
         stored: bytes of the file.
-        source: the file, for the message.
+        source: name of the file, for the error message.
 
     Raises:
-        ValueError: the arrays would be more than 20 times as large.
+        ValueError: the arrays would be more than 20 times as large as the file, and larger than
+            256 MiB.
     """
     if declared > max(_LARGEST_RATIO * stored, 4 * _ALWAYS_ALLOWED):
         raise ValueError(

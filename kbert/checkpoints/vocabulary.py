@@ -1,4 +1,4 @@
-"""More entries for the vocabulary of a trained model: arrays in, arrays out.
+"""Extends the vocabulary of a trained model: arrays in, arrays out.
 
 Shapes: `V` entries before, `W` entries after, `E` embedding width.
 """
@@ -12,7 +12,7 @@ from kbert.core.types import Arrays
 
 _TABLE = "encoder/embeddings/token"
 _UNTIED, _BIAS = "masked_lm/table", "masked_lm/bias"
-# Beside the token table; see `EncoderConfig.output_columns`.
+# Extra columns of the output table; see `EncoderConfig.output_columns`.
 _COLUMNS = "masked_lm/columns"
 
 
@@ -25,30 +25,30 @@ def extend_vocabulary(
     *,
     known: int | None = None,
 ) -> tuple[EncoderConfig, dict[str, np.ndarray]]:
-    """Adds rows to the tables and entries to the masked-LM bias, to adapt to a new domain.
+    """Adds rows to the token tables and entries to the masked-LM bias, to adapt to a new domain.
 
-    The old rows keep their places, so new entries must be appended to the vocabulary. A new row
-    starts as the mean of the rows of the pieces its word was split into before (as in
-    exBERT-style adaptation: the model still understands the word), or, without pieces, near
-    the mean of all rows: a normal of sigma `initializer_range` around it. A new bias starts as
-    the mean of the old ones.
+    Old rows keep their ids, so new entries must be appended to the vocabulary. A new row is
+    initialised with the mean of the rows of the subwords that its word was split into before. So
+    the model still understands the word, as in exBERT-style adaptation. A new row without subwords
+    is sampled from a normal around the mean of old rows, with sigma `initializer_range`. A new bias
+    is the mean of the old ones.
 
     Args:
-        config: the encoder's.
-        arrays: weight name -> array, the token table among them.
-        vocabulary_size: entries after, W.
-        pieces: new id -> ids of the pieces it was made of; ids below V.
-        seed: of the rows without pieces.
-        known: V, where the table has more rows than the vocabulary entries (padding to a round
-            number). Rows that new entries take begin like those added; the others stay. None =
-            all rows of the table.
+        config: config of the encoder.
+        arrays: weight name -> array, including the token table.
+        vocabulary_size: number of entries after the extension (W).
+        pieces: new id -> ids (below V) of the subwords that the entry was split into before.
+        seed: random seed of the rows without subwords.
+        known: number of vocabulary entries before (V), if the table has more rows (padding to a
+            round number). Padding rows used by new entries are initialised like added rows; the
+            others are unchanged. None = all rows of the table.
 
     Returns:
-        the config and the arrays of the larger model; arrays that do not grow are not copied.
+        The config and the arrays of the larger model; arrays that do not grow are not copied.
 
     Raises:
-        ValueError: the vocabulary would shrink, the table has too few rows for it, or `pieces`
-            names ids out of range.
+        ValueError: the vocabulary would shrink, the table has fewer rows than `known`, or `pieces`
+            has ids out of range.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=3, hidden_size=2, num_layers=1, num_heads=1,
@@ -97,5 +97,5 @@ def extend_vocabulary(
 
 
 def _with_new(array: np.ndarray, before: int, new: np.ndarray) -> np.ndarray:
-    """`new` behind the first `before` rows; padding behind both stays."""
+    """Inserts `new` after the first `before` rows, over padding rows; later padding is kept."""
     return np.concatenate([array[:before], new, array[before + len(new) :]])

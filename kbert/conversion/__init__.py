@@ -1,4 +1,4 @@
-"""Models from any format that kbert reads to any that it writes, with a report and a proof."""
+"""Converts models from any format that kbert reads to any that it writes, and checks the result."""
 
 from typing import TYPE_CHECKING
 

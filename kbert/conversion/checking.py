@@ -1,4 +1,4 @@
-"""Whether two folders compute the same, on random inputs.
+"""Checks on random inputs that the models of two folders compute the same.
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `C` classes, `V` vocabulary.
 """
@@ -26,14 +26,16 @@ from kbert.models.generators.decoder import Decoder
 from kbert.models.initial_values import without_drawing
 from kbert.models.weights import set_arrays
 
-# Of the largest output (or of 1, where all are smaller): what two libraries' float32 differ by.
+# Relative to the largest output, or to 1 if all are smaller: how much float32 may differ between
+# two libraries.
 TOLERANCE = 1e-4
 _TEXTS = 4
 _TOKENS = 64
-_FIRST_WORD = 5  # below lie [PAD] and other special tokens, which some models treat specially
-# Outputs that are of texts as a whole; of the others, those at padding are arbitrary.
+_FIRST_WORD = 5  # lower ids are [PAD] and other tokens that some models treat specially
+# Outputs per text. All others are per token, and arbitrary at padding.
 _OF_TEXTS = ("pooled", "sentence", "classifier", "choice")
-# Head here -> the class of transformers that has it, and output here -> there: the first it has.
+# kbert's head -> the class of transformers that has it, and kbert's output -> names of the output
+# there, of which the first that exists is read.
 _THEIR_HEADS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "masked_lm": ("AutoModelForMaskedLM", {"masked_lm": ("logits",)}),
     "sentence": (
@@ -53,12 +55,13 @@ _THEIR_HEADS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """The largest difference of each output; as a string, a sentence.
+    """The largest difference in each output of two models; `str` formats it as a sentence.
 
     Attributes:
-        reference: who ran the source, e.g. "transformers 5.0 on the source".
-        candidate: who ran the target.
-        differences: output -> largest difference, relative to its largest entry or to 1.
+        reference: library that ran the source, e.g. "transformers 5.0 on the source".
+        candidate: library that ran the target.
+        differences: output -> largest absolute difference, relative to the larger of 1 and the
+            reference's largest entry.
     """
 
     reference: str
@@ -67,7 +70,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether every difference is within `TOLERANCE`; NaN is not."""
+        """Whether every difference is at most `TOLERANCE`; NaN fails."""
         return all(difference <= TOLERANCE for difference in self.differences.values())
 
     def __str__(self) -> str:
@@ -80,22 +83,23 @@ class Check:
 
 
 def check(source: PathLike, target: PathLike) -> list[Check]:
-    """Runs a source and what was converted from it on the same random inputs.
+    """Compares the outputs of a source model and its conversion on the same random inputs.
 
-    Both are loaded from their folders. A Hugging Face folder is run by `transformers` where
-    that and PyTorch are installed, a KerasHub preset by KerasHub; otherwise, and for other
-    formats, the source is what kbert reads from it, which then proves that nothing was lost in
-    writing, not that it was read correctly. A target in another library's format is run by both.
+    Both models are loaded from their folders. `transformers` runs a Hugging Face folder if it and
+    PyTorch are installed; KerasHub runs a KerasHub preset. In all other cases kbert runs the
+    source. The check then proves that nothing was lost in writing, but not that kbert read the
+    source correctly. A target in another library's format is run by kbert and by that library.
 
     Args:
-        source: a folder that kbert reads.
-        target: another.
+        source: folder of the source, in a format that kbert reads.
+        target: folder of the converted model.
 
     Returns:
-        One or two checks: of "sequence", of "pooled" where both have a pooler, of a decoder's
-        "logits", and of the logits of every head that both have: "masked_lm" (of every position),
-        "sentence", "discriminator", "classifier", "tokens", "span_start" and "span_end", "choice"
-        (of the texts as alternatives), "span_boundary". Padding is left out.
+        One check for each library that ran the target. Each compares "sequence", "pooled" if both
+        have a pooler, a decoder's "logits", and the logits of every head that both have:
+        "masked_lm" (at every position), "sentence", "discriminator", "classifier", "tokens",
+        "span_start" and "span_end", "choice" (the texts are the alternatives), "span_boundary".
+        Padding is left out.
     """
     source, target = (Path(local_only(path, "A comparison of models")) for path in (source, target))
     here, there = read_checkpoint(source), read_checkpoint(target)
@@ -146,7 +150,7 @@ _Runner = Callable[[Path, dict, set[str]], Tensors]  # folder, inputs, heads -> 
 
 
 def _runners(folder: Path) -> list[tuple[str, _Runner]]:
-    """Who can run the model of a folder, the most independent last."""
+    """Returns (library, function) for all that can run a folder's model, most independent last."""
     runners: list[tuple[str, _Runner]] = [("kbert", _run_kbert)]
     if keras_hub.is_folder(folder):
         runners.append(("KerasHub", _run_keras_hub))
@@ -179,7 +183,7 @@ def _run_decoder(folder: Path, inputs: dict, checkpoint: Checkpoint) -> Tensors:
     decoder = Decoder.from_preset(folder)
     sequence = decoder(inputs)["sequence"]
     found = {"sequence": sequence, "logits": decoder.logits(sequence)}  # (B, T, H), (B, T, V)
-    # Its head reads the last token; here, every one.
+    # In use the head reads the last token only; the check applies it to every token.
     head = load_heads(decoder, checkpoint.part("classifier/"), checkpoint.source).get("classifier")
     return found if head is None else {**found, "classes": head(sequence)}  # (B, T, C)
 
@@ -212,7 +216,7 @@ def _run_transformers(folder: Path, inputs: dict, heads: set[str]) -> Tensors:
             found = model.eval()(ids, output_hidden_states=True)
             return {"sequence": found.hidden_states[-1].numpy(), "logits": found.logits.numpy()}
         model, info = load(transformers.AutoModel)
-        # RoBERTa numbers positions by the tokens that are not its padding.
+        # RoBERTa counts positions over the tokens whose id is not the padding id.
         mask = inputs["padding_mask"] == 1
         ids = np.where(mask, inputs["token_ids"], model.config.pad_token_id or 0)
         tensors = {"input_ids": ids, "attention_mask": inputs["padding_mask"]}
@@ -221,7 +225,7 @@ def _run_transformers(folder: Path, inputs: dict, heads: set[str]) -> Tensors:
         tensors = {name: torch.tensor(value).long() for name, value in tensors.items()}
         found = model.eval()(**tensors)
         outputs = {"sequence": found.last_hidden_state.numpy()}
-        # Weights that are missing in the file are drawn at random there.
+        # transformers randomly initialises weights that are missing in the file.
         if getattr(found, "pooler_output", None) is not None and not info["missing_keys"]:
             outputs["pooled"] = found.pooler_output.numpy()
         for head, (class_name, names) in _THEIR_HEADS.items():
@@ -229,7 +233,7 @@ def _run_transformers(folder: Path, inputs: dict, heads: set[str]) -> Tensors:
                 continue
             model, _ = load(getattr(transformers, class_name))
             given = tensors
-            if head == "choice":  # one question, whose alternatives the texts are: (1, B, T)
+            if head == "choice":  # one question; the texts are its alternatives: (1, B, T)
                 given = {name: value[None] for name, value in tensors.items()}
             found = model.eval()(**given)
             for name, theirs in names.items():
@@ -239,7 +243,7 @@ def _run_transformers(folder: Path, inputs: dict, heads: set[str]) -> Tensors:
 
 
 def _without_padding(outputs: Tensors, inputs: Arrays) -> dict[str, np.ndarray]:
-    """The outputs of texts and of real tokens: those at padding are arbitrary."""
+    """Returns the outputs as arrays, without those at padding, which are arbitrary."""
     mask = inputs["padding_mask"] == 1
     arrays = {name: ops.convert_to_numpy(value) for name, value in outputs.items()}
     return {name: x if name in _OF_TEXTS else x[mask] for name, x in arrays.items()}
@@ -247,7 +251,7 @@ def _without_padding(outputs: Tensors, inputs: Arrays) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def _quiet(logging: Any) -> Iterator[None]:
-    """Without `transformers`' notices about heads that are not loaded, and its progress bars."""
+    """Silences `transformers`' warnings about heads that are not loaded, and its progress bars."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

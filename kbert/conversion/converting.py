@@ -1,4 +1,4 @@
-"""Reading a model in one format and writing it in another."""
+"""Reads a model in one format and writes it in another."""
 
 import contextlib
 import dataclasses
@@ -32,17 +32,17 @@ _SHOWN = 12
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """What was read and written; as a string, the report.
+    """Result of a conversion; `str` formats it as a report.
 
     Attributes:
-        source: the folder that was read.
-        target: the folder that was written.
-        format: it was written in.
+        source: folder that was read.
+        target: folder that was written.
+        format: format of the target.
         shapes: weight name -> shape.
-        dtypes: of the weights, each once.
-        left: names of what the target lacks: tensors of the source that no weight was made from,
-            and heads and labels that the format has no place for.
-        tokenizer: its kind and size, or None where the source has none.
+        dtypes: distinct dtypes of the weights, sorted by name.
+        left: names of what the target lacks: unused tensors of the source, and heads and labels
+            that the format cannot store.
+        tokenizer: kind and size of the tokenizer; None if the source has none.
     """
 
     source: Path
@@ -91,31 +91,32 @@ def convert(
     window: int | None = None,
     max_positions: int | None = None,
 ) -> Conversion:
-    """Converts an encoder or a decoder: config, weights of it and of all heads, and tokenizer.
+    """Converts an encoder or decoder: config, weights, all heads and tokenizer.
 
     Args:
-        source: a folder of any format that kbert reads, or a name (see `kbert.hub.locate`).
-        target: a folder that is empty or not there yet.
+        source: folder in any format that kbert reads, or a name (see `kbert.hub.locate`).
+        target: folder to write to; it must be empty or not exist yet.
         format: one of the config's `FORMATS`: "kbert", "huggingface" or, for encoders, "keras_hub".
-        architecture: the model's kind in the other library ("bert", "roberta", …); None = as the
-            config says.
-        revision: of a repository of the hub.
-        strict: False = leave out, and list, tensors that kbert has no place for.
-        ignore: names of keys in a Hugging Face `config.json` that say nothing about the model,
-            where kbert does not know them. One of another architecture, or whose name speaks of
-            norms, scales, windows and the like, is refused all the same.
-        window: makes an encoder one of long rows with windows of so many tokens and with global
-            tokens, as Longformer was made of RoBERTa (see `lengthen`); None = as it is.
-        max_positions: the positions that it has then; None = as many as before.
+        architecture: kind of the model in the other library ("bert", "roberta", …); None = chosen
+            by the config.
+        revision: branch, tag or commit of a repository on the hub.
+        strict: False = skip, and list, tensors that have no place in kbert.
+        ignore: keys of a Hugging Face `config.json`, unknown to kbert, that do not affect the
+            model. A key of another architecture, or whose name mentions norms, scales, windows and
+            the like, still raises an error.
+        window: window size in tokens; turns the encoder into one for long sequences with windows
+            and global tokens, as Longformer was made from RoBERTa (see `lengthen`). None = no
+            change.
+        max_positions: number of positions of the lengthened encoder; None = unchanged.
 
     Returns:
-        The report. `kbert.conversion.check` tells whether both compute the same.
+        The report. `kbert.conversion.check` checks that both compute the same.
 
     Raises:
         FileNotFoundError: nothing has the name of the source.
-        ValueError: weights are missing, left over, of another shape or not finite, the tokenizer
-            has more entries than the token table, the target is not empty, its format cannot hold
-            the model, or `max_positions` comes without a window.
+        ValueError: weights are missing, left over, of another shape or not finite; the tokenizer
+            has more entries than the token table; the target is not empty; the format cannot store
+            the model; or `max_positions` comes without a window.
 
     Example:
         >>> import tempfile
@@ -137,7 +138,7 @@ def convert(
     with without_drawing():
         model, prefix = _empty(checkpoint)
         arrays, unknown = _split(checkpoint, model, prefix, strict)
-        # Refuses what does not fit, as loading the model does.
+        # Raises for weights that do not fit, as loading the model does.
         part = {name: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}
         set_arrays(model, prefix, part, checkpoint.source)
         check_heads(model, arrays, checkpoint.source)
@@ -172,9 +173,10 @@ def convert(
 
 @contextlib.contextmanager
 def _appearing(target: Path) -> Iterator[Path]:
-    """A folder to write to, which gets its name when all is written: never half a model.
+    """Yields a temporary folder and renames it to the target once everything is written.
 
-    In an object store, where no folder can be renamed, it is the target.
+    So the target never contains half a model. Folders in an object store cannot be renamed: there
+    the target itself is yielded.
     """
     if is_remote(target):
         target.mkdir(parents=True, exist_ok=True)
@@ -209,7 +211,7 @@ def _lengthened(
 
 
 def _empty(checkpoint: Checkpoint) -> tuple[Encoder | Decoder, str]:
-    """A model of the checkpoint's config, and the prefix of its weights' names."""
+    """Returns a model of the checkpoint's config, and the prefix of its weight names."""
     if isinstance(checkpoint.config, DecoderConfig):
         return Decoder(checkpoint.config), Decoder.prefix
     return Encoder(checkpoint.expect(EncoderConfig).config), "encoder"
@@ -218,7 +220,7 @@ def _empty(checkpoint: Checkpoint) -> tuple[Encoder | Decoder, str]:
 def _split(
     checkpoint: Checkpoint, model: Encoder | Decoder, prefix: str, strict: bool
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The arrays that kbert has a place for, and the names of the others."""
+    """Splits the arrays into those that have a place in kbert and the names of the others."""
     places = named_weights(model, prefix)
     heads = HEADS if isinstance(model, Encoder) else ("classifier",)
     known, unknown = {}, []
@@ -238,7 +240,7 @@ def _split(
 def _without_place(
     checkpoint: Checkpoint, names: Iterable[str], format: str, architecture: str | None
 ) -> list[str]:
-    """The names of what the format has no place for."""
+    """Returns the names of the weights that the format cannot store."""
     if format == "huggingface":
         return [name for name in names if name.startswith("span_boundary/")]
     if format == "keras_hub" and isinstance(checkpoint.config, EncoderConfig):
@@ -248,7 +250,7 @@ def _without_place(
 
 def _tokenizer(folder: PathLike, rows: int) -> Tokenizer | None:
     try:
-        # No model with a tokenizer of characters gets here: its weights cannot be converted.
+        # Models with a character tokenizer never get here: their weights cannot be converted.
         tokenizer = cast(Tokenizer, load_tokenizer(folder))
     except FileNotFoundError:
         return None
@@ -265,7 +267,10 @@ def _without_layer(name: str) -> str:
 
 
 def _kind(name: str) -> str:
-    """An optimizer's slots by their last part alone: there are two for each weight."""
+    """Returns the group of a name: optimizer slots by their last part, others without layer number.
+
+    There are two slots for each weight.
+    """
     slot = _SLOT.search(name)
     return f"*/{slot[1]}" if slot else _without_layer(name)
 
@@ -273,7 +278,7 @@ def _kind(name: str) -> str:
 def _grouped(
     items: Iterable[tuple[str, Any]], rename: Callable[[str], str]
 ) -> Counter[tuple[str, Any]]:
-    """How many items share each renamed name and value, in the order of the first ones."""
+    """Counts the items with equal renamed name and value, in order of first appearance."""
     return Counter((rename(name), value) for name, value in items)
 
 

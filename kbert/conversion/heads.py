@@ -1,4 +1,4 @@
-"""The heads of a model that is converted: each whole, of its shapes, and finite; what they give.
+"""Loads, checks and runs the heads of a model that is converted.
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `C` classes, `V` vocabulary.
 """
@@ -15,22 +15,22 @@ from kbert.heads.linear import LinearHead, SpanHead, TokenHead
 from kbert.models import Decoder, Encoder
 from kbert.models.weights import set_arrays
 
-# First parts of the names of the heads' weights.
+# The first part of the weight names of each head.
 HEADS = (
     *("masked_lm", "permutation_lm", "sentence", "span_boundary", "discriminator"),
     *("classifier", "tokens", "span", "choice"),
 )
-# Of the heads that are one dense layer; those that are not here have as many as there are classes.
+# Units of heads that are one dense layer; the others have one unit per class.
 _UNITS = {"sentence": 2, "choice": 1}
 
 
 def check_heads(encoder: Encoder | Decoder, arrays: Arrays, source: str) -> None:
-    """Refuses a head that a task could not load.
+    """Raises ValueError if a task could not load one of the heads.
 
     Args:
-        encoder: the model of the heads; a decoder's only head is a classifier.
-        arrays: weight name -> array; arrays of no head are ignored.
-        source: where they are from, for the message.
+        encoder: encoder or decoder that the heads belong to; a decoder's only head is a classifier.
+        arrays: weight name -> array; arrays that belong to no head are ignored.
+        source: where the arrays are from, for the error message.
 
     Raises:
         ValueError: a weight of a head is missing, unexpected, of another shape or not finite.
@@ -51,10 +51,12 @@ def check_heads(encoder: Encoder | Decoder, arrays: Arrays, source: str) -> None
 def load_heads(
     encoder: Encoder | Decoder, arrays: Arrays, source: str
 ) -> dict[str, keras.layers.Layer]:
-    """The heads that are there, with their weights; arguments and errors as of `check_heads`.
+    """Builds the heads found in `arrays`, with their weights.
+
+    Arguments and errors are those of `check_heads`.
 
     Returns:
-        first part of the names of its weights -> layer.
+        First part of a head's weight names -> layer.
     """
     heads = {}
     for head in HEADS:
@@ -66,16 +68,16 @@ def load_heads(
 
 
 def run_heads(heads: dict[str, keras.layers.Layer], outputs: Tensors) -> dict[str, Tensor]:
-    """What heads make of an encoder's outputs.
+    """Computes the logits of heads from an encoder's outputs.
 
     Args:
-        heads: of `load_heads`.
-        outputs: the encoder's, "sequence" (B, T, H) and perhaps "pooled" (B, H).
+        heads: heads by name, from `load_heads`.
+        outputs: outputs of the encoder: "sequence" (B, T, H) and, with a pooler, "pooled" (B, H).
 
     Returns:
-        Logits under the heads' names: for each token (B, T, V), (B, T, C) or (B, T), "span" being
-        "span_start" and "span_end"; for each text (B, C), the choice being one among all (B,).
-        Heads on a vector that the encoder does not give are left out.
+        Logits by head name: (B, T, V), (B, T, C) or (B, T) for heads on tokens, and (B, C) for
+        heads on texts. "span" gives "span_start" and "span_end"; "choice" gives (B,), the texts
+        being the alternatives. Heads that read "pooled" are left out if the encoder has no pooler.
     """
     sequence, pooled = outputs["sequence"], outputs.get("pooled")
     batch, length = sequence.shape[:2]
@@ -97,7 +99,7 @@ def run_heads(heads: dict[str, keras.layers.Layer], outputs: Tensors) -> dict[st
 
 
 def _make(head: str, encoder: Encoder | Decoder, arrays: Arrays) -> keras.layers.Layer:
-    config: Any = encoder.config  # a decoder's makes the classifier alone
+    config: Any = encoder.config  # a decoder's config only makes the classifier
     if head == "masked_lm":
         return MaskedLMHead(config, encoder.token_embedding)
     if head == "permutation_lm":

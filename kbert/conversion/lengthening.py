@@ -1,4 +1,4 @@
-"""An encoder of short rows as one of long rows, in the way Longformer was made of RoBERTa.
+"""Turns an encoder for short sequences into one for long ones, as Longformer was made from RoBERTa.
 
 (Beltagy et al. 2020, "Longformer", https://arxiv.org/abs/2004.05150, sections 3.1 and 5.)
 
@@ -12,7 +12,7 @@ import numpy as np
 from kbert.configs.encoder import EncoderConfig
 from kbert.core.types import Arrays
 
-_PART = {"name": "global_tokens"}  # of `kbert.models.parts`
+_PART = {"name": "global_tokens"}  # the kind of a `kbert.models.Part`
 _POSITIONS = "encoder/embeddings/position"
 _LOCAL = re.compile(r"(encoder/layers/\d+/attention)/qkv/(kernel|bias)")
 
@@ -20,25 +20,26 @@ _LOCAL = re.compile(r"(encoder/layers/\d+/attention)/qkv/(kernel|bias)")
 def lengthen(
     config: EncoderConfig, arrays: Arrays, *, max_positions: int | None = None, window: int = 512
 ) -> tuple[EncoderConfig, dict[str, np.ndarray]]:
-    """Windows, global tokens and more positions for a trained encoder.
+    """Adds windows, global tokens and more positions to a trained encoder.
 
-    The table of positions is repeated: every token but those at the seams sees around it what it
-    saw before. The projections of global tokens begin as copies of the others, also where there are
-    some already: masked language modelling has no global tokens and trains the others alone, so
-    that after it they are copied once more.
+    The position table is repeated, so every token except those at the seams has the same
+    neighbouring positions as before. The projections for global tokens start as copies of the local
+    ones and replace any that exist. Masked language modelling has no global tokens and trains only
+    the local projections, so call this again after it.
 
     Args:
-        config: the encoder's.
-        arrays: weight name -> array, the encoder's among them.
-        max_positions: L; None = as many as before.
-        window: tokens that a token attends to, half of them on either side.
+        config: config of the encoder.
+        arrays: weight name -> array, including the encoder's weights.
+        max_positions: number of positions after lengthening (L); None = unchanged.
+        window: tokens around each token that it attends to, half of them on either side.
 
     Returns:
-        The config and the arrays of the long model; arrays that do not change are not copied. Rows
-        no longer than half a window and one token are read as before.
+        The config and the arrays of the long model; unchanged arrays are not copied. For sequences
+        of at most half a window plus one token, the outputs are the same as before.
 
     Raises:
-        ValueError: there would be fewer positions, or the model has no place for global tokens.
+        ValueError: there would be fewer positions, the model has another part than global tokens,
+            or the model has edits.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=3, hidden_size=2, num_layers=1, num_heads=1,

@@ -1,4 +1,4 @@
-"""Features of texts from a frozen encoder, for any model that takes vectors."""
+"""Features of texts from a frozen encoder, for any model whose input is vectors."""
 
 from typing import TYPE_CHECKING
 

@@ -19,14 +19,14 @@ _AROUND = 25  # characters of context on each side of a word
 
 
 def similarity(vectors: Any, others: Any = None) -> np.ndarray:
-    """Cosines of vectors.
+    """Returns the cosine similarity of each pair of vectors.
 
     Args:
-        vectors: (N, D).
-        others: (M, D); None = the same.
+        vectors: first vectors (N, D).
+        others: second vectors (M, D); None = `vectors`.
 
     Returns:
-        (N, M) float32; 0 where a vector is 0.
+        (N, M) float32; 0 for zero vectors.
 
     Example:
         >>> similarity([[1, 0], [0, 2]], [[3, 3]]).round(3).tolist()
@@ -37,19 +37,19 @@ def similarity(vectors: Any, others: Any = None) -> np.ndarray:
 
 
 def nearest(vectors: Any, queries: Any = None, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest vectors, by cosine.
+    """Finds the nearest vectors by cosine similarity.
 
     Args:
-        vectors: (N, D), also a memory-mapped file: it is read in parts.
-        queries: (Q, D); None = each of the vectors, which is then not its own neighbour.
-        k: how many; fewer where there are fewer vectors.
+        vectors: vectors (N, D); a memory-mapped file is read in parts.
+        queries: query vectors (Q, D); None = each of `vectors`, without itself as a neighbour.
+        k: neighbours per query; fewer if there are fewer vectors.
 
     Returns:
-        Numbers of the vectors (Q, K) and their cosines (Q, K), the nearest first, the lower number
-        on a tie.
+        Indices of the neighbours (Q, K) and their cosines (Q, K), the nearest first, the lower
+        index on a tie.
 
     Raises:
-        ValueError: k below 1, or queries of another width.
+        ValueError: `k` is below 1, or the queries have another width.
 
     Example:
         >>> numbers, cosines = nearest([[1, 0], [1, 1], [0, 1]], [[2, 0.1]], k=2)
@@ -65,7 +65,7 @@ def nearest(vectors: Any, queries: Any = None, k: int = 5) -> tuple[np.ndarray, 
             f"k={k}, queries of width {np.shape(queries)[1]}, vectors of width {width}"
         )
     kept = min(k, max(len(vectors) - own, 0))
-    # A vector's own number is taken out again; where others equal it, it need not be among them.
+    # Each vector's own index is removed below. With duplicates it may be missing from the results.
     cosines, numbers = best_of_array(queries, vectors, min(kept + own, len(vectors)))
     numbers = numbers.astype(np.int64)
     if own:
@@ -76,13 +76,13 @@ def nearest(vectors: Any, queries: Any = None, k: int = 5) -> tuple[np.ndarray, 
 
 
 class WordInContext(NamedTuple):
-    """The occurrences of one word in texts.
+    """Embeddings and positions of the N occurrences of one word in texts.
 
     Attributes:
-        vectors: (N, D) float32, the mean of the word's pieces at each occurrence.
-        texts: (N,), the number of the text of each.
-        starts, ends: (N,), characters of that text.
-        contexts: N excerpts of text around the word, which is in brackets.
+        vectors: (N, D) float32, the mean over the word's subwords at each occurrence.
+        texts: (N,), index of the text of each occurrence.
+        starts, ends: (N,), start and end of each occurrence in characters of its text.
+        contexts: N excerpts around the word, which is in brackets.
     """
 
     vectors: np.ndarray
@@ -101,20 +101,21 @@ def word_in_context(
     layers: str | int | Sequence[int] = "last",
     doc_stride: int | None = None,
 ) -> WordInContext:
-    """The vectors of one word (or of several consecutive words) in its contexts.
+    """Returns the contextual embeddings of one word (or several consecutive words) in texts.
 
-    `similarity(found.vectors)` shows whether the encoder tells its meanings apart.
+    `similarity(found.vectors)` shows whether the encoder separates the word's meanings.
 
     Args:
         encoder: a `kbert.Encoder`.
-        tokenizer: its tokenizer.
-        texts: strings that contain the word, whatever its case; each occurrence counts.
-        word: as it is written.
-        layers: as in `kbert.features`.
-        doc_stride: as in `kbert.features`.
+        tokenizer: tokenizer of the encoder.
+        texts: strings that contain the word in any case; each occurrence counts.
+        word: the word or words to find, in any case.
+        layers: hidden states to use: "last", another name or indices (see `kbert.features`).
+        doc_stride: tokens between the starts of the windows of a long text; None truncates it.
 
     Raises:
-        ValueError: no text, pairs, a text without the word, or one that is cut before it.
+        ValueError: there are no texts, they are pairs, or a text does not have the word or is
+            truncated before it.
 
     Example:
         >>> import kbert
@@ -162,8 +163,8 @@ def word_in_context(
 
 
 def _spans(text: str, word: str) -> list[tuple[int, int]]:
-    """Where the word occurs by itself, whatever its case."""
-    # No letter or digit directly before or after it.
+    """Returns start and end of each occurrence as a whole word, in any case."""
+    # No letter, digit or underscore directly before or after it.
     pattern = rf"(?<!\w){re.escape(word)}(?!\w)"
     return [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
 

@@ -1,4 +1,4 @@
-"""Vectors together with what they stand for.
+"""Vectors together with the tokens or words that they represent.
 
 Shapes: `T` tokens (or words) of a text, `D` width of the features.
 """
@@ -14,11 +14,11 @@ from kbert.tokenizers.base import Tokenizer
 
 
 class TextVectors(NamedTuple):
-    """The vectors of one text, and what each stands for.
+    """The vectors of one text, and the token or word of each.
 
     Attributes:
         vectors: (T, D) float32.
-        tokens: T pieces of the vocabulary, or T words.
+        tokens: T subwords of the vocabulary, or T words.
         starts, ends: (T,), so that `text[start:end]` is the token; a special token has 0 and 0.
             For a list of words they refer to the words joined by spaces.
         segments: (T,), 1 for the second text of a pair and the [SEP] after it.
@@ -38,14 +38,14 @@ def describe_tokens(
     layout: Layout,
     kept: np.ndarray,
 ) -> TextVectors:
-    """From the tokens of a text, or of both texts of a pair.
+    """Makes the `TextVectors` of the tokens of a text, or of both texts of a pair.
 
     Args:
-        vectors: (T, D), special tokens included.
-        tokenizer: knows the pieces.
-        encoded: of the text, or of both texts.
-        layout: of the row.
-        kept: (T,) bool, the requested tokens.
+        vectors: vectors of all tokens (T, D), special tokens included.
+        tokenizer: tokenizer of the encoder, for the subwords of ids.
+        encoded: token ids and offsets of the text, or of both texts.
+        layout: layout of the sequence.
+        kept: (T,) bool, true for the requested tokens.
     """
     ids = np.full(layout.length, tokenizer.sep_id)
     ids[layout.cls_column] = tokenizer.cls_id
@@ -59,12 +59,12 @@ def describe_tokens(
 
 
 def describe_words(vectors: np.ndarray, given: Any, encoded: Encoded) -> TextVectors:
-    """From the words of a text.
+    """Makes the `TextVectors` of the words of a text.
 
     Args:
-        vectors: (T, D).
-        given: the text, or its words.
-        encoded: of the text; with offsets where it is a string.
+        vectors: vectors of the words (T, D).
+        given: the text, or a list of its words.
+        encoded: token ids of the text; for a string also offsets and word numbers.
     """
     count = len(vectors)
     if isinstance(given, list):
@@ -78,6 +78,6 @@ def describe_words(vectors: np.ndarray, given: Any, encoded: Encoded) -> TextVec
         starts = encoded.starts[np.searchsorted(encoded.word_of, numbers)]
         ends = encoded.ends[np.searchsorted(encoded.word_of, numbers, side="right") - 1]
         words = [text[a:b].lstrip() for a, b in zip(starts, ends, strict=True)]
-        # A byte-level piece has the space before its word, which is no part of the word.
+        # A byte-level token includes the space before the word, which is not part of the word.
         starts = ends - np.array([len(word) for word in words], np.int32)
     return TextVectors(vectors, words, starts, ends, np.zeros(count, np.int32))

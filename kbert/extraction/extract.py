@@ -37,7 +37,7 @@ def features(
     batch_size: int = BATCH_SIZE,
     verbose: str | int = "auto",
 ) -> np.ndarray | list[np.ndarray] | list[TextVectors]:
-    """Vectors of texts, of their tokens or of their words, from a frozen encoder.
+    """Extracts features of texts, of their tokens or of their words, from a frozen encoder.
 
     BERT as features (Devlin et al. 2019, https://arxiv.org/abs/1810.04805, section 5.3 and Table
     7). The encoder computes in its own dtype (`Encoder.from_preset(path, dtype="mixed_bfloat16")`
@@ -45,35 +45,38 @@ def features(
 
     Args:
         encoder: a `kbert.Encoder`.
-        tokenizer: its tokenizer.
+        tokenizer: tokenizer of the encoder.
         texts: strings; pairs of strings; with `words` also lists of words; or a table or frame with
             the columns `text`, `first` and `second`, or `words`.
-        layers: which hidden states: "embeddings" (0), "last" (L), "second_to_last" (L - 1),
-            "sum_all" (the sum of 1..L), "sum_last_four", "concat_last_four" (H times 4, the lowest
-            layer first), or the index of one (negative from the end), or several, joined.
-        pooling: "mean" of the tokens, "max", "cls" (the first token), or None: no pooling.
-        words: a vector per word, instead of pooling. The words of a string are the tokenizer's own,
-            where a punctuation mark is a word; for others give lists of words.
-        merge: a word's vector is the "mean" of its pieces' or the "first" one's.
-        special_tokens: whether [CLS] and [SEP] are among the tokens and in the mean and the
-            maximum. They are in the mean of `sentence-transformers`.
-        max_length: tokens of a row, special tokens included; None = all that the encoder takes.
-        doc_stride: a text that is longer is read in overlapping windows whose starts are this many
-            tokens apart (run_squad's meaning; in Hugging Face's tokenizers `stride` is the
-            overlap). A token that is in several windows has the mean of its vectors. None truncates
-            such a text, and a warning says how many were truncated.
-        with_tokens: `TextVectors` with tokens and offsets, instead of bare arrays.
-        batch_size: rows that go through the encoder together.
-        verbose: 1 = a progress bar, 0 = none, "auto" = one where it takes longer than a moment.
+        layers: hidden states to use: "embeddings" (0), "last" (L), "second_to_last" (L - 1),
+            "sum_all" (the sum of 1..L), "sum_last_four", "concat_last_four" (width 4 H, the lowest
+            layer first); or the index of one (negative from the end); or several indices, whose
+            states are concatenated.
+        pooling: "mean" of the tokens, "max", "cls" (the vector of [CLS]), or None: no pooling.
+        words: whether to return one vector per word instead of pooling. The tokenizer splits a
+            string into words, with each punctuation mark a word; pass lists of words for another
+            split.
+        merge: how subwords become a word's vector: their "mean", or the "first" one.
+        special_tokens: whether [CLS] and [SEP] are among the tokens and count in the mean and the
+            maximum. They count in the mean of `sentence-transformers`.
+        max_length: most tokens of a sequence, special tokens included; None = the encoder's
+            `max_positions`.
+        doc_stride: tokens between the starts of overlapping windows, in which longer texts are read
+            (as in run_squad; in Hugging Face's tokenizers `stride` is the overlap). A token in
+            several windows gets the mean of its vectors. None truncates longer texts and warns with
+            their number.
+        with_tokens: whether to return `TextVectors` with tokens and offsets, not bare arrays.
+        batch_size: sequences of a batch.
+        verbose: progress bar: 1 = always, 0 = never, "auto" = if the work takes over 2 seconds.
 
     Returns:
-        Pooled: (N, D) float32. Else a list of N arrays (T, D) float32, without padding, or of N
-        `TextVectors` (vectors, tokens, starts, ends, segments).
+        With pooling (N, D) float32. Otherwise a list of N arrays (T, D) float32, without padding,
+        or of N `TextVectors` (vectors, tokens, starts, ends, segments).
 
     Raises:
-        TypeError: an item is no text, or not an encoder and a tokenizer.
-        ValueError: an argument out of range, or a list of words too long for one row where there
-            is no `doc_stride`.
+        TypeError: an item is not a text, or the first arguments are not an encoder and a tokenizer.
+        ValueError: an argument is out of range, or a list of words is too long for one sequence and
+            there is no `doc_stride`.
 
     Example:
         >>> import kbert
@@ -109,9 +112,9 @@ def features(
 
 
 def _extractor(encoder: keras.Model, tokenizer: Tokenizer, **settings: Any) -> Extractor:
-    """A cached one of the same settings, or a new one.
+    """Returns the cached extractor with these settings, or a new one.
 
-    Its compiled graphs live as long as the encoder does, as those of Keras' own `predict` do.
+    Its compiled graphs live as long as the encoder, like those of Keras' `predict`.
     """
     kept = vars(encoder).setdefault("_extractors", {}) if isinstance(encoder, keras.Model) else {}
     key = (id(tokenizer), repr(settings))
@@ -122,7 +125,7 @@ def _extractor(encoder: keras.Model, tokenizer: Tokenizer, **settings: Any) -> E
 
 
 def each_chunk(extractor: Extractor, texts: Any, verbose: str | int) -> Iterator:
-    """The features of `CHUNK` texts at a time, with a progress bar."""
+    """Yields the features of `CHUNK` texts at a time, with a progress bar."""
     with Progress("features", len(texts), " texts", verbose=verbose) as bar:
         for start in range(0, len(texts), CHUNK):
             yield extractor(texts.part(slice(start, start + CHUNK)))
@@ -130,7 +133,7 @@ def each_chunk(extractor: Extractor, texts: Any, verbose: str | int) -> Iterator
 
 
 def report_cut(extractor: Extractor) -> None:
-    """A warning that says how many texts were cut."""
+    """Logs a warning with the number of truncated texts, if there are any."""
     if extractor.cut:
         logging.warning(
             "%d texts are longer than %d tokens and are truncated; with doc_stride they are read "

@@ -1,6 +1,6 @@
-"""Texts through a frozen encoder, in batches of neighbours in length.
+"""Runs texts through a frozen encoder, in batches of similar length.
 
-Shapes: `N` texts, `W` windows, `B` batch, `T` tokens, `D` width of the features.
+Shapes: `N` texts, `B` batch, `T` tokens, `D` width of the features.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from kbert.models.pooling import pool_tokens
 from kbert.tasks.input_form import check_encoder, input_form
 from kbert.tokenizers.base import Tokenizer
 
-_MULTIPLE = 8  # the width of a batch is one of it
+_MULTIPLE = 8  # the length of a batch is padded to a multiple of this
 
 
 class Extractor:
-    """Makes the features that `kbert.features` describes; its arguments are described there.
+    """Extracts the features of `kbert.features`, which describes the arguments.
 
     Attributes:
-        width: D.
-        cut: how many texts have been truncated so far.
+        width: width of the features, D.
+        cut: number of texts truncated so far.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Extractor:
             )
         check_encoder(encoder, "kbert.features")
         config = encoder.config
-        if isinstance(encoder, Static):  # rows without [CLS], and tokens that no mean counts
+        if isinstance(encoder, Static):  # its rows have no [CLS], and its mean skips some tokens
             raise ValueError(
                 "Features are of an encoder with layers; of a table kbert.tasks.TextEmbedder gives "
                 f"the vectors of texts. Received: a {type(encoder).__name__}"
@@ -111,10 +111,10 @@ class Extractor:
             )
 
     def __call__(self, texts: Texts) -> np.ndarray | list:
-        """The features of some texts.
+        """Returns the features of texts.
 
         Returns:
-            (N, D) float32 where they are pooled, else N arrays (T, D), or N `TextVectors`.
+            With pooling (N, D) float32, otherwise N arrays (T, D), or N `TextVectors`.
         """
         sides = self._encode(texts)
         windows, layouts = self._plan(texts, sides)
@@ -144,7 +144,7 @@ class Extractor:
         return pooled
 
     def _pool_windows(self, layout: Layout, parts: list[tuple[Window, np.ndarray]]) -> np.ndarray:
-        """The features (D,) of a text in several windows."""
+        """Returns the pooled features (D,) of a text that is in several windows."""
         whole = layout.stitch(parts)
         counted = np.full(len(whole), True) if self.special_tokens else ~layout.is_special()
         return keras.ops.convert_to_numpy(
@@ -152,7 +152,7 @@ class Extractor:
         )[0]
 
     def _encode(self, texts: Texts) -> list[list[Encoded]]:
-        """The tokens of all texts; of pairs, of both sides."""
+        """Returns the tokens of all texts, as one list; for pairs one list for each side."""
         if texts.in_words:
             return [encode_words(self.tokenizer, texts.first)]
         offsets = self.words or self.with_tokens
@@ -162,7 +162,7 @@ class Extractor:
     def _plan(
         self, texts: Texts, sides: Sequence[Sequence[Encoded]]
     ) -> tuple[list[Window], list[Layout]]:
-        """The windows of all texts, and each text's row put together from its windows."""
+        """Returns the windows of all texts, and the layout of each text's full sequence."""
         separators = self.tokenizer.pair_separators if len(sides) == 2 else 0
         lengths = np.array([[len(text.ids) for text in side] for side in sides], np.int64)
         first, second = lengths if len(sides) == 2 else (lengths[0], np.zeros_like(lengths[0]))
@@ -182,13 +182,13 @@ class Extractor:
     def _run(
         self, rows: Rows, chosen: np.ndarray, pooling: str | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(numbers of windows, their vectors) of the chosen ones, batch after batch."""
+        """Yields (indices of windows, their vectors) for the chosen windows, batch by batch."""
         return self._runners[pooling].each(rows, self.batch_size, numbers=chosen)
 
     def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """The encoder's inputs (B, T), and `counted` (B, T), 1 for a token that is pooled."""
+        """Returns the encoder's inputs (B, T), and `counted` (B, T), 1 for pooled tokens."""
         sizes = {"max_length": self.max_length, "multiple": _MULTIPLE}
         features = self.form.build_inputs(first, second, **sizes)
         counted = features["padding_mask"]
@@ -201,7 +201,7 @@ class Extractor:
         return {**features, "counted": counted}
 
     def vectors(self, features: dict[str, Any], pooling: str | None) -> Any:
-        """What `build_inputs` gives -> (B, D), or (B, T, D) where pooling is None."""
+        """Maps the output of `build_inputs` to (B, D), or to (B, T, D) if pooling is None."""
         features = dict(features)
         counted = features.pop("counted")
         outputs = self.encoder(features, training=False, return_hidden_states=True)
@@ -213,7 +213,7 @@ class Extractor:
     def _finish(
         self, texts: Texts, encoded: list[Encoded], number: int, whole: np.ndarray, layout: Layout
     ) -> Any:
-        """A text's vectors as they were requested, from those of all its tokens."""
+        """Turns the vectors of all tokens of a text into the requested features."""
         if self.words:
             given = texts.first[number]
             around = (layout.begin, 2 - layout.begin)
@@ -228,7 +228,7 @@ class Extractor:
 
 
 def _rows_of(windows: Sequence[Window], sides: Sequence[Sequence[Encoded]]) -> Rows:
-    """The tokens of windows, of one side or both."""
+    """Returns the token ids of windows, for one side or both, as rows."""
     first = [sides[0][w.text].ids[w.first_start : w.first_end] for w in windows]
     columns = {"first": inference.as_ragged(first)}
     if len(sides) == 2:

@@ -1,4 +1,4 @@
-"""The files of features: records of TensorFlow's, and what reads them at constant memory.
+"""Files of features: the TFRecord format, and reading at constant memory.
 
 Shapes: `N` texts, `T` tokens of a text, `D` width of the features.
 """
@@ -19,12 +19,12 @@ from kbert.io.paths import local_only
 
 
 class RecordFile(Format):
-    """`.tfrecord`: one `tf.train.Example` a text, with its `vectors` and their `shape`.
+    """`.tfrecord` files: one `tf.train.Example` a text, with its `vectors` and their `shape`.
 
     Args:
-        width: D, which each record says itself.
-        ragged: whether each text has its own number of vectors, likewise.
-        dtype: What the numbers in the file are stored as.
+        width: width of the features, D; unused, since each record has its shape.
+        ragged: whether each text has its own number of vectors; unused for the same reason.
+        dtype: dtype of the numbers in the file.
     """
 
     holds_vectors = True
@@ -33,7 +33,7 @@ class RecordFile(Format):
         self.dtype = np.dtype(dtype).newbyteorder("<")
 
     def encode(self, records: Any, ends: Sequence[int]) -> list[bytes]:
-        # TensorFlow writes records to files alone; files of records may follow each other in one.
+        # TensorFlow writes records to files only; TFRecord files can be concatenated.
         name = f"ram://kbert/{id(self)}"
         with tf.io.TFRecordWriter(name) as writer:
             for row in records:
@@ -47,7 +47,7 @@ class RecordFile(Format):
         with open(paths[0], "rb") as file:
             for _ in range(records):
                 length = int.from_bytes(file.read(8), "little")
-                file.seek(4 + length + 4, os.SEEK_CUR)  # between its length's checksum and its own
+                file.seek(4 + length + 4, os.SEEK_CUR)  # checksum of the length, data, checksum
             return [file.tell()]
 
 
@@ -58,16 +58,16 @@ def _example(vectors: np.ndarray) -> bytes:
     shape = tf.train.Feature(int64_list=tf.train.Int64List(value=vectors.shape))
     raw = tf.train.Feature(bytes_list=tf.train.BytesList(value=[vectors.tobytes()]))
     features = tf.train.Features(feature={"shape": shape, "vectors": raw})
-    # Without `deterministic` the order of a map's entries may differ from process to process.
+    # Without `deterministic` the order of a map's entries can differ between processes.
     return tf.train.Example(features=features).SerializeToString(deterministic=True)
 
 
 class TokenVectors(Sequence):
-    """The vectors of the tokens of N texts, in memory-mapped files: (T, D) arrays.
+    """A sequence of N arrays (T, D): the token vectors of texts, in memory-mapped files.
 
     Args:
-        vectors: (all tokens, D).
-        ends: (N,), the vectors before the end of each text.
+        vectors: vectors of the tokens of all texts, (all tokens, D).
+        ends: (N,), the position in `vectors` after each text's last vector.
     """
 
     def __init__(self, vectors: np.ndarray, ends: np.ndarray) -> None:
@@ -90,18 +90,18 @@ class TokenVectors(Sequence):
 
 
 def read_features(path: PathLike, dtype: str = "float32") -> Any:
-    """What `write_features` has written, without taking it into memory.
+    """Opens a file that `write_features` wrote, without loading it into memory.
 
     Args:
-        path: the file.
-        dtype: that a `.tfrecord` was written with; a `.npy` file says it itself.
+        path: path of the file.
+        dtype: dtype that a `.tfrecord` was written with; a `.npy` file stores its own.
 
     Returns:
-        Of `.npy` a memory-mapped array (N, D), or `TokenVectors`: a sequence of N arrays (T, D).
-        Of `.tfrecord` a `tf.data.Dataset` of arrays (D,) or (T, D).
+        For `.npy` a memory-mapped array (N, D), or `TokenVectors`: a sequence of N arrays (T, D).
+        For `.tfrecord` a `tf.data.Dataset` of arrays (D,) or (T, D).
 
     Raises:
-        ValueError: another kind of file, or a `.npy` that is not whole.
+        ValueError: the file is of another format, or a `.npy` file is incomplete.
 
     Example:
         >>> import tempfile

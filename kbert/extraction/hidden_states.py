@@ -1,4 +1,4 @@
-"""Which of an encoder's layers make a token's features.
+"""Selects the hidden states of an encoder that make a token's features.
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `L` layers, `D` width of the features.
 """
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-# BERT's Table 7 (Devlin et al. 2019, section 5.3), its sums with equal weights; for learned
-# weights there is `kbert.layers.ScalarMix`. Hidden state 0 are the embeddings, 1..L the layers.
+# BERT's Table 7 (Devlin et al. 2019, section 5.3), with equal weights in sums; for learned weights
+# use `kbert.layers.ScalarMix`. Hidden state 0 is the embeddings, 1..L are the layers.
 CHOICES = {
     "embeddings": lambda last: [0],
     "last": lambda last: [last],
@@ -21,11 +21,11 @@ CHOICES = {
 
 
 class HiddenStates(NamedTuple):
-    """Hidden states, summed to one vector of `H` numbers or joined to a longer one.
+    """A choice of hidden states, which are summed (width H) or concatenated (wider).
 
     Attributes:
-        indices: which, from 0.
-        joined: whether they are joined, in this order, and not summed.
+        indices: indices of the hidden states, from 0.
+        joined: whether the states are concatenated, in this order, instead of summed.
     """
 
     indices: tuple[int, ...]
@@ -33,11 +33,11 @@ class HiddenStates(NamedTuple):
 
     @property
     def num_joined(self) -> int:
-        """How many times as wide as the encoder the features are."""
+        """Width of the features as a multiple of the encoder's width."""
         return len(self.indices) if self.joined else 1
 
     def take(self, hidden_states: Sequence[Any]) -> Any:
-        """L+1 tensors (B, T, H) -> (B, T, D) float32: sums lose nothing to half precision."""
+        """Combines L+1 tensors (B, T, H) to (B, T, D); sums are computed in float32."""
         chosen = [ops.cast(hidden_states[index], "float32") for index in self.indices]
         if self.joined:
             return ops.concatenate(chosen, -1)
@@ -45,17 +45,17 @@ class HiddenStates(NamedTuple):
 
 
 def choose_layers(layers: str | int | Sequence[int], num_layers: int) -> HiddenStates:
-    """The hidden states that a choice of layers means.
+    """Resolves a choice of layers to hidden states.
 
     Args:
         layers: "embeddings" (hidden state 0), "last" (L), "second_to_last" (L - 1), "sum_all" (the
-            sum of 1..L), "sum_last_four" (of L - 3..L) or "concat_last_four" (the same four joined,
-            the lowest first); or the index of a hidden state, negative from the end; or several,
-            joined in the order given.
-        num_layers: L.
+            sum of 1..L), "sum_last_four" (the sum of L - 3..L) or "concat_last_four" (the same four
+            concatenated, the lowest first); or the index of a hidden state, negative from the end;
+            or several indices, concatenated in the order given.
+        num_layers: number of layers, L.
 
     Raises:
-        ValueError: an unknown name, or layers that the encoder does not have.
+        ValueError: the name is unknown, or the encoder does not have these layers.
 
     Example:
         >>> choose_layers("sum_last_four", 12)

@@ -23,7 +23,7 @@ class Texts(NamedTuple):
         first: N texts, or N lists of words.
         second: N texts, or None.
         in_words: whether the texts are lists of words.
-        start: the number of the first of them in errors: 0 unless others came before.
+        start: number of the first text in error messages: 0 unless others came before.
     """
 
     first: Sequence
@@ -35,24 +35,24 @@ class Texts(NamedTuple):
         return len(self.first)
 
     def part(self, rows: slice) -> "Texts":
-        """Some of them."""
+        """Returns the texts of a slice."""
         second = None if self.second is None else self.second[rows]
         start = self.start + rows.indices(len(self))[0]
         return Texts(self.first[rows], second, self.in_words, start)
 
 
 def as_inputs(texts: Any, words: bool = False, start: int = 0) -> Texts:
-    """Makes one form of all that `kbert.features` takes.
+    """Converts every input that `kbert.features` accepts to `Texts`.
 
     Args:
         texts: strings, or pairs of strings (tuples); with `words` also lists of words; or columns
-            `text`, `first` and `second`, or `words`, as `kbert.data.as_table` takes them.
+            `text`, `first` and `second`, or `words`, in any form that `kbert.data.as_table` reads.
         words: whether word vectors are requested.
-        start: the number of the first text in errors.
+        start: number of the first text in error messages.
 
     Raises:
-        TypeError: an item is no text.
-        ValueError: pairs where word vectors are requested, or an item that is no pair.
+        TypeError: an item is not a text.
+        ValueError: the texts are pairs but word vectors are requested, or an item is not a pair.
 
     Example:
         >>> as_inputs([("Is it?", "It is.")])
@@ -110,11 +110,11 @@ def _words(item: Any, number: int) -> list[str]:
 
 
 class Encoded(NamedTuple):
-    """Token ids of one text, and where they come from; None for what was not requested.
+    """Token ids of one text with offsets and words; None for what was not requested.
 
     Attributes:
-        ids: (tokens,).
-        starts, ends: (tokens,), characters of the text.
+        ids: (tokens,), token ids.
+        starts, ends: (tokens,), start and end of each token in characters of the text.
         word_of: (tokens,), the number of each token's word.
     """
 
@@ -125,7 +125,7 @@ class Encoded(NamedTuple):
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence, *, offsets: bool) -> list[Encoded]:
-    """Tokenises strings, with offsets if requested: that is several times slower."""
+    """Tokenises strings; with offsets it is several times slower."""
     batch = tf.constant(list(texts), tf.string)
     if not offsets:
         return [Encoded(ids) for ids in as_rows(tokenizer.encode(batch))]
@@ -135,7 +135,7 @@ def encode(tokenizer: Tokenizer, texts: Sequence, *, offsets: bool) -> list[Enco
 
 
 def encode_words(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> list[Encoded]:
-    """Tokenises lists of words, each word by itself: ids and `word_of`."""
+    """Tokenises lists of words, each word separately; returns `ids` and `word_of`."""
     counts = np.array([len(text) for text in texts], np.int64)
     words = tf.constant([word for text in texts for word in text], tf.string)
     pieces = tokenizer.encode_words(words)  # (words, ragged), no row empty

@@ -1,10 +1,10 @@
-"""Where the tokens of texts are in the rows that an encoder reads.
+"""Positions of a text's tokens in the sequences that an encoder reads.
 
-A row is [CLS] first [SEP], or [CLS] first [SEP] second [SEP]; of XLNet first [SEP] second [SEP]
-[CLS]. A text that is longer than a row is
-cut, or read in windows that overlap. Its vectors are then put together as those of one long row.
+A sequence is [CLS] first [SEP], or [CLS] first [SEP] second [SEP]; for XLNet it is first [SEP]
+second [SEP] [CLS]. A text that is longer than a sequence is truncated, or read in overlapping
+windows. The vectors of its windows are then merged into those of one full sequence.
 
-Shapes: `N` texts, `W` windows, `T` tokens of a text with its special tokens, `D` width.
+Shapes: `N` texts, `T` tokens of a text with its special tokens, `D` width.
 """
 
 from typing import NamedTuple
@@ -16,12 +16,12 @@ from kbert.data.tables.windows import pair_spans
 
 
 class Window(NamedTuple):
-    """A part of a text, or of both texts of a pair.
+    """A window of a text, or of both texts of a pair.
 
     Attributes:
-        text: the number of the text.
-        first_start, first_end: its tokens of the (first) text.
-        second_start, second_end: its tokens of the second text; 0 and 0 without one.
+        text: number of the text.
+        first_start, first_end: start and end of the window in tokens of the (first) text.
+        second_start, second_end: start and end in tokens of the second text; 0 and 0 without one.
     """
 
     text: int
@@ -32,18 +32,18 @@ class Window(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its tokens, without special ones."""
+        """Number of tokens in the window, without special tokens."""
         return self.first_end - self.first_start + self.second_end - self.second_start
 
 
 class Layout(NamedTuple):
-    """The one long row of a text.
+    """Layout of a text's full sequence, which may be longer than the encoder's.
 
     Attributes:
-        first: tokens of the (first) text.
-        second: tokens of the second text, 0 without one.
-        separators: special tokens between the two, 0 for a single text.
-        cls_last: whether [CLS] is behind the texts.
+        first: number of tokens of the (first) text.
+        second: number of tokens of the second text, 0 without one.
+        separators: number of special tokens between the two, 0 for a single text.
+        cls_last: whether [CLS] is at the end.
     """
 
     first: int
@@ -53,21 +53,21 @@ class Layout(NamedTuple):
 
     @property
     def begin(self) -> int:
-        """The column of the first token of the texts."""
+        """Column of the first token of the texts."""
         return 0 if self.cls_last else 1
 
     @property
     def cls_column(self) -> int:
-        """The column of [CLS]."""
+        """Column of [CLS]."""
         return self.length - 1 if self.cls_last else 0
 
     @property
     def length(self) -> int:
-        """T."""
+        """Length of the full sequence, T."""
         return 2 + self.first + self.separators + self.second
 
     def places(self, window: Window) -> np.ndarray:
-        """Where the tokens of a window's row are in the long row."""
+        """Returns the columns of the full sequence for the tokens of a window's sequence."""
         between = self.begin + self.first + np.arange(self.separators)
         second = self.begin + self.first + self.separators
         return np.concatenate([
@@ -79,7 +79,7 @@ class Layout(NamedTuple):
         ])  # fmt: skip
 
     def is_special(self) -> np.ndarray:
-        """(T,) bool."""
+        """Returns (T,) bool, true for special tokens."""
         special = np.zeros(self.length, bool)
         special[: self.begin] = special[self.length - 2 + self.begin :] = True
         end = self.begin + self.first
@@ -87,7 +87,7 @@ class Layout(NamedTuple):
         return special
 
     def segments(self) -> np.ndarray:
-        """(T,), 1 for the second text and the [SEP] after it; 2 for [CLS] behind them."""
+        """Returns (T,): 1 for the second text and the [SEP] after it, 2 for [CLS] at the end."""
         second = self.begin + self.first + self.separators
         segments = (np.arange(self.length) >= second).astype(np.int32) * bool(self.separators)
         if self.cls_last:
@@ -95,20 +95,20 @@ class Layout(NamedTuple):
         return segments
 
     def stitch(self, windows: list[tuple[Window, np.ndarray]]) -> np.ndarray:
-        """The long row's vectors; a token in several windows has the mean of its vectors there.
+        """Merges the vectors of windows; a token in several windows gets the mean of its vectors.
 
         Args:
-            windows: each with its row of vectors (tokens, D).
+            windows: windows of the text, each with its vectors (tokens, D).
 
         Returns:
-            (T, D).
+            Vectors of the full sequence (T, D).
         """
         if len(windows) == 1:
             return windows[0][1]
         whole = np.zeros((self.length, windows[0][1].shape[1]), np.float32)
         counts = np.zeros((self.length, 1), np.float32)
         for window, row in windows:
-            places = self.places(window)  # each position at most once
+            places = self.places(window)  # each column at most once
             whole[places] += row
             counts[places] += 1
         return whole / counts
@@ -117,19 +117,19 @@ class Layout(NamedTuple):
 def plan_windows(
     first: np.ndarray, second: np.ndarray, budget: int, doc_stride: int | None
 ) -> tuple[list[Window], np.ndarray]:
-    """Cuts texts or pairs into windows.
+    """Splits texts or pairs into windows.
 
-    The windows of a pair slide over the longer text, and the shorter one is in each of them.
+    The windows of a pair slide over the longer text, and each includes the shorter one.
 
     Args:
-        first: (N,), tokens of each (first) text.
-        second: (N,), tokens of each second text; 0 for single texts.
-        budget: tokens of a row that are left for texts.
+        first: (N,), number of tokens of each (first) text.
+        second: (N,), number of tokens of each second text; 0 for single texts.
+        budget: most tokens of texts in a sequence, without special tokens.
         doc_stride: tokens from the start of a window to that of the next; None = one window each.
 
     Returns:
-        Windows, those of a text in sequence, and (N, 2) the tokens of each text in any of its
-        windows: fewer than it has where it is cut.
+        Windows, those of a text in order, and (N, 2), the number of tokens of each text that its
+        windows cover: fewer than the text has if it is truncated.
 
     Example:
         >>> windows, kept = plan_windows(np.array([2, 9]), np.zeros(2), budget=5, doc_stride=3)

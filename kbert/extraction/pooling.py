@@ -1,4 +1,4 @@
-"""How vectors of tokens are pooled, and one vector for the pieces of a word.
+"""Checks of the pooling of tokens, and merging of subwords into one vector per word.
 
 Shapes: `T` tokens, `D` width, `W` words.
 """
@@ -10,7 +10,7 @@ MERGES = ("mean", "first")
 
 
 def check_pooling(pooling: str | None, special_tokens: bool) -> None:
-    """Raises ValueError unless it is a pooling that the kept tokens allow."""
+    """Raises ValueError if the pooling is unknown or needs special tokens that are left out."""
     if pooling is not None and pooling not in POOLINGS:
         raise ValueError(
             f"pooling is one of {', '.join(POOLINGS)}, or None for a vector per token. "
@@ -26,16 +26,17 @@ def check_pooling(pooling: str | None, special_tokens: bool) -> None:
 def merge_pieces(
     vectors: np.ndarray, word_of: np.ndarray, num_words: int, merge: str
 ) -> np.ndarray:
-    """A vector per word from the vectors of its pieces.
+    """Merges the vectors of subwords into one vector per word.
 
     Args:
-        vectors: (T, D).
-        word_of: (T,), the number of each piece's word, rising; -1 for what is in no word.
-        num_words: W.
-        merge: "mean" of a word's pieces, or its "first" one.
+        vectors: vectors of the tokens (T, D).
+        word_of: (T,), the number of each token's word, in ascending order; -1 for tokens outside of
+            words.
+        num_words: number of words, W.
+        merge: "mean" of a word's subwords, or the "first" one.
 
     Returns:
-        (W, D); zeros for a word without a piece.
+        (W, D); zeros for a word without a token.
 
     Example:
         >>> vectors = np.array([[0.0], [2.0], [4.0], [7.0]])

@@ -1,7 +1,7 @@
-"""Features in the scikit-learn way: a transformer of texts for its pipelines.
+"""A scikit-learn transformer that extracts features of texts in a pipeline.
 
-scikit-learn (`pip install 'kbert[sklearn]'`) is not imported: the class has the methods that it
-requires.
+scikit-learn (`pip install 'kbert[sklearn]'`) is not imported on load: the class has the methods
+that scikit-learn requires.
 
 Shapes: `N` texts, `D` width of the features.
 """
@@ -25,27 +25,34 @@ from kbert.tokenizers.base import Tokenizer
 
 @functools.lru_cache(maxsize=2)
 def _loaded(preset: str, dtype: str | None) -> tuple[keras.Model, Any]:
-    """One encoder for all copies that a cross-validation makes."""
+    """Loads a preset once for all copies that a cross-validation makes."""
     return Encoder.from_preset(preset, dtype=dtype), load_tokenizer(preset)
 
 
 class TextFeatures:
-    """Texts in, one vector a text out: `kbert.features` as a step of a scikit-learn pipeline.
+    """`kbert.features` as a step of a scikit-learn pipeline: texts in, one vector per text out.
 
-    It learns nothing: `fit` only loads the encoder. Copies (`sklearn.base.clone`) share it. Made
-    from a preset's name, it is pickled as that name and its settings, so `joblib.dump` of a
-    pipeline stays small and `n_jobs` processes each load the encoder themselves; TensorFlow uses
-    all cores already, so `n_jobs=1` is as fast. Made from an encoder, it is pickled with it.
+    `fit` trains nothing, it only loads the encoder. Copies (`sklearn.base.clone`) share it.
 
-    A search over `layers` runs the encoder again for each fold; `Pipeline(memory=folder)` keeps the
-    features of texts that were seen.
+    A transformer made from a preset's name is pickled as that name and the settings. So
+    `joblib.dump` of a pipeline stays small, and each of `n_jobs` processes loads the encoder.
+    TensorFlow uses all cores already, so `n_jobs=1` is as fast. A transformer made from an encoder
+    is pickled with the encoder.
+
+    A search over `layers` runs the encoder again for each fold; `Pipeline(memory=folder)` caches
+    the features.
 
     Args:
         encoder: name or folder of a preset, or a `kbert.Encoder`.
-        tokenizer: None = the preset's; required with an encoder.
-        layers, pooling, special_tokens, max_length, doc_stride, batch_size: as in `kbert.features`;
-            pooling is not None.
-        dtype: of a preset's encoder, e.g. "mixed_bfloat16"; None = Keras' default.
+        tokenizer: tokenizer of the encoder; None = the preset's. Required with a `kbert.Encoder`.
+        layers: hidden states to use: "last", another name or indices; see `kbert.features`.
+        pooling: "mean" of the tokens, "max" or "cls" (the vector of [CLS]).
+        special_tokens: whether [CLS] and [SEP] count in the mean and the maximum.
+        max_length: most tokens of a sequence, special tokens included; None = the encoder's
+            `max_positions`.
+        doc_stride: tokens between the starts of the windows of a longer text; None truncates it.
+        batch_size: sequences of a batch.
+        dtype: dtype of a preset's encoder, such as "mixed_bfloat16"; None = Keras' default.
 
     Example:
         >>> import kbert
@@ -72,7 +79,7 @@ class TextFeatures:
         batch_size: int = BATCH_SIZE,
         dtype: str | None = None,
     ) -> None:
-        # scikit-learn's rule: arguments are kept as they are and checked by `fit`.
+        # scikit-learn's rule: arguments are stored unchanged, and `fit` checks them.
         self.encoder = encoder
         self.tokenizer = tokenizer
         self.layers = layers
@@ -89,35 +96,36 @@ class TextFeatures:
         return self
 
     def transform(self, texts: Any) -> np.ndarray:
-        """(N, D) float32 of strings or pairs of strings.
+        """Returns the features (N, D) float32 of strings or pairs of strings.
 
         Raises:
-            ValueError: as `kbert.features`, or a pooling of None.
+            ValueError: `pooling` is None, or `kbert.features` raises it (a setting is out of
+                range).
         """
         encoder, tokenizer = self._model()
         self._width()
         own = ("layers", "pooling", "special_tokens", "max_length", "doc_stride", "batch_size")
         settings = {name: getattr(self, name) for name in own}
-        # One vector a text: `_width` has refused a pooling of None.
+        # One vector per text: `_width` raises if `pooling` is None.
         return cast(np.ndarray, features(encoder, tokenizer, texts, verbose=0, **settings))
 
     def fit_transform(self, texts: Any, labels: Any = None) -> np.ndarray:
-        """`fit`, then `transform`."""
+        """Runs `fit`, then `transform`."""
         return self.fit(texts, labels).transform(texts)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """D names: "features0", "features1", …"""
+        """Returns D names: "features0", "features1", …"""
         return np.array([f"features{i}" for i in range(self._width())], dtype=object)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {name: getattr(self, name) for name in _arguments(type(self))}
 
     def set_params(self, **params: Any) -> Self:
-        """Changes some of the constructor's arguments.
+        """Sets some of the constructor's arguments.
 
         Raises:
-            ValueError: an unknown argument.
+            ValueError: an argument is unknown.
         """
         unknown = sorted(set(params) - set(_arguments(type(self))))
         if unknown:
@@ -130,10 +138,10 @@ class TextFeatures:
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(registry.current(state))  # a pickle of the previous version
+        vars(self).update(registry.current(state))  # renames settings of older versions' pickles
 
     def __sklearn_clone__(self) -> Self:
-        # A copy shares the encoder: scikit-learn would copy every weight.
+        # The copy shares the encoder; scikit-learn's default would copy every weight.
         return type(self)(**self.get_params())
 
     def __sklearn_is_fitted__(self) -> bool:

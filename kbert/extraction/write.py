@@ -1,7 +1,7 @@
-"""Features of more texts than memory holds, in a file that a killed run resumes.
+"""Writes features of more texts than fit in memory; a killed run resumes.
 
-What is finished is kept in parts next to the file (`kbert.io.outputs`). The chunks of a restart are
-the same, so the bytes are too.
+Finished features are in `.part` files next to the output (`kbert.io.outputs`). A restart makes the
+same chunks, so the bytes are the same too.
 
 Shapes: `N` texts, `T` tokens of a text, `D` width of the features.
 """
@@ -29,7 +29,7 @@ from kbert.io.progress import Progress
 from kbert.text import open_sources
 from kbert.tokenizers.base import Tokenizer
 
-# A chunk ends after so many texts, or so many characters: vectors of tokens take kilobytes each.
+# A chunk ends after this many texts or characters: each token vector needs kilobytes.
 _TEXTS = 1024
 _CHARACTERS = 4 << 20
 _CHARACTERS_OF_TOKENS = 1 << 18
@@ -51,34 +51,34 @@ def write_features(
 ) -> int:
     """Writes the features of texts to a file, at constant memory.
 
-    Killed at any moment and started again with the same arguments, it resumes and writes the same
-    bytes. `kbert.extraction.read_features` reads what it writes.
+    A run that is killed at any moment can be started again with the same arguments; it then resumes
+    and writes the same bytes. `kbert.extraction.read_features` opens the file.
 
     Args:
-        path: `.npy`: one array (N, D) that `numpy.load(path, mmap_mode="r")` opens; without pooling
-            the vectors of all tokens in sequence, and where each text ends in `<path>.ends.npy`.
-            `.tfrecord`: a `tf.train.Example` a text, with its raw little-endian `vectors` and their
-            `shape`.
+        path: path of the file. `.npy`: one array (N, D) that `numpy.load(path, mmap_mode="r")`
+            opens; without pooling the vectors of all tokens in sequence, with the ends of the texts
+            in `<path>.ends.npy`. `.tfrecord`: one `tf.train.Example` per text, with its raw
+            little-endian `vectors` and their `shape`.
         encoder: a `kbert.Encoder`.
-        tokenizer: its tokenizer.
-        texts: what `kbert.features` takes, or an iterable of it that gives the same texts each
-            time.
-        sources: instead of texts, files as in `kbert.text.open_sources`: patterns of .txt, .jsonl
-            (both also .gz), tfds:…, docs:….
-        unit: a text of a source is a "line" or a "document"; empty lines are skipped.
-        field: where JSON lines and TensorFlow data sets keep the text.
-        dtype: What the numbers in the file are stored as, "float32" or "float16".
-        verbose: 1 = a progress bar, 0 = none, "auto" = one where it takes longer than a moment.
-        **settings: layers, pooling, words, merge, special_tokens, max_length, doc_stride and
-            batch_size, as in `kbert.features`.
+        tokenizer: tokenizer of the encoder.
+        texts: texts in any form that `kbert.features` accepts, or an iterable of them that yields
+            the same texts each time.
+        sources: files to read instead of `texts`, see `kbert.text.open_sources`: patterns of .txt,
+            .jsonl (both also .gz), tfds:…, docs:….
+        unit: what one text of a source is, a "line" or a "document"; empty lines are skipped.
+        field: name of the text field in JSON lines and TensorFlow data sets.
+        dtype: dtype of the numbers in the file, "float32" or "float16".
+        verbose: progress bar: 1 = always, 0 = never, "auto" = if the work takes over 2 seconds.
+        **settings: options of `kbert.features`: layers, pooling, words, merge, special_tokens,
+            max_length, doc_stride and batch_size.
 
     Returns:
-        N.
+        Number of texts, N.
 
     Raises:
-        FileExistsError: the file is there already.
-        ValueError: a half-finished file of other settings, an unknown suffix, or arguments that
-            are out of range.
+        FileExistsError: the file exists already.
+        ValueError: a partial file has other settings, the suffix is unknown, or an argument is out
+            of range.
 
     Example:
         >>> import tempfile
@@ -106,7 +106,7 @@ def write_features(
         )
     note = f"{path}.progress.json"
     if os.path.exists(path):
-        atomic.remove(note)  # of a process that was killed when it had finished
+        atomic.remove(note)  # left by a process that was killed after it had finished the file
         raise FileExistsError(f"{path} already exists; remove it to write it again")
     extractor = Extractor(encoder, tokenizer, **settings)
     opened = [] if sources is None else open_sources(sources, field=field)
@@ -136,13 +136,13 @@ def write_features(
 
 
 def _by_todays_names(note: dict[str, Any]) -> dict[str, Any]:
-    """A note of any version; that of 0.2.0 has `texts`, and no checksum of them."""
+    """Updates a progress note of any version; 0.2.0 wrote `texts` and no checksum of the texts."""
     texts = note.pop("texts", 0)
     return {"records": texts, "finished": False, **note, "begun": registry.current(note["begun"])}
 
 
 def _characters(text: Any) -> int:
-    """The length of a text, a pair or a list of words; 0 of what `as_inputs` will refuse."""
+    """Returns the characters of a text, pair or list of words; 0 if `as_inputs` rejects it."""
     if isinstance(text, str | bytes):
         return len(text)
     if isinstance(text, Mapping):
@@ -151,7 +151,7 @@ def _characters(text: Any) -> int:
 
 
 def _several(texts: Any) -> Any:
-    """One text as a list of it."""
+    """Returns the texts; a single text becomes a list."""
     return [texts] if isinstance(texts, str | bytes) else texts
 
 
@@ -163,13 +163,13 @@ def _source_texts(opened: list, unit: str) -> Iterator[str]:
 
 
 def _checksum(encoder: keras.Model) -> str:
-    """A checksum of the weights: a file must not be half of one model and half of another."""
+    """Returns a checksum of the weights: all of a file's features must be of the same model."""
     named = ((weight.path, weight.numpy()) for weight in encoder.weights)
     return fingerprints.blake2b(itertools.chain.from_iterable(named))
 
 
 def _progress(texts: Any, opened: list, verbose: str | int) -> Progress:
-    """A progress bar in bytes of sources, or in texts."""
+    """Returns a progress bar that counts bytes of sources, or texts."""
     total = sum(source.size for source in opened) if opened else None
     if not opened and hasattr(texts, "__len__") and not isinstance(texts, Mapping):
         total = len(texts)

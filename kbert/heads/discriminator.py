@@ -14,14 +14,14 @@ from kbert.layers import Dense
 
 
 class DiscriminatorHead(keras.layers.Layer):
-    """One logit for each token: above 0 where it was probably replaced.
+    """One logit for each token: above 0 if it was probably replaced.
 
-    A dense layer of the hidden width with the activation, then one of width 1.
+    A dense layer of the hidden width with the activation, followed by one of width 1.
     (ELECTRA, https://arxiv.org/abs/2003.10555; `_get_discriminator_output` in run_pretraining.py
     of google-research/electra.)
 
     Args:
-        config: the encoder's.
+        config: configuration of the encoder.
 
     Example:
         >>> import numpy as np
@@ -44,7 +44,7 @@ class DiscriminatorHead(keras.layers.Layer):
         self.output_dense = Dense(
             1,
             initializer_range=config.initializer_range,
-            # Numbers that go straight into a loss: not to be rounded to bfloat16.
+            # The outputs go straight into a loss and must not be rounded to bfloat16.
             dtype=keras.DTypePolicy(self.variable_dtype),
             name="output",
         )

@@ -1,4 +1,4 @@
-"""Heads of one dense layer, on tokens' vectors with a transform before it where the config says so.
+"""Heads of one dense layer; token heads can have a transform before it (`token_transform`).
 
 Shapes: `B` batch, `A` alternatives, `T` tokens, `H` hidden width, `C` classes.
 """
@@ -14,7 +14,7 @@ from kbert.layers import Dense, LayerNorm
 
 
 def transform_layers(config: EncoderConfig, width: int, dtype: DType) -> tuple[Dense, LayerNorm]:
-    """What stands before the logits of tokens: "transform", with the activation, and "norm"."""
+    """Returns the layers before token logits: "transform" (dense, activation) and "norm"."""
     transform = Dense(
         width,
         activation=config.transform_activation,
@@ -28,13 +28,13 @@ def transform_layers(config: EncoderConfig, width: int, dtype: DType) -> tuple[D
 
 
 class LinearHead(keras.layers.Layer):
-    """One dense layer on vectors of the encoder.
+    """One dense layer on outputs of the encoder.
 
     Args:
-        config: the encoder's.
+        config: configuration of the encoder.
         units: width of the logits.
-        name: of the layer, the first part of its weights' names.
-        width: of the vectors; None = the config's `hidden_size`.
+        name: name of the layer, the first part of the names of its weights.
+        width: width of the input; None = the config's `hidden_size`.
     """
 
     of_tokens: ClassVar[bool] = False
@@ -52,13 +52,13 @@ class LinearHead(keras.layers.Layer):
         self.dense = Dense(
             units,
             initializer_range=config.initializer_range,
-            # Few numbers that go straight into a loss: not worth rounding to bfloat16.
+            # The few outputs go straight into a loss: not worth rounding to bfloat16.
             dtype=keras.DTypePolicy(self.variable_dtype),
             name="dense",
         )
         self.width = width or config.hidden_size
         self.transform: Dense | None = None
-        # A decoder's config and ELMo's have no such field.
+        # The configs of decoders and ELMo have no such field.
         if self.of_tokens and getattr(config, "token_transform", False):
             layers = transform_layers(config, self.width, self.dtype_policy)
             self.transform, self.norm = layers
@@ -74,22 +74,23 @@ class LinearHead(keras.layers.Layer):
         """(..., H) -> logits (..., C), float32."""
         if self.transform is not None:
             vectors = self.norm(self.transform(vectors))
-        # Also where the weights themselves are in half precision: sums and answers are of these.
+        # float32 even with weights in half precision: losses and predictions are computed from it.
         return ops.cast(self.dense(vectors), "float32")
 
 
 class SentenceHead(LinearHead):
     """Logits (B, C) of pairs or texts: next-sentence or sentence-order prediction, or any classes.
 
-    Class 1 means a random second sentence for the one (BERT, section 3.1 and
-    `get_next_sentence_output` of run_pretraining.py), swapped segments for the other (ALBERT,
-    section 3.1, https://arxiv.org/abs/1909.11942). Called with the pooled vectors (B, H).
+    In next-sentence prediction class 1 means a random second sentence (BERT, section 3.1 and
+    `get_next_sentence_output` of run_pretraining.py). In sentence-order prediction it means
+    swapped segments (ALBERT, section 3.1, https://arxiv.org/abs/1909.11942). The input is the
+    encoder's pooled output (B, H).
 
     Args:
-        config: the encoder's.
-        num_classes: C.
+        config: configuration of the encoder.
+        num_classes: number of classes, C.
         name: "sentence" in pretraining, "classifier" in a fine-tuned model.
-        width: of the pooled vectors, where it is not H.
+        width: width of the pooled input, if it is not H.
 
     Example:
         >>> import numpy as np
@@ -106,13 +107,13 @@ class SentenceHead(LinearHead):
 
 
 class TokenHead(LinearHead):
-    """Logits of the classes of each token (B, T, C), from the encoder's "sequence" (B, T, H).
+    """Class logits of each token (B, T, C), from the encoder's "sequence" (B, T, H).
 
     (BERT, section 5.3, https://arxiv.org/abs/1810.04805.)
 
     Args:
-        config: the encoder's.
-        num_classes: C.
+        config: configuration of the encoder.
+        num_classes: number of classes, C.
 
     Example:
         >>> import numpy as np
@@ -131,13 +132,13 @@ class TokenHead(LinearHead):
 
 
 class SpanHead(LinearHead):
-    """Two logits for each token: of being the answer's first, and of being its last.
+    """Two logits for each token: that it starts the answer, and that it ends the answer.
 
     (BERT, section 4.2, https://arxiv.org/abs/1810.04805; `create_model` in run_squad.py of
     google-research/bert.)
 
     Args:
-        config: the encoder's.
+        config: configuration of the encoder.
 
     Example:
         >>> import numpy as np
@@ -159,12 +160,12 @@ class SpanHead(LinearHead):
 
 
 class ChoiceHead(LinearHead):
-    """One logit for each alternative, all weighed by the same vector.
+    """One logit for each alternative, all scored by the same weights.
 
     (BERT, section 4.4, https://arxiv.org/abs/1810.04805.)
 
     Args:
-        config: the encoder's.
+        config: configuration of the encoder.
 
     Example:
         >>> import numpy as np
@@ -178,5 +179,5 @@ class ChoiceHead(LinearHead):
         super().__init__(config, 1, name=name, **kwargs)
 
     def call(self, pooled: Tensor) -> Tensor:
-        """Pooled vectors of the alternatives (B, A, H) -> logits (B, A), float32."""
+        """Pooled outputs of the alternatives (B, A, H) -> logits (B, A), float32."""
         return ops.squeeze(super().call(pooled), axis=-1)

@@ -1,4 +1,4 @@
-"""Heads that say which token stands somewhere.
+"""Heads that predict tokens of the vocabulary.
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `P` masked positions, `E` embedding width,
 `V` vocabulary.
@@ -17,10 +17,10 @@ from kbert.layers.gather import gather_positions
 
 
 class TokenLogits(keras.layers.Layer):
-    """Logits over the vocabulary: a product with the token table (tied), and a bias for each entry.
+    """Logits over the vocabulary: product with the tied token table plus a bias for each entry.
 
     Args:
-        config: the encoder's.
+        config: configuration of the encoder.
         embedding_table: the token table to tie to, `encoder.token_embedding`.
 
     Example:
@@ -53,7 +53,7 @@ class TokenLogits(keras.layers.Layer):
         self.build()
 
     def _make_layers(self) -> None:
-        """What is before the product; nothing here."""
+        """Creates the layers before the product; none here."""
 
     def build(self, *shapes: Shape) -> None:
         self.bias = self.add_weight(
@@ -74,8 +74,8 @@ class TokenLogits(keras.layers.Layer):
     def call(self, x: Tensor) -> Tensor:
         """(B, P, E) -> (B, P, V), float32."""
         batch, places, _ = ops.shape(x)
-        # In float32 under any policy: a product that gives bfloat16 would round each logit to
-        # eight bits. It costs a few percent of a training step.
+        # float32 under any policy: a product in bfloat16 would round each logit to eight bits.
+        # It costs a few percent of a training step.
         x = ops.cast(ops.reshape(x, (-1, x.shape[-1])), "float32")
         logits = self._product(x) + ops.cast(self.bias, "float32")
         return ops.reshape(logits, (batch, places, self.config.vocabulary_size))
@@ -85,15 +85,16 @@ class MaskedLMHead(TokenLogits):
     """Logits over the vocabulary at the masked positions only.
 
     A dense layer, the activation and a normalisation, then a product with the transposed token
-    table (tied) plus a bias for each entry. The positions are gathered first: the product with
-    the table costs as much as a whole block for a seventh of the tokens. (`get_masked_lm_output`
-    in run_pretraining.py of google-research/bert.) Where the config's `output` is "untied", the
-    product is with a table of the head's own, and nothing is before it (EuroBERT, NeoBERT). Where a
-    part of the encoder says so (MobileBERT), the output layer is wider than the table, and has
-    columns of its own.
+    table (tied) plus a bias for each entry. The positions are gathered first, because the product
+    with the table costs as much as a whole block even for a seventh of the tokens.
+    (`get_masked_lm_output` in run_pretraining.py of google-research/bert.)
+
+    If the config's `output` is "untied", the head has a separate table and no layers before the
+    product (EuroBERT, NeoBERT). If a part of the encoder adds `output_columns` (MobileBERT), the
+    output layer is wider than the token table; the extra columns are weights of the head.
 
     Args:
-        config: the encoder's.
+        config: configuration of the encoder.
         embedding_table: the token table to tie to, `encoder.token_embedding`.
 
     Example:
@@ -152,12 +153,12 @@ class MaskedLMHead(TokenLogits):
         return super()._product(x[:, :width]) + own
 
     def call(self, sequence: Tensor, mask_positions: Tensor | None = None) -> Tensor:
-        """Predicts.
+        """Returns the logits of the tokens at the masked positions.
 
         Args:
             sequence: (B, T, H), the encoder's "sequence".
-            mask_positions: (B, P) integers in [0, T); None = the sequence holds nothing but the
-                masked tokens, T = P.
+            mask_positions: (B, P) integers in [0, T); None = the sequence contains only the masked
+                tokens, T = P.
 
         Returns:
             Logits (B, P, V), float32.

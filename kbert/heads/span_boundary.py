@@ -1,4 +1,4 @@
-"""The head that fills a span from its two ends.
+"""The head that predicts the tokens of a span from the tokens around it.
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `P` masked positions, `D` width of a position in
 the span, `E` embedding width, `V` vocabulary.
@@ -14,7 +14,7 @@ from kbert.core.types import Shape, Tensor
 from kbert.layers import Dense, LayerNorm
 from kbert.layers.gather import gather_positions
 
-# The most tokens of a span that are predicted, and the width of their position embeddings:
+# Maximum number of tokens predicted in a span, and the width of their position embeddings:
 # `--max-pair-targets` and `--pair-positional-embedding-size` of facebookresearch/SpanBERT's README.
 MAX_TARGETS = 15
 PLACE_WIDTH = 200
@@ -28,7 +28,7 @@ class SpanBoundaryHead(keras.layers.Layer):
     https://arxiv.org/abs/1907.10529; `BertPairTargetPredictionHead` of its code.)
 
     Args:
-        config: the encoder's.
+        config: configuration of the encoder.
         embedding_table: the token table to tie to, `encoder.token_embedding`.
 
     Example:
@@ -90,17 +90,17 @@ class SpanBoundaryHead(keras.layers.Layer):
     def call(
         self, sequence: Tensor, mask_positions: Tensor, span_starts: Tensor, span_ends: Tensor
     ) -> Tensor:
-        """Predicts.
+        """Returns the logits of the tokens at the masked positions.
 
         Args:
             sequence: (B, T, H), the encoder's "sequence".
             mask_positions: (B, P) integers in [0, T).
-            span_starts: (B, P), first position of the span of each masked token.
-            span_ends: (B, P), its last position.
+            span_starts: (B, P), first position of each masked token's span.
+            span_ends: (B, P), last position of each masked token's span.
 
         Returns:
-            Logits (B, P, V), float32. A token after the first `MAX_TARGETS` of its span is
-            predicted as if it were the last of these: the loss leaves it out.
+            Logits (B, P, V), float32. A token after the first `MAX_TARGETS` of its span gets the
+            position embedding of the last of these; the loss leaves it out.
         """
         last = ops.shape(sequence)[1] - 1
         span_starts = ops.cast(span_starts, "int32")
@@ -118,7 +118,7 @@ class SpanBoundaryHead(keras.layers.Layer):
 
 
 def place_in_span(mask_positions: Tensor, span_starts: Tensor) -> Tensor:
-    """How many tokens of its span precede each masked one, (B, P) int32.
+    """Offset of each masked token from the start of its span, (B, P) int32.
 
     Example:
         >>> place = place_in_span(ops.array([[4, 6]]), ops.array([[4, 5]]))

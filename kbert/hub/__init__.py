@@ -1,4 +1,4 @@
-"""Where models come from: folders, archives and the Hugging Face hub; data by its address."""
+"""Locates models in folders, archives and on the Hugging Face hub; downloads data by URL."""
 
 from typing import TYPE_CHECKING
 

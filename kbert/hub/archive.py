@@ -1,4 +1,4 @@
-"""Archives of published models: Google's releases are zip files of a TensorFlow 1 checkpoint."""
+"""Unpacks archives of published models, such as Google's zip files of TensorFlow 1 checkpoints."""
 
 import contextlib
 import hashlib
@@ -21,16 +21,16 @@ _CHUNK = 1 << 22
 
 
 def unpacked(path: Path) -> Path:
-    """The model's folder in an archive, unpacked into kbert's cache at the first call.
+    """Returns the model folder of an archive, unpacked into kbert's cache by the first call.
 
     The cache is keyed by the archive's SHA-256, so another file of the same name is another entry.
-    Nothing appears there before every member has been unpacked and checked.
+    An entry appears only after every member has been unpacked and checked.
 
     Args:
         path: a zip file, e.g. Google's `uncased_L-12_H-768_A-12.zip`.
 
     Returns:
-        The folder in it that holds the files: the archive's root, or the one folder there.
+        The unpacked folder that contains the files: the archive's root, or the single folder in it.
 
     Raises:
         ValueError: the archive is damaged, or unsafe to unpack.
@@ -57,7 +57,7 @@ def _unpack(path: Path, target: Path) -> None:
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
             raise ValueError(f"The zip file is damaged ({error}). Received: {path}") from error
         with atomic.naming(str(target)):
-            temporary.chmod(0o755)  # mkdtemp's are readable by one user alone
+            temporary.chmod(0o755)  # mkdtemp makes folders that only one user can read
             _rename(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -67,12 +67,16 @@ def _rename(temporary: Path, target: Path) -> None:
     try:
         temporary.rename(target)
     except OSError:
-        if not target.is_dir():  # another process was faster: what it unpacked is the same
+        if not target.is_dir():  # another process was faster and has unpacked the same files
             raise
 
 
 def _checked(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
-    """The files of an archive that is safe to unpack: names inside, no links, no bomb."""
+    """Returns the archive's files; raises ValueError if it is unsafe to unpack.
+
+    Every member must be a plain file or folder below the archive's root, not a link and not
+    encrypted. Number and total size of the files are limited.
+    """
     members = archive.infolist()
     names = [member.filename for member in members]
     if len(names) > _MOST_MEMBERS or len(set(names)) < len(names):
@@ -99,7 +103,7 @@ def _checked(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
 
 
 def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> None:
-    """Writes one member; reading it to its end checks its CRC."""
+    """Writes one member to the folder; reading it to the end checks its CRC."""
     target = folder / PurePosixPath(member.filename)
     with contextlib.ExitStack() as stack:
         with atomic.naming(str(target)):
@@ -115,7 +119,7 @@ def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) ->
 
 
 def _innermost(folder: Path) -> Path:
-    """The folder below those that contain only one folder (and what macOS adds next to it)."""
+    """Returns the folder below all that contain only one folder, apart from macOS's `__MACOSX`."""
     while True:
         entries = [path for path in folder.iterdir() if path.name != "__MACOSX"]
         if len(entries) != 1 or not entries[0].is_dir():

@@ -1,4 +1,4 @@
-"""Published files by their address: fetched once, and compared with their SHA-256."""
+"""Downloads published files by URL, once, and checks their SHA-256."""
 
 import http.client
 import os
@@ -14,22 +14,22 @@ _SCHEMES = ("https", "http", "file")
 
 
 def fetch(url: str, sha256: str) -> Path:
-    """A published file, in kbert's cache; of a zip archive the folder it is unpacked to.
+    """Downloads a published file into kbert's cache; a zip archive is also unpacked there.
 
-    For data sets, which fit in memory, and not for corpora. What is there is compared with the
-    checksum too, at every call, and not fetched again.
+    Meant for data sets that fit in memory, not for corpora. A cached file is not downloaded again;
+    its checksum is compared at every call.
 
     Args:
-        url: `http://`, `https://` or `file://`.
-        sha256: the file's checksum, in hexadecimal digits.
+        url: URL of the file: `http://`, `https://` or `file://`.
+        sha256: SHA-256 of the file, in hexadecimal digits.
 
     Returns:
-        The file, or the folder of an archive's files.
+        The path of the file, or of the folder with an archive's files.
 
     Raises:
-        ConnectionError: the address cannot be reached, or has no such file.
-        ValueError: the file is not the one with that checksum; it is not kept. Or the address
-            is of no file.
+        ConnectionError: the URL cannot be reached, or has no such file.
+        ValueError: the downloaded file has another checksum, and is not cached. Or the URL does not
+            end in a file name.
         OSError: the cache cannot be written.
 
     Example:
@@ -54,7 +54,7 @@ def fetch(url: str, sha256: str) -> Path:
 
 
 def _name(url: str) -> str:
-    """The file's, without what a server is asked besides: `data.zip?download=1` is an archive."""
+    """Returns the file name in a URL, without its query: `data.zip?download=1` is an archive."""
     parts = urllib.parse.urlsplit(url)
     name = urllib.parse.unquote(parts.path).rpartition("/")[2]
     if parts.scheme not in _SCHEMES or name in ("", ".", "..") or "\\" in name:

@@ -1,4 +1,4 @@
-"""From the name, archive or folder of a model to a local folder."""
+"""Resolves the name, archive or folder of a model to a folder."""
 
 import os
 
@@ -11,31 +11,32 @@ _URLS = ("http://", "https://")
 
 
 def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool = True) -> Path:
-    """A model's folder, fetched first where it has none.
+    """Returns the folder of a model, unpacking or downloading it if necessary.
 
-    In this order it is:
+    The argument is resolved in this order:
 
-    1. a folder: itself, also in an object store (`gs://…`);
+    1. a folder, which may be in an object store (`gs://…`): the folder itself;
     2. a zip file, e.g. Google's `uncased_L-12_H-768_A-12.zip`: unpacked into kbert's cache;
-    3. "hf:owner/name" or "hf:owner/name@revision", or the name of a model that `kbert.family`
-       knows ("bert-base-uncased", "bert-base-uncased@<commit>"): a snapshot of the Hugging Face
-       hub, in the cache of `huggingface_hub` and under its settings (HF_HOME, HF_ENDPOINT,
-       HF_TOKEN, HF_HUB_OFFLINE). Only configs, the tokenizer's files and one format of weights
-       are fetched, large files are compared with the hub's SHA-256, and what is there is not
-       fetched again.
+    3. "hf:owner/name" or "hf:owner/name@revision", or the name of a model in `kbert.family`
+       ("bert-base-uncased", "bert-base-uncased@<commit>"): a snapshot of the Hugging Face hub, in
+       the cache of `huggingface_hub` and under its settings (HF_HOME, HF_ENDPOINT, HF_TOKEN,
+       HF_HUB_OFFLINE). Only configs, tokenizer files and one format of weights are downloaded.
+       Large files are compared with the hub's SHA-256. Cached files are not downloaded again.
 
     Args:
-        name_or_path: see above.
-        revision: a branch, tag or commit of the hub's repository, instead of "@revision".
-        weights: False = the config and the tokenizer's files are enough.
+        name_or_path: folder, zip file or name of the model, see above.
+        revision: branch, tag or commit of the hub's repository, instead of "@revision".
+        weights: False = only the config and the tokenizer files are needed.
 
     Returns:
         The folder.
 
     Raises:
-        FileNotFoundError: nothing has that name; the message lists close ones.
-        ValueError: a malformed name, a revision of something local, a damaged file.
-        ConnectionError: the hub cannot be reached; the message says what to put where.
+        FileNotFoundError: nothing has that name (the message lists close ones), or the hub has no
+            such repository, revision or weights.
+        PermissionError: the repository is gated.
+        ValueError: the name is malformed, a local path comes with a revision, or a file is damaged.
+        ConnectionError: the hub cannot be reached; the message says which files to put where.
         OSError: a cache cannot be written.
 
     Example:

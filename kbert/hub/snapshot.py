@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, through `huggingface_hub` and its cache."""
+"""Downloads models of the Hugging Face hub through `huggingface_hub` and its cache."""
 
 import fnmatch
 import hashlib
@@ -21,42 +21,44 @@ _TOKENIZER_FILES = (
 _CONFIG_FILES = (
     "config.json",
     "kbert.json",
-    # Of sentence-transformers: what makes one vector of a text, in folders as 1_Pooling.
+    # sentence-transformers: the modules that make a text's embedding, in folders like 1_Pooling.
     "modules.json",
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "[1-9]_*/config.json",
 )
-# The first of them that a repository has, and no other: they are copies of each other, and what
-# kbert does not read would double the download.
+# Only the first format that a repository has is downloaded: the others are copies of the same
+# weights and would double the download.
 _WEIGHT_FILES = (
     ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
     ("pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json"),
     ("tf_model.h5",),
     ("flax_model.msgpack",),
 )
-_MODULE_WEIGHTS = (("[1-9]_*/model.safetensors",), ("[1-9]_*/pytorch_model.bin",))  # likewise
+# The first format only, too.
+_MODULE_WEIGHTS = (("[1-9]_*/model.safetensors",), ("[1-9]_*/pytorch_model.bin",))
 _MAIN = "main"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def download(repository: str, revision: str | None, *, weights: bool, asked: str) -> Path:
-    """The folder of a repository's snapshot in the hub's cache, downloaded if missing.
+    """Returns the folder of a repository's snapshot in the hub's cache, downloaded if missing.
 
-    Large files are compared with the SHA-256 that the hub gives for them, at every call: a disk
-    can fail after the download too.
+    At every call large files are compared with the hub's SHA-256, because a disk can also fail
+    after the download.
 
     Args:
-        repository: "owner/name".
-        revision: a branch, tag or commit; None = the main branch.
-        weights: False = the config and the tokenizer's files alone.
-        asked: the name as the user wrote it, for messages.
+        repository: repository on the hub, "owner/name".
+        revision: branch, tag or commit; None = the main branch.
+        weights: False = only the config and the tokenizer files.
+        asked: model name as the user wrote it, for error messages.
 
     Raises:
-        FileNotFoundError: no such repository or revision, or it has no weights that kbert reads.
+        FileNotFoundError: there is no such repository or revision, or it has no weights that kbert
+            reads.
         PermissionError: the repository is gated.
-        ConnectionError: the hub cannot be reached, and the cache does not hold the model.
-        ValueError: a file is not what the hub says; it is removed.
+        ConnectionError: the hub cannot be reached, and the cache does not contain the model.
+        ValueError: a file does not have the checksum that the hub gives; the file is removed.
     """
     from huggingface_hub import snapshot_download
 
@@ -74,7 +76,7 @@ def download(repository: str, revision: str | None, *, weights: bool, asked: str
     except _failures() as error:
         _refuse(error, unreachable or error, place, asked)
     if unreachable and weights and not _of_weights([path.name for path in folder.iterdir()]):
-        # The cache has a snapshot that someone made without the weights.
+        # The cached snapshot was downloaded without the weights.
         _refuse(FileNotFoundError(), unreachable, place, asked)
     _verify(folder, asked)
     return folder
@@ -83,7 +85,7 @@ def download(repository: str, revision: str | None, *, weights: bool, asked: str
 def _ask(
     repository: str, revision: str | None, *, weights: bool, place: str, asked: str
 ) -> list[str] | Exception:
-    """The names of the repository's files, or the reason why the hub cannot be reached."""
+    """Returns the names of the repository's files, or the error if the hub cannot be reached."""
     from huggingface_hub import HfApi, constants, errors
 
     try:
@@ -121,7 +123,7 @@ def _ask(
 
 
 def _of_weights(names: Iterable[str]) -> list[str]:
-    """The patterns of the files to fetch: none where there is no model."""
+    """Returns the patterns of the weight files to download; empty if there is no model."""
 
     def first(formats: Iterable[tuple[str, ...]]) -> list[str]:
         for patterns in formats:
@@ -135,7 +137,7 @@ def _of_weights(names: Iterable[str]) -> list[str]:
 
 
 def _refuse(error: Exception, reason: Exception, place: str, asked: str) -> NoReturn:
-    """Says what is missing and how else to get it, in place of `huggingface_hub`'s error."""
+    """Raises an error that says what is missing and how to get it, instead of the hub's error."""
     from huggingface_hub import constants
 
     if (
@@ -162,11 +164,11 @@ def _brief(error: Exception) -> str:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What `huggingface_hub` raises when a request or a file fails."""
+    """Returns the exceptions that `huggingface_hub` raises when a request or a file fails."""
     from huggingface_hub import errors
 
-    # errors.HTTPError is the base of its HTTP client's errors, hf_xet's are RuntimeErrors, and an
-    # answer that is not the hub's (the page of a proxy) ends in a ValueError or a KeyError.
+    # errors.HTTPError is the base of the HTTP client's errors; hf_xet raises RuntimeErrors. A
+    # response that is not the hub's (a proxy's page) ends in a ValueError or a KeyError.
     return errors.HTTPError, OSError, RuntimeError, ValueError, KeyError
 
 
@@ -177,12 +179,12 @@ def _place(repository: str, revision: str | None) -> str:
 
 
 def _verify(folder: Path, asked: str) -> None:
-    """Compares large files with their checksum: in the cache a file links to a blob named by it."""
+    """Checks the SHA-256 of large files; in the cache a file links to a blob named by it."""
     for path in folder.rglob("*"):
         if not path.is_symlink():
             continue
         blob = Path(os.path.normpath(path.parent / os.readlink(path)))
-        if not _SHA256.fullmatch(blob.name):  # small files have Git's checksum
+        if not _SHA256.fullmatch(blob.name):  # blobs of small files are named by Git's checksum
             continue
         with open(blob, "rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()

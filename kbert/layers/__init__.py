@@ -1,4 +1,4 @@
-"""The parts an encoder is made of: Keras layers on `keras.ops` that know no config and no model."""
+"""Building blocks of encoders: Keras layers on `keras.ops`, independent of configs and models."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Activations by name, with the two forms of GELU told apart."""
+"""Activations by name, including both forms of GELU."""
 
 import math
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from kbert.core.types import Tensor
 from kbert.layers import fused
 
 
-# Where nothing is differentiated TensorFlow computes GELU in one kernel with the matrix product and
-# the bias. By itself, as in training, it is four times slower in bfloat16 than in float32.
+# Without differentiation TensorFlow computes GELU in one kernel with the matrix product and the
+# bias. Alone, as in training, it is four times slower in bfloat16 than in float32.
 def _gelu(x: Tensor, training: bool = False) -> Tensor:
     if fused.fuses(x.shape[-1], training):
         return fused.gelu(x, approximate=False)
@@ -43,17 +43,17 @@ _ACTIVATIONS = {
 
 
 def get_activation(name: str) -> Callable:
-    """The function called `name`.
+    """Returns the activation function called `name`.
 
     "gelu" is x * Phi(x) by the error function (RoBERTa, ELECTRA, Hugging Face's BERT files);
     "gelu_tanh" is the tanh approximation that BERT, ALBERT and GPT trained with. After four
-    layers the two lie 1e-3 apart, so the name is never a matter of taste.
+    layers the two differ by 1e-3, so they are not interchangeable.
 
     Args:
         name: "gelu", "gelu_tanh", "relu", "silu" or "tanh".
 
     Returns:
-        A function of one tensor, and of `training`: whether it will be differentiated.
+        A function `(x, training=False)`; `training` is whether it will be differentiated.
 
     Raises:
         ValueError: no activation has that name.

@@ -1,15 +1,15 @@
-"""Adaptive embeddings and softmax: rare tokens have narrow vectors.
+"""Adaptive embeddings and softmax: rare tokens have narrower embeddings.
 
 (Grave et al. 2017, https://arxiv.org/abs/1609.04309, and Baevski and Auli 2018,
 https://arxiv.org/abs/1809.10853, as Transformer-XL has them: `AdaptiveEmbedding` in
 mem_transformer.py and `ProjectedAdaptiveLogSoftmax` in utils/proj_adaptive_softmax.py of
 kimiyoung/transformer-xl.)
 
-The vocabulary is sorted by falling frequency and cut into clusters; the vectors of cluster i are
-`divisor ** i` times as narrow as those of the first.
+The vocabulary is sorted by falling frequency and split into clusters; the embeddings of cluster i
+are `divisor ** i` times narrower than those of the first.
 
-Shapes: `...` any leading axes, `H` hidden width, `V` vocabulary, `C` clusters behind the first,
-`n` entries of a cluster and `E` width of its vectors.
+Shapes: `...` any leading axes, `H` hidden width, `V` vocabulary, `C` clusters after the first,
+`n` entries of a cluster and `E` width of its embeddings.
 """
 
 import itertools
@@ -25,16 +25,16 @@ from kbert.layers.ids import take_rows, whole_numbers
 
 
 class AdaptiveEmbeddings(keras.layers.Layer):
-    """Token ids to vectors (..., H), times the square root of H.
+    """Embeds token ids as (..., H), multiplied by the square root of H.
 
     Args:
-        vocabulary_size: V.
-        embedding_size: E of the first cluster.
-        hidden_size: H.
-        cutoffs: first entries of the clusters behind the first; none = one cluster.
-        divisor: what each cluster's vectors are narrower by.
-        dropout: layer on the vectors, or None.
-        initializer_range: sigma of all weights.
+        vocabulary_size: size of the vocabulary, V.
+        embedding_size: embedding width of the first cluster, E.
+        hidden_size: width of the output, H.
+        cutoffs: first token ids of the clusters after the first; empty = one cluster.
+        divisor: factor by which embeddings become narrower from one cluster to the next.
+        dropout: layer on the output, or None.
+        initializer_range: standard deviation of all initial weights.
 
     Example:
         >>> layer = AdaptiveEmbeddings(10, 8, 8, cutoffs=(4, 7), divisor=2)
@@ -58,7 +58,7 @@ class AdaptiveEmbeddings(keras.layers.Layer):
         self.hidden_size = hidden_size
         self.bounds = (0, *cutoffs, vocabulary_size)
         self.widths = [embedding_size // divisor**n for n in range(len(cutoffs) + 1)]
-        # Of one width, equal to H, nothing need be widened.
+        # If all embeddings have width H, no projections are needed.
         self.projects = divisor > 1 or embedding_size != hidden_size
         self.dropout = dropout
         self.initializer_range = initializer_range
@@ -92,12 +92,12 @@ class AdaptiveEmbeddings(keras.layers.Layer):
         segment_ids: Tensor | None = None,
         training: bool = False,
     ) -> Tensor:
-        """Takes the call of `kbert.layers.Embeddings`; it has no segments."""
+        """Returns embeddings (..., H); has the arguments of `Embeddings` and ignores segments."""
         ids = whole_numbers(token_ids, "token_ids")
         total: Any = 0
         last = len(self.tables) - 1
         for n, (begin, end) in enumerate(itertools.pairwise(self.bounds)):
-            # An id outside of the vocabulary is left so: the lookup refuses it, as of one table.
+            # An id outside of the vocabulary stays so: the lookup rejects it, as in a single table.
             own = ids if n == 0 else ops.maximum(ids - begin, 0)
             own = own if n == last else ops.minimum(own, end - begin - 1)
             x = ops.cast(take_rows(self.tables[n], own), self.compute_dtype)
@@ -110,14 +110,15 @@ class AdaptiveEmbeddings(keras.layers.Layer):
 
 
 class AdaptiveSoftmax(keras.layers.Layer):
-    """Probabilities over the vocabulary: of the first cluster and of the others, then within each.
+    """Log-probabilities over the vocabulary, by cluster and then within each cluster.
 
-    It is tied to the embeddings: their tables are its kernels, and their projections but the first,
-    which it has of its own. In float32 under any policy.
+    The first softmax is over the entries of the first cluster and the other clusters. The layer is
+    tied to the embeddings: it uses their tables as kernels, and their projections except the first,
+    which is a separate weight. It computes in float32 under any policy.
 
     Args:
         embeddings: built `AdaptiveEmbeddings`.
-        initializer_range: sigma of its weights.
+        initializer_range: standard deviation of the layer's initial weights.
 
     Example:
         >>> embeddings = AdaptiveEmbeddings(10, 8, 8, cutoffs=(4, 7), divisor=2)
@@ -165,7 +166,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         )
 
     def call(self, x: Tensor) -> Tensor:
-        """The logarithms of the probabilities of all entries.
+        """Returns the log-probabilities of all entries.
 
         Args:
             x: (..., H).
@@ -181,7 +182,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         return ops.concatenate(parts, axis=-1)
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Minus the logarithm of each target's probability, without a row of all of them.
+        """Returns minus the log-probability of each target, without a full row of V for each.
 
         Args:
             x: (..., H).
@@ -200,7 +201,10 @@ class AdaptiveSoftmax(keras.layers.Layer):
         return total
 
     def _clusters(self, x: Tensor) -> tuple[Tensor, list]:
-        """Logarithms: of the first cluster's entries and of the clusters behind it; within each."""
+        """Returns log-probabilities of the first entries and of clusters, and within each cluster.
+
+        The first tensor is over the entries of the first cluster and the clusters after it.
+        """
         embeddings, x = self._embeddings(), ops.cast(x, "float32")
         head = self._logits(x, 0, self.projection)
         tails = []

@@ -1,8 +1,8 @@
 """Biases added to attention scores to mask tokens.
 
-Attention within a window has its bias in blocks where a sequence is much longer than the window:
-the sequence is cut into blocks of half a window, and the tokens of a block attend to the block and
-its two neighbours. So time and memory grow with the window, not with the square of the length.
+If a sequence is much longer than an attention window, the bias of the window is in blocks. The
+sequence is split into blocks of half a window, and the tokens of a block attend to the block and
+its two neighbours. So time and memory per token grow with the window, not with the length.
 
 Shapes: `B` batch, `T` tokens, `M` blocks of `W` tokens.
 """
@@ -13,20 +13,20 @@ from keras import ops
 
 from kbert.core.types import Tensor
 
-# Far below any score: exp(-3e4) is 0 in float32. Two of them are finite in float16 too, to which
-# Keras may cast the bias between layers: a row of nothing but padding stays free of NaN.
+# Far below any score: exp(-3e4) is 0 in float32. The sum of two is still finite in float16, to
+# which Keras may cast the bias between layers, so a row of padding only stays free of NaN.
 PENALTY = 3e4
 
 
 def example_bias(example_ids: Tensor) -> Tensor:
-    """What is added to attention scores so that the examples of a packed row stay apart.
+    """Returns the attention bias that separates the examples of a packed row.
 
     Args:
         example_ids: (B, T), 0 for padding, the same number for the tokens of an example.
 
     Returns:
-        (B, 1, T, T) float32: 0 between tokens of one example (and within the padding, so that no
-        row of it is without attention), -30,000 elsewhere.
+        (B, 1, T, T) float32: 0 between tokens of the same example, -30,000 elsewhere. Padding
+        attends to padding, so that no row of scores is masked entirely.
 
     Example:
         >>> ops.convert_to_numpy(example_bias(ops.array([[1, 1, 2]])))[0, 0].tolist()
@@ -36,7 +36,7 @@ def example_bias(example_ids: Tensor) -> Tensor:
 
 
 def attention_bias(padding_mask: Tensor) -> Tensor:
-    """What is added to attention scores so that padding gets no attention.
+    """Returns the attention bias that masks padding.
 
     Args:
         padding_mask: (B, T), 1 for a token and 0 for padding; any dtype.
@@ -61,22 +61,25 @@ def layer_biases(
     causal_mask: Tensor | None = None,
     in_blocks: bool = True,
 ) -> list[Tensor | None]:
-    """The bias of each layer; layers of one window have the same tensor.
+    """Returns the attention bias of each layer; layers with the same window share a tensor.
 
     Args:
-        windows: of the layers, the tokens around each that it attends to; None = all.
-        length: T.
-        padding_mask: (B, T), see `attention_bias`; or None.
-        example_ids: (B, T), see `example_bias`; or None. They take the place of the mask.
-        causal: whether tokens attend to none behind them; a window is then of the tokens before,
-            the token itself among them.
-        causal_mask: (B, T), 1 for a token that attends to none behind it, where not all do; a
-            window stays as wide before it. Or None.
-        in_blocks: False gives biases for whole rows of scores, which somebody reads.
+        windows: attention window of each layer, in tokens: `window // 2` on each side of a token;
+            None = all tokens.
+        length: sequence length, T.
+        padding_mask: (B, T), 1 for a token and 0 for padding; or None.
+        example_ids: (B, T), 0 for padding, the same number for the tokens of an example; or None.
+            They replace the padding mask.
+        causal: whether no token attends to later tokens; a window then contains the token itself
+            and the `window - 1` tokens before it.
+        causal_mask: (B, T), 1 for tokens that do not attend to later tokens, if only some tokens
+            are causal; their window still reaches `window // 2` back. Or None.
+        in_blocks: whether biases of windows may be in blocks; False = always over whole rows, for
+            attention whose scores are returned.
 
     Returns:
-        A bias for each, None where all tokens attend to all: (B or 1, 1, T or 1, T); in blocks
-        (B or 1, M, 1, W, 3 W).
+        A bias for each layer, None where all tokens attend to all tokens: (B or 1, 1, T or 1, T),
+        or in blocks (B or 1, M, 1, W, 3 W).
 
     Example:
         >>> whole, local = layer_biases([None, 2], 8)
@@ -117,7 +120,7 @@ def _layer_bias(
         if ids is not None:
             return example_bias(ids)
         return None if mask is None else attention_bias(mask)
-    # Not fewer keys in blocks where a row is short.
+    # In a short sequence, blocks would not have fewer keys.
     if reach is None or not in_blocks or (known and length <= 3 * reach):
         places = ops.arange(length)
         keep = _near(places[:, None], places[None], reach, causal)[None, None]
@@ -129,9 +132,9 @@ def _layer_bias(
         elif mask is not None:
             keep = ops.logical_and(keep, (mask > 0)[:, None, None, :])
         return mask_bias(keep)
-    size = max(reach, 1)  # a window may be the token itself
+    size = max(reach, 1)  # a window may contain the token only
     size = size if known else ops.minimum(size, length)
-    columns = ops.arange(3 * size)[None] - size  # of the keys, from the block's first token on
+    columns = ops.arange(3 * size)[None] - size  # keys, relative to the block's first token
     near = _near(ops.arange(size)[:, None], columns, reach, causal)  # (W, 3 W)
     inside = neighbour_blocks(ops.ones((1, length, 1), "int32"), size)[:, :, None, None, :, 0] > 0
     keep = ops.logical_and(near[None, None, None], inside)
@@ -151,7 +154,7 @@ def _layer_bias(
 
 
 def _near(queries: Tensor, keys: Tensor, reach: int | None, causal: bool) -> Tensor:
-    """Whether places lie no further apart than that, and none behind where it is causal."""
+    """Whether keys are within `reach` of queries and, if causal, not after them."""
     before = queries - keys
     if not causal:
         return ops.ones_like(before, "bool") if reach is None else ops.abs(before) <= reach
@@ -159,12 +162,12 @@ def _near(queries: Tensor, keys: Tensor, reach: int | None, causal: bool) -> Ten
 
 
 def _or_not_causal(seen: Tensor, causal_mask: Tensor) -> Tensor:
-    """What tokens see that may see the rest too, unless they are causal."""
+    """Limits causal tokens to `seen`; other tokens attend to everything."""
     return ops.logical_or(seen, causal_mask == 0)
 
 
 def cut_blocks(x: Tensor, size: Tensor) -> Tensor:
-    """(..., T, D) in blocks of `size` tokens, the last filled up with zeros: (..., M, size, D).
+    """Splits (..., T, D) into blocks of `size` tokens, padded with zeros: (..., M, size, D).
 
     Example:
         >>> tuple(cut_blocks(ops.ones((2, 5, 3)), 2).shape)
@@ -179,7 +182,7 @@ def cut_blocks(x: Tensor, size: Tensor) -> Tensor:
 
 
 def neighbour_blocks(x: Tensor, size: Tensor) -> Tensor:
-    """Each of `cut_blocks` with the one before and the one behind it: (..., M, 3 size, D).
+    """Joins each block of `cut_blocks` with the previous and the next one: (..., M, 3 size, D).
 
     Example:
         >>> near = neighbour_blocks(ops.reshape(ops.arange(4), (1, 4, 1)) + 1, 2)
@@ -194,7 +197,7 @@ def neighbour_blocks(x: Tensor, size: Tensor) -> Tensor:
 
 
 def causal_bias(length: Tensor) -> Tensor:
-    """The bias that keeps tokens from attending to later ones: (1, 1, T, T) float32.
+    """Returns the bias that masks later tokens: (1, 1, T, T) float32.
 
     Example:
         >>> ops.convert_to_numpy(causal_bias(2))[0, 0].tolist()
@@ -205,15 +208,16 @@ def causal_bias(length: Tensor) -> Tensor:
 
 
 def prompt_bias(bias: Tensor, places: Tensor, window: int | None) -> Tensor:
-    """The bias of a prompt's keys for one token behind it: those that its window has left behind.
+    """Masks the keys of a prompt that are outside of the window of one later token.
 
     Args:
-        bias: (R, 1, 1, P), of padding.
-        places: (R, 1), where the token stands.
-        window: of the layer; None = the prompt as it is.
+        bias: (R, 1, 1, P), padding bias of the prompt.
+        places: (R, 1), position of the token.
+        window: attention window of the layer, in tokens including the token itself; None = the
+            bias is returned unchanged.
 
     Returns:
-        (R, 1, 1, P).
+        The bias of the prompt's keys, (R, 1, 1, P).
 
     Example:
         >>> bias = prompt_bias(ops.zeros((1, 1, 1, 3)), ops.array([[4]]), window=3)
@@ -227,9 +231,9 @@ def prompt_bias(bias: Tensor, places: Tensor, window: int | None) -> Tensor:
 
 
 def decoded_bias(length: int, t: Tensor, window: int | None = None) -> Tensor:
-    """(1, 1, 1, length), added so that only the first t + 1 of `length` tokens are attended.
+    """Returns the bias (1, 1, 1, length) that masks all but the first t + 1 of `length` tokens.
 
-    Of them the last `window`, where there is one.
+    With a `window`, only the last `window` of these tokens are attended to.
 
     Example:
         >>> ops.convert_to_numpy(decoded_bias(3, 1))[0, 0, 0].tolist()
@@ -243,7 +247,7 @@ def decoded_bias(length: int, t: Tensor, window: int | None = None) -> Tensor:
 
 
 def mask_bias(keep: Tensor) -> Tensor:
-    """The bias of scores of which some are kept: 0 there, -30,000 elsewhere; float32.
+    """Returns the bias of a mask: 0 where `keep` is true (or 1), -30,000 elsewhere; float32.
 
     Example:
         >>> ops.convert_to_numpy(mask_bias(ops.array([True, False]))).tolist()

@@ -1,4 +1,4 @@
-"""ELMo's stack of LSTMs: two directions that never see each other, projected, clipped, residual.
+"""ELMo's stack of LSTMs: two independent directions, with projection, clipping and residuals.
 
 Shapes: `D` = 2 directions (0 reads forward, 1 backward), `B` rows, `T` words, `P` width of the
 projection, `U` units, `L` layers.
@@ -19,22 +19,22 @@ DIRECTIONS = ("forward", "backward")
 
 @keras.saving.register_keras_serializable(package="kbert")
 class BidirectionalLSTM(keras.layers.Layer):
-    """L layers of LSTM with projection in each direction, and their state.
+    """L LSTM layers with projection in each direction; the state is passed in and returned.
 
     (Peters et al. 2018, https://arxiv.org/abs/1802.05365, section 3.4; `_build_lstms` in
-    bilm/model.py and `LanguageModel._build` in bilm/training.py of allenai/bilm-tf.) The cell is
-    described at `projected_lstm`. The state is float32 under any dtype policy.
+    bilm/model.py and `LanguageModel._build` in bilm/training.py of allenai/bilm-tf.)
+    `projected_lstm` describes the cell. The state is float32 under any dtype policy.
 
     Args:
-        units: U, the width of the cells.
-        projection_size: P, the width of input, hidden state and output.
-        num_layers: L.
-        cell_clip: bound of the entries of the cells; None = none.
-        projection_clip: bound of the entries of the hidden states; None = none.
+        units: width of the cells, U.
+        projection_size: width of input, hidden state and output, P.
+        num_layers: number of layers, L.
+        cell_clip: bound of the absolute entries of the cells; None = no bound.
+        projection_clip: bound of the absolute entries of the hidden states; None = no bound.
         skip_connections: whether each layer but the first adds its input to its output. The hidden
-            state is without it.
-        dropout: rate on the input of each layer, in training; drawn for every word. What a skip
-            connection adds is the input after dropout.
+            state does not include the input.
+        dropout: dropout rate on the input of each layer, in training; with a new mask for every
+            word. A skip connection adds the input after dropout.
 
     Raises:
         ValueError: a size below 1 or a bound that is not positive.
@@ -59,7 +59,7 @@ class BidirectionalLSTM(keras.layers.Layer):
         dropout: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        # Keras would cast the state with the inputs: both are cast where they are used.
+        # No autocast: Keras would cast the state with the inputs. Both are cast where used.
         super().__init__(autocast=False, **kwargs)
         for name, size in (
             ("units", units),
@@ -80,7 +80,7 @@ class BidirectionalLSTM(keras.layers.Layer):
         self.projection_clip = projection_clip
         self.skip_connections = skip_connections
         self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
-        self.cells = [  # flat: Keras saves no weights that lie in a list of lists
+        self.cells = [  # flat: Keras does not save weights in a list of lists
             ProjectedCell(units, projection_size, dtype=self.dtype_policy, name=f"{way}_{i}")
             for i in range(num_layers)
             for way in DIRECTIONS
@@ -92,20 +92,20 @@ class BidirectionalLSTM(keras.layers.Layer):
             cell.build((None, self.projection_size))
 
     def cell(self, layer: int, direction: int) -> "ProjectedCell":
-        """The weights of one layer in one direction: 0 forward, 1 backward."""
+        """Returns the weights of one layer in one direction: 0 forward, 1 backward."""
         return self.cells[layer * len(DIRECTIONS) + direction]
 
     def call(
         self, x: Tensor, padding_mask: Tensor = None, state: Tensor = None, training: bool = False
     ) -> Any:
-        """Reads.
+        """Runs all layers over the words in both directions.
 
         Args:
             x: (D, B, T, P), each direction in the order in which it is read.
-            padding_mask: (D, B, T), 1 for a word. Where it is 0 the state stays and the outputs
-                are 0. None = words everywhere.
-            state: (L, D, B, U + P), cell and hidden state side by side, as returned for the words
-                before. None = zeros.
+            padding_mask: (D, B, T), 1 for a word. Where it is 0 the state stays the same and the
+                outputs are 0. None = all words.
+            state: (L, D, B, U + P), cell and hidden state concatenated, as returned for the
+                previous words. None = zeros.
             training: whether dropout is active.
 
         Returns:
@@ -147,7 +147,7 @@ class BidirectionalLSTM(keras.layers.Layer):
         return outputs, ops.stack(states)
 
     def _read(self, weights: Any, x: Tensor, mask: Tensor, state: Any) -> Any:
-        """One layer in one direction: (T, B, P), (B, U + P) -> the same."""
+        """Runs one layer in one direction: (T, B, P), state (B, U + P) -> the same shapes."""
         hidden_states, cell, hidden = projected_lstm(
             x,
             ops.cast(weights.kernel, self.compute_dtype),
@@ -173,7 +173,7 @@ class BidirectionalLSTM(keras.layers.Layer):
         state: Any | None = None,
         training: bool = False,
     ) -> Any:
-        # Otherwise Keras finds out by running: 172 steps where the number of words is not known.
+        # Otherwise Keras infers it by running 172 steps if the number of words is unknown.
         outputs = [keras.KerasTensor(x.shape, self.compute_dtype) for _ in range(self.num_layers)]
         width = self.units + self.projection_size
         shape = (self.num_layers, len(DIRECTIONS), x.shape[1], width)
@@ -195,7 +195,7 @@ class BidirectionalLSTM(keras.layers.Layer):
 class ProjectedCell(keras.layers.Layer):
     """The weights of one LSTM: `kernel` (2P, 4U), `bias` (4U,), `projection` (U, P).
 
-    They start as TensorFlow 1 starts them: uniform by Glorot and Bengio's rule, biases at zero.
+    They are initialised as in TensorFlow 1: Glorot and Bengio's uniform, zero biases.
     """
 
     def __init__(self, units: int, projection_size: int, **kwargs: Any) -> None:
@@ -217,7 +217,7 @@ class ProjectedCell(keras.layers.Layer):
 
 
 def _check_shape(name: str, shape: Shape, rule: Sequence[int | str]) -> None:
-    """`rule` has a number where it demands one and a word where it does not."""
+    """Raises if `shape` does not fit `rule`: numbers must match, words allow any size."""
     fits = len(shape) == len(rule) and all(
         isinstance(wanted, str) or size in (None, wanted)
         for size, wanted in zip(shape, rule, strict=True)

@@ -1,7 +1,7 @@
-"""The Transformer block, and the one with cross-attention.
+"""The Transformer block, and the decoder block with cross-attention.
 
-Shapes: `B` batch, `T` tokens, `S` tokens of another sequence, `H` hidden width, `N` heads, `R` rows
-that are decoded.
+Shapes: `B` batch, `T` tokens, `S` tokens of another sequence, `H` hidden width, `N` heads, `R`
+decoded rows, `P` selected positions.
 """
 
 import inspect
@@ -20,22 +20,24 @@ from kbert.layers.slots import Editable
 class Block(Editable):
     """Attention and feed-forward, each with a residual around it.
 
-    The parts are arguments. Four slots for normalisation make post-norm (BERT), pre-norm (GPT-2)
-    and sandwich norm the same two lines; a slot left out does nothing. Any layer with the same
-    call as the part it replaces will do, so another attention needs no flag here. An edit
-    that is chosen has `attention` and `feed_forward`, what stands behind the dropout of each part
-    (see `add_and_norm`), and `parallel`, `(x, bias, training, positions) -> outputs`, which is
-    added to what comes out of the feed-forward part; or some of these.
+    The parts are arguments. With four slots for normalisation, post-norm (BERT), pre-norm (GPT-2)
+    and sandwich norm share the same two lines; an omitted slot does nothing. Any layer with the
+    same call as the part it replaces works, so another attention needs no flag here.
+
+    The chosen edit may have up to three callables. `attention` and `feed_forward` are applied after
+    the dropout of each part (see `add_and_norm`). The output of `parallel`,
+    `(x, bias, training, positions) -> outputs`, is added to the residual of the feed-forward part.
 
     Args:
-        attention: layer, `(x, bias, training) -> (outputs, made)`; of the dict `made` an encoder
-            returns "probabilities" as its attention, and all as its internals.
+        attention: layer, `(x, bias, training) -> (outputs, made)`. An encoder returns
+            "probabilities" of the dict `made` as its attention, and the whole dict as its
+            internals.
         feed_forward: layer, `x -> outputs`.
-        dropout: layer on the output of each, `(x, training) -> x`.
-        attention_input_norm: before the attention.
-        attention_norm: after its residual.
-        feed_forward_input_norm: before the feed-forward part.
-        feed_forward_norm: after its residual.
+        dropout: layer on the output of each part, `(x, training) -> x`.
+        attention_input_norm: normalisation before the attention.
+        attention_norm: normalisation after the residual of the attention.
+        feed_forward_input_norm: normalisation before the feed-forward part.
+        feed_forward_norm: normalisation after the residual of the feed-forward part.
 
     Example:
         >>> import numpy as np
@@ -76,7 +78,7 @@ class Block(Editable):
         self.feed_forward.build(input_shape)
         self.feed_forward_norm.build(input_shape)
 
-    # Whether a step of training goes around the whole block: () -> bool; None = never.
+    # Whether a training step skips the whole block: () -> bool; None = never.
     is_left_out: Callable[[], Tensor] | None = None
 
     def call(
@@ -88,14 +90,14 @@ class Block(Editable):
         position_ids: Tensor | None = None,
         shared: Any = None,
     ) -> Any:
-        """(B, T, H), scores' bias -> (B, T, H), what the attention gives besides its outputs.
+        """Returns the outputs (B, T, H) for x (B, T, H), and the attention's second result.
 
-        With `positions` (B, P) only those tokens are computed, what is returned has P rows in the
-        place of T: for the last block of a model of which nobody reads the rest. `position_ids`
-        (B, T) say to the attention where the tokens stand; `shared` is what the attentions of all
-        layers read.
+        `bias` is added to the attention scores. With `positions` (B, P) only those tokens are
+        computed and the results have P rows instead of T: for the last block of a model whose other
+        outputs are not needed. `position_ids` (B, T) are the positions of the tokens for the
+        attention. `shared` is the output of a layer that the attentions of all blocks share.
         """
-        options: dict[str, Any] = {}  # other parts have none of these
+        options: dict[str, Any] = {}  # passed only if set: custom parts may not accept them
         if position_ids is not None:
             options["position_ids"] = position_ids
         if positions is not None:
@@ -115,12 +117,12 @@ class Block(Editable):
 
     @property
     def takes_positions(self) -> bool:
-        """Whether `positions` may be given: not where a part of someone else's does not know it."""
+        """False if `call` of the block or of a custom attention has no argument `positions`."""
         calls = (self.call, self.attention.call)
         return all("positions" in inspect.signature(call).parameters for call in calls)
 
     def prefill(self, x: Tensor, bias: Tensor) -> tuple[Any, dict[str, Any]]:
-        """As `call`, but the second is the attention's keys and values."""
+        """Like `call`, but the second result is the keys and values of the attention."""
         x, keys_values = self._attended(x, lambda x: self.attention.prefill(x, bias))
         return self._forwarded(x), keys_values
 
@@ -133,14 +135,15 @@ class Block(Editable):
         t: Tensor,
         **options: Any,
     ) -> tuple[Any, dict[str, Any]]:
-        """One more token of each row, (R, 1, H), see `SelfAttention.step`."""
+        """Computes one more token of each row, (R, 1, H), see `SelfAttention.step`."""
         x, decoded = self._attended(
             x, lambda x: self.attention.step(x, prompt, bias, decoded, t, **options)
         )
         return self._forwarded(x), decoded
 
     def _empty_slot(self) -> keras.layers.Layer:
-        return keras.layers.Identity(dtype=self.dtype_policy)  # else it would cast to float32
+        # Without the policy it would cast to float32.
+        return keras.layers.Identity(dtype=self.dtype_policy)
 
     def _attended(
         self,
@@ -149,7 +152,7 @@ class Block(Editable):
         training: bool = False,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """The attention's residual, and the second of what `attend` gives."""
+        """Returns the output of the attention with its residual, and `attend`'s second result."""
         outputs, attention = attend(self.attention_input_norm(x))
         if positions is not None:
             x = gather_positions(x, positions)
@@ -165,7 +168,7 @@ class Block(Editable):
         return getattr(self.chosen, part, None)
 
     def _aside(self, x: Tensor, *context: Any) -> tuple[Tensor, ...]:
-        """What an edit computes beside the block, if anything."""
+        """Returns the output of the chosen edit's `parallel`, or nothing without one."""
         parallel = self._behind("parallel")
         return () if parallel is None else (parallel(x, *context),)
 
@@ -176,11 +179,11 @@ class CrossBlock(Block):
     (Vaswani et al. 2017, section 3.1.)
 
     Args:
-        *parts: as of `Block`.
+        *parts: attention, feed-forward and dropout layers, see `Block`.
         cross_attention: a `kbert.layers.CrossAttention`.
-        cross_attention_input_norm: before it.
-        cross_attention_norm: after its residual.
-        **options: as of `Block`.
+        cross_attention_input_norm: normalisation before the cross-attention.
+        cross_attention_norm: normalisation after the residual of the cross-attention.
+        **options: keyword arguments of `Block`: the other normalisations, and those of every layer.
 
     Example:
         >>> import numpy as np
@@ -212,7 +215,7 @@ class CrossBlock(Block):
         self.cross_attention.build(input_shape)
         self.cross_attention_norm.build(input_shape)
 
-    # A second sequence to attend to: other arguments than a block without one takes.
+    # The signature differs from `Block.call`: there is a second sequence to attend to.
     def call(  # type: ignore[override]
         self,
         x: Tensor,
@@ -221,18 +224,18 @@ class CrossBlock(Block):
         memory_bias: Tensor | None = None,
         training: bool = False,
     ) -> Any:
-        """Looks at its own tokens, then at the other sequence.
+        """Attends to the tokens of x, then to the other sequence.
 
         Args:
             x: (B, T, H).
             memory: (B, S, H), the other sequence.
-            bias: of the scores within x, broadcasts to (B, N, T, T).
-            memory_bias: of the scores between x and memory, broadcasts to (B, N, T, S).
+            bias: bias of the scores within x, broadcasts to (B, N, T, T).
+            memory_bias: bias of the scores between x and memory, broadcasts to (B, N, T, S).
             training: whether dropout is active.
 
         Returns:
-            x (B, T, H), and what both attentions give second, dicts with "probabilities"
-            (B, N, T, T) of its own tokens and (B, N, T, S) of memory.
+            The outputs (B, T, H), and the dicts of both attentions, with "probabilities"
+            (B, N, T, T) over x and (B, N, T, S) over memory.
         """
         x, made = self._attended(x, lambda x: self.attention(x, bias, training=training), training)
         memory = self.cross_attention.keys_values(memory)
@@ -244,9 +247,9 @@ class CrossBlock(Block):
     def prefill(  # type: ignore[override]
         self, x: Tensor, bias: Tensor, memory: Tensor, memory_bias: Tensor
     ) -> tuple[Any, dict[str, Any]]:
-        """As `call`, but the second is the keys and values of both attentions.
+        """Like `call`, but the second and last result is the keys and values of both attentions.
 
-        Those of the other sequence lie under "memory".
+        Those of the other sequence are under "memory".
         """
         x, keys_values = self._attended(x, lambda x: self.attention.prefill(x, bias))
         memory = self.cross_attention.keys_values(memory)
@@ -262,14 +265,14 @@ class CrossBlock(Block):
         t: Tensor,
         memory_bias: Tensor,
     ) -> tuple[Any, dict[str, Any]]:
-        """One more token of each row, (R, 1, H); `prompt` is the second of what `prefill` gave."""
+        """Computes one more token of each row, (R, 1, H); `prompt` is from `prefill`."""
         x, decoded = self._attended(x, lambda x: self.attention.step(x, prompt, bias, decoded, t))
         memory = prompt["memory"]
         x, _ = self._crossed(x, lambda x: (self.cross_attention.step(x, memory, memory_bias), None))
         return self._forwarded(x), decoded
 
     def _crossed(self, x: Tensor, attend: Callable, training: bool = False) -> Tensor:
-        """The other attention's residual, and the second of what `attend` gives."""
+        """Returns the output of the cross-attention with its residual, and its second result."""
         outputs, attention = attend(self.cross_attention_input_norm(x))
         x = add_and_norm(x, outputs, self.dropout, self.cross_attention_norm, training)
         return x, attention

@@ -1,4 +1,4 @@
-"""Words from their characters: a table, convolutions, highway layers, a projection.
+"""Word embeddings from characters: a table, convolutions, highway layers, a projection.
 
 Shapes: `...` any leading axes (rows and words), `N` words, `C` characters a word, `E` width of a
 character, `F` filters of one width, `A` filters of all widths, `P` width of the output.
@@ -18,23 +18,24 @@ from kbert.layers.ids import take_rows, whole_numbers
 
 
 class CharacterCNN(keras.layers.Layer):
-    """A vector for each word, made of its characters alone: no word is unknown.
+    """Embeds each word from its characters only, so that no word is unknown.
 
     (Kim et al. 2016, https://arxiv.org/abs/1508.06615; `_build_word_char_embeddings` in
-    bilm/training.py of allenai/bilm-tf.) The convolutions see whole windows only; of each filter
-    the largest answer in a word is kept. A word of padding (zeros) is the answer to zero vectors,
-    as in the original, and not a zero vector itself.
+    bilm/training.py of allenai/bilm-tf.) The convolutions have no padding and are max-pooled over
+    each word. A padding word (zeros) is embedded as zero vectors of characters pass through the
+    network, as in the original; the result is not a zero vector.
 
     Args:
-        character_size: E.
+        character_size: width of a character embedding, E.
         filters: (width, count) of each convolution.
-        num_highway: highway layers after the convolutions.
-        projection_size: P. The projection is left out where the filters are already as many.
-        activation: a name `get_activation` knows, applied to the largest answers.
-        num_characters: rows of the table. Its row i is of id i + 1; id 0 is padding.
+        num_highway: number of highway layers after the convolutions.
+        projection_size: width of the output, P. There is no projection if the total number of
+            filters is already P.
+        activation: activation after max pooling, a name of `get_activation`.
+        num_characters: rows of the table; row i belongs to id i + 1, and id 0 is padding.
 
     Raises:
-        ValueError: no filters, or words with fewer characters than the widest filter sees.
+        ValueError: no filters, or words with fewer characters than the widest filter.
 
     Example:
         >>> cnn = CharacterCNN(4, filters=((1, 8), (3, 16)), num_highway=1, projection_size=6)
@@ -75,7 +76,7 @@ class CharacterCNN(keras.layers.Layer):
             name="table",
             shape=(self.num_characters, self.character_size),
             initializer=keras.initializers.RandomUniform(-1.0, 1.0),
-            # Looked up before the cast, as every table.
+            # The lookup comes before the cast, as for every table.
             autocast=False,
         )
         self.kernels, self.biases = [], []
@@ -116,11 +117,11 @@ class CharacterCNN(keras.layers.Layer):
         return keras.initializers.RandomNormal(stddev=math.sqrt(1 / (width * self.character_size)))
 
     def call(self, character_ids: Tensor, training: bool = False) -> Tensor:
-        """Embeds.
+        """Embeds words.
 
         Args:
-            character_ids: (..., C) integers; 0 is padding, i + 1 has row i of the table.
-            training: whether it will be differentiated.
+            character_ids: (..., C) integers; 0 is padding, id i + 1 is row i of the table.
+            training: whether the output will be differentiated.
 
         Returns:
             (..., P).

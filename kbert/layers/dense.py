@@ -1,7 +1,7 @@
-"""A dense layer that multiplies in two dimensions.
+"""A dense layer that multiplies 2-D matrices.
 
-TensorFlow fuses matrix product, bias and GELU into one kernel only where the product is 2-D, so
-the leading axes are folded before it and unfolded after the activation; the folds cost nothing.
+TensorFlow fuses matrix product, bias and GELU into one kernel only if the product is 2-D. So the
+leading axes are folded before it and unfolded after the activation; the reshapes cost nothing.
 
 Shapes: `...` any leading axes, `I` width in, `O` width out.
 """
@@ -17,7 +17,7 @@ from kbert.layers.slots import Editable
 
 
 def kernel_initializer(sigma: float | None) -> keras.initializers.Initializer:
-    """A truncated normal of that sigma; for None what Glorot & Bengio (2010) found."""
+    """Returns a truncated normal with that sigma, or Glorot & Bengio's (2010) uniform for None."""
     if sigma is None:
         return keras.initializers.GlorotUniform()
     return keras.initializers.TruncatedNormal(stddev=sigma)
@@ -26,14 +26,14 @@ def kernel_initializer(sigma: float | None) -> keras.initializers.Initializer:
 class Dense(Editable):
     """`activation(x @ kernel + bias)` over the last axis.
 
-    An edit in its slot is called with the rows (N, I) and the kernel (I, O), and gives what is
-    multiplied; one that is chosen is called with the rows as they came, and adds to the product.
+    A permanent edit maps the rows (N, I) and the kernel (I, O) to the two factors of the product.
+    The chosen edit gets the original rows, and its output is added to the product.
 
     Args:
         units: width of the output.
-        activation: a name `get_activation` knows, or None for the identity.
-        initializer_range: sigma of the truncated normal the kernel starts from; None = Glorot's
-            uniform distribution.
+        activation: activation of the output, a name of `get_activation`; None = identity.
+        initializer_range: standard deviation of the truncated normal that initialises the kernel;
+            None = Glorot's uniform distribution.
         use_bias: whether there is a bias.
 
     Example:
@@ -67,7 +67,7 @@ class Dense(Editable):
             self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
 
     def call(self, inputs: Tensor, training: bool = False, columns: slice | None = None) -> Tensor:
-        """(..., I) -> (..., O); of some `columns` of the kernel only these are computed."""
+        """(..., I) -> (..., O); with `columns`, only these columns of the output are computed."""
         *leading, width = ops.shape(inputs)
         rows = ops.reshape(inputs, (-1, width))
         outputs = self.product(rows, training=training, columns=columns)  # (N, O)
@@ -76,7 +76,7 @@ class Dense(Editable):
         return ops.reshape(outputs, (*leading, outputs.shape[-1]))  # (..., O)
 
     def product(self, rows: Tensor, training: bool = False, columns: slice | None = None) -> Tensor:
-        """(N, I) -> (N, O), by the kernel and the bias, as edits have them."""
+        """(N, I) -> (N, O): product with the kernel plus bias, with all edits applied."""
 
         def cut(x: Tensor) -> Tensor:
             return x if columns is None else x[..., columns]

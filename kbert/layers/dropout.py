@@ -1,4 +1,4 @@
-"""Dropout that costs half of Keras' own on TensorFlow and differs between replicas."""
+"""Dropout that costs half as much as Keras' on TensorFlow and differs between replicas."""
 
 import random
 from typing import Any
@@ -12,8 +12,8 @@ from kbert.layers import fused
 class Dropout(keras.layers.Layer):
     """Sets a share `rate` of the entries to zero and scales up the rest, in training only.
 
-    (Srivastava et al. 2014.) The only state is a seed and a counter in a Keras variable, so a
-    checkpoint that holds all variables continues with the very masks that would have come.
+    (Srivastava et al. 2014.) The only state is a seed and a counter in a Keras variable, so a run
+    resumed from a checkpoint of all variables gets the same masks as an uninterrupted one.
 
     Args:
         rate: share of entries dropped, in [0, 1).
@@ -33,7 +33,7 @@ class Dropout(keras.layers.Layer):
             raise ValueError(f"`rate` must be at least 0 and less than 1. Received: {rate!r}")
         self.rate = rate
         if rate:
-            # A seed of its own: without one, Keras on PyTorch draws from the global generator.
+            # An explicit seed: without one, Keras on PyTorch draws from the global generator.
             self.seed_generator = keras.random.SeedGenerator(random.randrange(2**31))
         self.built = True
 
@@ -47,7 +47,7 @@ class Dropout(keras.layers.Layer):
         return keras.random.dropout(inputs, self.rate, seed=self.seed_generator)
 
     def next_seed(self) -> Tensor | None:
-        """The seed of the next mask on TensorFlow, (2,) int32; None where the rate is 0."""
+        """Returns the seed of the next mask on TensorFlow, (2,) int32; None if the rate is 0."""
         if not self.rate:
             return None
         import tensorflow as tf
@@ -57,7 +57,7 @@ class Dropout(keras.layers.Layer):
 
 
 def _tensorflow_dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
-    """Two decisions from each random word: drawing the words is most of what dropout costs."""
+    """Gets two decisions from each random word: drawing words is most of the cost of dropout."""
     import tensorflow as tf
 
     size = tf.size(inputs)
@@ -77,7 +77,7 @@ def _tensorflow_dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
 
 
 def _seed_of_replica(seed: Tensor) -> Tensor:
-    """Mirrored seeds are equal on all replicas; their masks must not be."""
+    """Makes a seed differ between replicas: mirrored seeds are equal, but masks must not be."""
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context()

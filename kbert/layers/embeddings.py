@@ -20,7 +20,7 @@ from kbert.layers.slots import Editable
 
 
 class Embeddings(Editable):
-    """`dropout(norm(token + segment + position))`, widened to `hidden_size` where `E` differs.
+    """`dropout(norm(token + segment + position))`, projected to `hidden_size` if `E` differs.
 
     (BERT, Figure 2, https://arxiv.org/abs/1810.04805; the projection: ALBERT, section 3.1,
     https://arxiv.org/abs/1909.11942.)
@@ -30,15 +30,15 @@ class Embeddings(Editable):
         embedding_size: width of the tables.
         hidden_size: width of the output.
         max_positions: rows of the position table.
-        num_segments: rows of the segment table; 0 = no such table.
-        dropout: rate.
-        layer_norm_epsilon: added to the variance.
-        initializer_range: sigma the tables start from.
-        positions: "learned", "sinusoidal", or "none": those of the attention, if any.
-        norm: the kind of the normalisation, see `LayerNorm`; None = none.
+        num_segments: rows of the segment table; 0 = no segment table.
+        dropout: dropout rate.
+        layer_norm_epsilon: number added to the variance.
+        initializer_range: standard deviation of the initial tables.
+        positions: "learned", "sinusoidal", or "none" (the attention may encode positions itself).
+        norm: kind of normalisation, see `LayerNorm`; None = no normalisation.
         use_bias: whether the projection has a bias.
-        padding_id: token id that learned positions pass over, see `number_tokens`; it gets the
-            vector `padding` instead. None = every token has the position of its place.
+        padding_id: token id that is skipped when positions are numbered, see `number_tokens`; its
+            position embedding is the weight `padding`. None = every token is numbered.
 
     Example:
         >>> embeddings = Embeddings(vocabulary_size=9, embedding_size=4, hidden_size=8,
@@ -64,7 +64,7 @@ class Embeddings(Editable):
         padding_id: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(autocast=False, **kwargs)  # of ids, which half precision rounds
+        super().__init__(autocast=False, **kwargs)  # half precision would round ids
         self.positions = positions
         self.padding_id = padding_id
         self.use_bias = use_bias
@@ -110,7 +110,7 @@ class Embeddings(Editable):
             name=name,
             shape=(rows, width or self.embedding_size),
             initializer=keras.initializers.TruncatedNormal(stddev=self.initializer_range),
-            # Looked up before the cast: casting the whole table first costs more than the lookup.
+            # The lookup comes before the cast: casting the whole table first costs more.
             autocast=False,
         )
 
@@ -127,18 +127,18 @@ class Embeddings(Editable):
     def embed(
         self, token_ids: Tensor, segment_ids: Tensor | None = None, places: Tensor | None = None
     ) -> Tensor:
-        """The normalised sum of the tables' rows: all that several encoders may share.
+        """Returns the normalised sum of the table rows: the part that encoders can share.
 
         Args:
             token_ids: (B, T).
             segment_ids: (B, T), or None for the first segment.
-            places: (B, T), where the tokens stand, below P; None = 0, 1, 2 …
+            places: (B, T), positions of the tokens, below P; None = 0, 1, 2 …
 
         Returns:
             (B, T, E).
 
         Raises:
-            ValueError: a sequence that is too long, or segment ids where there are no segments.
+            ValueError: a sequence that is too long, or segment ids for a model without segments.
         """
         x = self._summed(token_ids, segment_ids, places)
         return ops.cast(x, self.compute_dtype) if self.norm is None else self.norm(x)
@@ -166,16 +166,16 @@ class Embeddings(Editable):
         return x
 
     def add_base(self, base: "Embeddings") -> None:
-        """Adds another's tables of tokens and positions, which no gradient of this layer moves.
+        """Adds the token and position tables of `base` to those of this layer, without gradient.
 
-        Its own tables become what it adds to them, at first nothing. So both train the other's
-        tables and its own without pulling at the same numbers. (He et al. 2021,
+        The tables of this layer become differences from the base tables and start at zero. So each
+        model trains its own tables, and their gradients do not compete. (He et al. 2021,
         https://arxiv.org/abs/2111.09543, section 3.3: gradient-disentangled embedding sharing.)
-        Presets and everything else that `kbert.models.weights` reads have the sums; a file of
-        Keras' `save_weights` has what this layer adds, so it is one of both models.
+        Presets and everything else that `kbert.models.weights` reads contain the sums. A file of
+        Keras' `save_weights` contains only the differences, so it is incomplete without the base.
 
         Args:
-            base: built, with tables of the same shapes.
+            base: built embeddings with tables of the same shapes.
         """
         # Inside a function, so that Keras does not count and save the other's weights here.
         self._base = lambda: base
@@ -183,7 +183,7 @@ class Embeddings(Editable):
             getattr(self, name).assign(ops.zeros_like(getattr(self, name)))
 
     def base_tables(self) -> dict[str, keras.Variable]:
-        """By the name of a table what is added to it; see `add_base`."""
+        """Returns name of a table -> base table that is added to it; see `add_base`."""
         if self._base is None:
             return {}
         base = self._base()
@@ -202,7 +202,7 @@ class Embeddings(Editable):
 
     def _position_table(self) -> Tensor:
         if self.positions != "learned":
-            return ops.cast(self.position, self.variable_dtype)  # as the rows of the other tables
+            return ops.cast(self.position, self.variable_dtype)  # the dtype of the other tables
         if self._base is None:
             return self.position
         return self.position + ops.stop_gradient(self._base().position)
@@ -217,7 +217,7 @@ class Embeddings(Editable):
     def _segments(self, segment_ids: Tensor | None) -> Tensor:
         if segment_ids is None:
             return self.segment[0]  # everything belongs to the first segment
-        # A product with one-hot rows: the gradient of a lookup would add B * T rows one by one.
+        # Product with one-hot rows: the gradient of a lookup would add B * T rows one by one.
         segment_ids = whole_numbers(segment_ids, "segment_ids")
         one_hot = ops.one_hot(segment_ids, self.num_segments, dtype=self.segment.dtype)
         return ops.matmul(one_hot, self.segment)  # (B, T, S) @ (S, E)
@@ -226,17 +226,17 @@ class Embeddings(Editable):
 class SharedEmbeddings(keras.layers.Layer):
     """Another encoder's tables and normalisation, with separate dropout and projection.
 
-    What ELECTRA's generator and discriminator have in common (`BertModel` with the variable scope
-    "embeddings" in model/modeling.py of google-research/electra). The tables stay the other's:
-    they are neither counted nor saved here, and move with both models' gradients.
+    ELECTRA's generator and discriminator share these (`BertModel` with the variable scope
+    "embeddings" in model/modeling.py of google-research/electra). The tables belong to the other
+    encoder: they are neither counted nor saved here, and the gradients of both models update them.
 
     Args:
-        source: the embeddings that are shared, built.
+        source: built embeddings to share.
         hidden_size: width of the output.
-        dropout: rate.
+        dropout: dropout rate.
 
     Raises:
-        ValueError: the embeddings are those of a part, of another shape.
+        ValueError: `source` is not a plain `Embeddings`, such as the embeddings of a part.
 
     Example:
         >>> tables = Embeddings(vocabulary_size=9, embedding_size=4, hidden_size=8,

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward part (Vaswani et al. 2017, section 3.3), also gated."""
+"""The position-wise feed-forward layer (Vaswani et al. 2017, section 3.3), optionally gated."""
 
 from typing import Any
 
@@ -11,19 +11,20 @@ from kbert.layers.dense import Dense
 
 
 class FeedForward(keras.layers.Layer):
-    """Two dense layers with an activation between, each token on its own.
+    """Two dense layers with an activation in between, applied to each token separately.
 
-    Where it is gated the first layer gives two halves, and the activation of the first one is
-    multiplied with the second (Shazeer 2020, https://arxiv.org/abs/2002.05202: GEGLU with "gelu",
+    If gated, the first layer returns two halves, and the activation of the first half is
+    multiplied by the second (Shazeer 2020, https://arxiv.org/abs/2002.05202: GEGLU with "gelu",
     SwiGLU with "silu").
 
     Args:
-        intermediate_size: width between the two; of each half where it is gated.
-        activation: a name `get_activation` knows.
-        gated: whether it is.
-        initializer_range: of the kernels, see `Dense`.
-        use_bias: whether the two have biases.
-        gate_bias: whether the first has where it is gated; None = `use_bias`.
+        intermediate_size: width between the two layers; if gated, width of each half.
+        activation: activation between the layers, a name of `get_activation`.
+        gated: whether the first layer is gated.
+        initializer_range: standard deviation of the initial kernels; None = Glorot's uniform
+            distribution.
+        use_bias: whether the two layers have biases.
+        gate_bias: whether the first layer has a bias if it is gated; None = `use_bias`.
 
     Example:
         >>> import numpy as np

@@ -1,10 +1,10 @@
-"""What lies between two matrix products of a training step, each in one pass over memory.
+"""Fused operations between the matrix products of a training step, each one pass over memory.
 
 On TensorFlow every elementwise operation of a layer reads and writes its whole tensor, and so does
-every step of its gradient: in a step of BERT-base that was a quarter of the time. Here such a chain
-is one function that XLA compiles, with a gradient written by hand that keeps as little as it can;
-the matrix products stay TensorFlow's. The plain layers are the reference, and what inference and
-the other backends run: `fuses` is the one switch, and a test holds both equal.
+every step of its gradient: a quarter of the time of a BERT-base step. Here such a chain is one
+function compiled by XLA, with a handwritten gradient that saves as few tensors as possible. The
+matrix products stay in TensorFlow. The plain layers are the reference; inference and the other
+backends run them. `fuses` is the only switch, and a test checks that both agree.
 
 Shapes: `...` any leading axes, `W` the last axis, `B` batch, `N` heads, `T` tokens, `S` tokens that
 are attended to.
@@ -23,18 +23,18 @@ from kbert.core.graphs import graph
 from kbert.core.late import tf
 from kbert.core.types import Tensor
 
-# Compiling costs a tenth of a second for every shape, which narrow layers never earn back.
+# Compilation takes a tenth of a second for every shape, which does not pay off for narrow layers.
 MIN_WIDTH = 128
 
 
 def fuses(width: int | None, training: bool) -> bool:
-    """Whether a layer of that width computes by the functions of this module."""
+    """Whether a layer of that width uses the functions of this module."""
     wide = width is not None and width >= MIN_WIDTH
     return bool(training) and wide and keras.backend.backend() == "tensorflow"
 
 
 def gelu(x: Tensor, approximate: bool) -> Tensor:
-    """GELU of (..., W), by the error function or, where `approximate`, by tanh."""
+    """Returns the GELU of (..., W), by the error function or, if `approximate`, by tanh."""
     forward, backward = _gelu(approximate)
 
     @tf.custom_gradient
@@ -45,7 +45,7 @@ def gelu(x: Tensor, approximate: bool) -> Tensor:
 
 
 def dropout(x: Tensor, rate: float, seed: Tensor) -> Tensor:
-    """(..., W) with a share `rate` of zeros and the rest scaled up; seed (2,) int32."""
+    """Sets a share `rate` of (..., W) to zero and scales up the rest; seed (2,) int32."""
     dropped = _dropout(rate)
 
     @tf.custom_gradient
@@ -58,9 +58,9 @@ def dropout(x: Tensor, rate: float, seed: Tensor) -> Tensor:
 def layer_norm(
     x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float, centred: bool = True
 ) -> Tensor:
-    """Layer normalisation of (..., W); gamma and beta (W,) float32.
+    """Applies layer normalisation to (..., W); gamma and beta are (W,) float32.
 
-    Without a shift where beta is None; of the root mean square where it is not `centred`.
+    There is no shift if beta is None, and RMS normalisation (no mean) if `centred` is False.
     """
     forward, backward = _norm(epsilon, centred)
     beta = tf.zeros_like(gamma) if beta is None else beta
@@ -83,7 +83,7 @@ def dropout_add_norm(
     epsilon: float,
     seed: Tensor | None,
 ) -> Tensor:
-    """`norm(x + dropout(outputs))`, both (..., W); the seed may be None where the rate is 0."""
+    """Returns `norm(x + dropout(outputs))`, both (..., W); seed may be None if the rate is 0."""
     forward, backward = _dropout_add_norm(rate, epsilon)
     seed = tf.zeros(2, tf.int32) if seed is None else seed
 
@@ -96,7 +96,7 @@ def dropout_add_norm(
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Heads (B, N, T, D) turned by angles, see `kbert.layers.positions`; no gradient of them."""
+    """Rotates heads (B, N, T, D), see `kbert.layers.positions`; the angles get no gradient."""
 
     @tf.custom_gradient
     def call(x: tf.Tensor) -> Any:
@@ -108,13 +108,13 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def attention_probabilities(
     scores: Tensor, bias: Tensor | None, *, rate: float, seed: Tensor | None
 ) -> Tensor:
-    """`dropout(softmax(scores + bias))`: (B, N, T, S), normalised in float32.
+    """Returns `dropout(softmax(scores + bias))`: (B, N, T, S), normalised in float32.
 
     Args:
-        scores: (B, N, T, S), of the compute dtype, which is also that of the result.
-        bias: broadcasts to the scores; float32.
-        rate: of the dropout.
-        seed: (2,) int32; may be None where the rate is 0.
+        scores: (B, N, T, S), in the compute dtype, which is also the dtype of the result.
+        bias: bias that broadcasts to the scores, cast to float32; or None.
+        rate: dropout rate.
+        seed: (2,) int32; may be None if the rate is 0.
     """
     forward, backward = _attention(rate)
     bias = tf.zeros((1, 1, 1, 1)) if bias is None else tf.cast(bias, tf.float32)
@@ -134,7 +134,7 @@ def attention_probabilities(
 
 
 def _sum_to(x: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """The gradient of broadcasting from `shape`; pruned from the graph where nothing needs it."""
+    """Sums x to `shape`, the gradient of broadcasting; pruned from the graph if unused."""
     _, axes = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(x), s1=shape)
     return tf.reshape(tf.reduce_sum(x, axes), shape)
 
@@ -194,14 +194,14 @@ def _drop(x: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _kept(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
-    """Decisions by a hash of an entry's number: nothing is kept for the gradient.
+    """Returns a dropout mask from a hash of each entry's index; no mask is saved for the gradient.
 
     Multipliers and shifts are those of "lowbias32" (https://github.com/skeeto/hash-prospector). The
-    first word of the seed shifts the sequence, the second parts sequences that the first made alike
-    but for a shift. Only the upper bits decide, so the last shift of the hash is left out.
+    first word of the seed shifts the sequence; the second separates sequences that would otherwise
+    differ only by a shift. Only the upper bits matter, so the last shift of the hash is omitted.
     """
     seeds = tf.bitcast(seed, tf.uint32)
-    # A counter is one of the words: without these, masks of two steps would differ by a constant.
+    # One seed word is a counter: without hashing it, masks of two steps would differ by a constant.
     first = _hash(seeds[0] + _hash(seeds[1] + _word(0x9E3779B9)))
     second = _hash(first + _word(0x85EBCA6B))
     numbers = tf.bitcast(tf.reshape(tf.range(tf.reduce_prod(shape)), shape), tf.uint32)
@@ -246,7 +246,7 @@ def _norm_gradient(
     gamma: tf.Tensor,
     centred: bool = True,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Of the sum, in float32, of gamma and of beta."""
+    """Returns the gradients of `total` (in float32), gamma and beta."""
     upstream = _wide(upstream)
     normed = (_wide(total) - mean) * scale
     inner = upstream * gamma

@@ -1,4 +1,4 @@
-"""Picking tokens out of a batch of sequences."""
+"""Gathers of tokens from a batch of sequences."""
 
 from keras import ops
 
@@ -6,7 +6,7 @@ from kbert.core.types import Tensor
 
 
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
-    """The vectors at some positions of each row.
+    """Gathers the hidden states at some positions of each row.
 
     Args:
         sequence: (B, T, H).
@@ -26,10 +26,11 @@ def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
 
 
 def gather_rows(x: Tensor | None, positions: Tensor) -> Tensor | None:
-    """Some rows of each head, or of a bias of its scores.
+    """Gathers some rows of each head, or of a bias of the scores.
 
     Args:
-        x: (B, N, T, S), or what broadcasts to it: one head for all, or one row, which stays; None.
+        x: (B, N, T, S), or a tensor that broadcasts to it: with one head for all, or with one row
+            (T = 1), which is returned unchanged. None is returned as None.
         positions: (B, P) integers in [0, T).
 
     Returns:

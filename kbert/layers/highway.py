@@ -1,4 +1,4 @@
-"""Highway layers: part of the input goes by unchanged.
+"""Highway layers: part of the input passes unchanged.
 
 Shapes: `...` any leading axes, `H` width.
 """
@@ -15,8 +15,8 @@ class Highway(keras.layers.Layer):
     """`carry * relu(x @ transform) + (1 - carry) * x` with a learned `carry` in (0, 1).
 
     (Srivastava et al. 2015, https://arxiv.org/abs/1505.00387; as in bilm/training.py of
-    allenai/bilm-tf, where the gate is called carry though it weighs the new value, the transform
-    is a ReLU whatever the activation of the convolutions, and the gate starts nearly shut.)
+    allenai/bilm-tf.) As there, the gate is called carry although it weights the new value, the
+    transform is a ReLU for any activation of the convolutions, and the gate starts nearly closed.
 
     Example:
         >>> tuple(Highway()(ops.ones((2, 5, 4))).shape)

@@ -1,4 +1,4 @@
-"""Ids of a table's rows: their type, their range, and the rows that they name."""
+"""Ids of table rows: type and range checks, and the lookup."""
 
 from typing import Any
 
@@ -8,23 +8,23 @@ from keras import ops
 
 from kbert.core.types import Tensor
 
-# The type that holds fewer whole numbers than a vocabulary has -> how many it holds.
+# Half-precision type -> the number up to which it represents all whole numbers.
 _NARROW = {"bfloat16": 256, "float16": 2048}
 
 
 def whole_numbers(x: Any, name: str = "ids") -> Any:
-    """Ids or a mask as integers; booleans, short integers and floats are cast.
+    """Returns ids or a mask as integers; casts booleans, short integers and floats.
 
-    Keras revives a subclassed model with floats as its inputs, and `keras.layers.Embedding` takes
-    floats too. Half precision rounds ids, so it is refused; where only shapes are inferred there
-    is nothing to round.
+    Floats are accepted because Keras revives a subclassed model with float inputs, and
+    `keras.layers.Embedding` accepts them too. Half precision rounds ids and raises, except while
+    Keras only infers shapes.
 
     Args:
-        x: a tensor, or what has no type, which is returned as it is.
-        name: the input's name, for the message.
+        x: tensor of ids; a value without a dtype is returned unchanged.
+        name: name of the input, for the error message.
 
     Raises:
-        ValueError: floats of half precision; or others that are no whole numbers, where their
+        ValueError: floats of half precision, or other floats that are not whole numbers, if their
             values are known.
 
     Example:
@@ -49,9 +49,9 @@ def whole_numbers(x: Any, name: str = "ids") -> Any:
 
 
 def check_whole(name: str, x: Any) -> None:
-    """Raises ValueError for floats between two whole numbers, if their values are known.
+    """Raises ValueError for floats that are not whole numbers, if their values are known.
 
-    A cast would make a mask of 0.5 one of 0.
+    Without this check a cast would turn 0.5 in a mask into 0.
     """
     values = known_values(x)
     if values is None or values.dtype.kind != "f":
@@ -65,18 +65,18 @@ def check_whole(name: str, x: Any) -> None:
 
 
 def check_ids(name: str, ids: Any, rows: int) -> None:
-    """Raises where ids lie outside of a table, if their values are known: not inside a graph.
+    """Raises if ids are outside of a table, provided that their values are known (not in a graph).
 
-    A graph's lookup refuses token ids itself on TensorFlow's CPU kernels (`take_rows`); GPUs and
-    compiled code do not look.
+    In a graph the lookup (`take_rows`) rejects such ids on TensorFlow's CPU kernels; GPUs and
+    compiled code do not check.
 
     Args:
-        name: the input's name, for the message.
-        ids: integers, or floats that hold whole numbers.
+        name: name of the input, for the error message.
+        ids: integers, or floats with whole numbers.
         rows: number of rows of the table.
 
     Raises:
-        ValueError: an id below 0, from `rows` on, or between two whole numbers.
+        ValueError: an id below 0, an id of `rows` or more, or one that is not a whole number.
 
     Example:
         >>> check_ids("segment_ids", np.array([[0, 5]]), 2)
@@ -88,7 +88,7 @@ def check_ids(name: str, ids: Any, rows: int) -> None:
         return
     if values.dtype.kind != "f" and values.min() >= 0 and values.max() < rows:
         return
-    # Comparisons, not a cast: of NaN and infinity there is none.
+    # Comparisons, not a cast: NaN and infinity cannot be cast.
     wrong = ~((values >= 0) & (values < rows) & (values == np.floor(values)))
     if wrong.any():
         where = np.argwhere(wrong)[0].tolist()
@@ -99,14 +99,14 @@ def check_ids(name: str, ids: Any, rows: int) -> None:
 
 
 def assert_ids(name: str, ids: Any, rows: int | None) -> Any:
-    """The ids, out of a TensorFlow graph that raises where one is outside of its table.
+    """Returns the ids with a TensorFlow assertion that each is inside of its table.
 
-    For graphs that run on the host: a SavedModel's entry, a dataset.
+    For graphs that run on the host: the signature of a SavedModel, a dataset.
 
     Args:
-        name: the input's name, for the message.
-        ids: integers, or floats that hold whole numbers.
-        rows: number of rows of the table; None = whole numbers of any size, as of a mask.
+        name: name of the input, for the error message.
+        ids: integers, or floats with whole numbers.
+        rows: number of rows of the table; None = whole numbers of any size, such as a mask.
     """
     import tensorflow as tf
 
@@ -125,7 +125,7 @@ def assert_ids(name: str, ids: Any, rows: int | None) -> Any:
 
 
 def known_values(x: Any) -> np.ndarray | None:
-    """The values of an array or an eager tensor; None of a symbolic one."""
+    """Returns the values of an array or an eager tensor; None for a symbolic tensor."""
     if isinstance(x, np.ndarray):
         return x
     backend = keras.backend.backend()
@@ -142,7 +142,7 @@ def known_values(x: Any) -> np.ndarray | None:
     if backend == "torch":
         import torch
 
-        # While a program is exported tensors are of a subclass, without values.
+        # During an export, tensors are of a subclass without values.
         is_concrete = type(x) is torch.Tensor and not torch.compiler.is_compiling()
         if is_concrete and x.device.type != "meta":
             x = x.detach().cpu()
@@ -151,10 +151,10 @@ def known_values(x: Any) -> np.ndarray | None:
 
 
 def take_rows(table: Any, ids: Tensor) -> Tensor:
-    """Rows of a table, (R, E) by ids (...) -> (..., E).
+    """Looks up rows of a table (R, E) by ids (...) -> (..., E).
 
-    `keras.ops.take` counts negative ids from the table's end. TensorFlow's own gather takes fewer
-    steps, and its CPU kernel raises for any id outside of the table.
+    `keras.ops.take` counts negative ids from the end of the table. TensorFlow's own gather needs
+    fewer operations, and its CPU kernel raises for any id outside of the table.
 
     Example:
         >>> ops.convert_to_numpy(take_rows(ops.array([[5.0], [7.0]]), ops.array([1, 0]))).tolist()
@@ -168,7 +168,7 @@ def take_rows(table: Any, ids: Tensor) -> Tensor:
 
 
 def _infers_shapes() -> bool:
-    """Whether Keras is calling a model for the shapes of its outputs alone."""
+    """Whether Keras is calling a model only to infer the shapes of its outputs."""
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
     return in_symbolic_scope()

@@ -1,4 +1,4 @@
-"""Normalisation of a token's vector, whose statistics stay in float32."""
+"""Normalisation over the last axis, with statistics in float32."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,15 +15,17 @@ from kbert.layers.slots import Editable
 class LayerNorm(Editable):
     """Zero mean and unit variance over the last axis, then a learned scale and shift.
 
-    Mean and variance are taken in float32 whatever the compute dtype: bfloat16 keeps 8 bits, too
+    Mean and variance are computed in float32 under any compute dtype: bfloat16 has 8 bits, too
     few for a sum over the width. (Ba et al. 2016, https://arxiv.org/abs/1607.06450.)
 
-    An edit that is chosen has a `scale_and_shift` too, of this layer's.
+    The chosen edit has a method `scale_and_shift` that maps this layer's gamma and beta to new
+    ones.
 
     Args:
-        epsilon: added to the variance.
-        kind: "layer"; "layer_no_bias", without the shift; or "rms", by the root mean square:
-            without mean and shift (Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467).
+        epsilon: number added to the variance.
+        kind: "layer"; "layer_no_bias", without the shift; or "rms", which divides by the root mean
+            square, without mean and shift (Zhang & Sennrich 2019,
+            https://arxiv.org/abs/1910.07467).
 
     Example:
         >>> ops.convert_to_numpy(LayerNorm(epsilon=1e-12)(ops.array([[1.0, 3.0]]))).tolist()
@@ -46,7 +48,7 @@ class LayerNorm(Editable):
 
     @property
     def scale_and_shift(self) -> tuple[Any, Any]:
-        """Gamma and beta, (W,) each, the second None where there is none."""
+        """Gamma and beta, (W,) each; beta is None if the layer has no shift."""
         chosen, own = self.chosen, (self.gamma, self.beta)
         return own if chosen is None else chosen.scale_and_shift(*own)
 
@@ -72,18 +74,18 @@ def add_and_norm(
     training: bool,
     behind: Callable | None = None,
 ) -> Tensor:
-    """`norm(x + dropout(outputs))`, the end of every part of a block.
+    """Returns `norm(x + dropout(outputs))`, the end of every part of a block.
 
     Args:
-        x: (..., W), what goes around the part.
-        outputs: (..., W), what the part gave.
+        x: (..., W), the residual.
+        outputs: (..., W), output of the part.
         dropout: a layer, `(x, training) -> x`.
         norm: a layer, `x -> x`.
         training: whether dropout is active.
-        behind: What stands behind the dropout, `(outputs, x, norm) -> outputs`; or None.
+        behind: Function applied after the dropout, `(outputs, x, norm) -> outputs`; or None.
 
     Returns:
-        (..., W). In one pass where both layers are those of this package, see `fused`.
+        (..., W). Dropout and normalisation layers of this package run fused, see `fused`.
 
     Example:
         >>> norm = LayerNorm(epsilon=1e-12)

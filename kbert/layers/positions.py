@@ -1,4 +1,4 @@
-"""Where a token stands: as a vector that is added to its own, or within the attention.
+"""Position encodings: embeddings added to those of tokens, or terms within the attention.
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `M` positions, `N` heads, `D` width of a head.
 """
@@ -16,11 +16,14 @@ from kbert.layers.ids import take_rows, whole_numbers
 
 
 def sinusoids(max_positions: int, hidden_size: int) -> np.ndarray:
-    """Sines and cosines, of wavelengths from 2 pi to 10,000 times that (Vaswani et al. 2017, 3.5).
+    """Returns sines and cosines of wavelengths from 2 pi to 10,000 times that.
+
+    (Vaswani et al. 2017, section 3.5.)
 
     Args:
-        max_positions: M.
-        hidden_size: H; columns 2i have the sine and 2i + 1 the cosine of position / 10000**(2i/H).
+        max_positions: number of positions, M.
+        hidden_size: width, H; columns 2i have the sine and columns 2i + 1 the cosine of
+            position / 10000**(2i/H).
 
     Returns:
         (M, H) float32.
@@ -35,7 +38,7 @@ def sinusoids(max_positions: int, hidden_size: int) -> np.ndarray:
 
 
 class _Positions(keras.layers.Layer):
-    """What both kinds share: rows of a table (M, H), by number or from the first on."""
+    """Base of both position layers: adds rows of a table (M, H), by id or from the first on."""
 
     def __init__(self, max_positions: int, hidden_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -43,11 +46,11 @@ class _Positions(keras.layers.Layer):
         self.hidden_size = hidden_size
 
     def call(self, x: Tensor, places: Tensor | None = None) -> Tensor:
-        """Adds to vectors where they stand.
+        """Adds the position embeddings.
 
         Args:
             x: (B, T, H).
-            places: (B, T) integers below M; None = 0, 1, 2 …
+            places: (B, T), positions of the tokens, integers below M; None = 0, 1, 2 …
 
         Returns:
             (B, T, H).
@@ -64,12 +67,12 @@ class _Positions(keras.layers.Layer):
 
 
 class LearnedPositions(_Positions):
-    """A trained vector for each position.
+    """A trained embedding for each position.
 
     Args:
-        max_positions: M.
-        hidden_size: H.
-        initializer_range: sigma the table starts from.
+        max_positions: number of positions, M.
+        hidden_size: width, H.
+        initializer_range: standard deviation of the initial table.
 
     Example:
         >>> layer = LearnedPositions(5, 4)
@@ -101,11 +104,11 @@ class LearnedPositions(_Positions):
 
 
 class SinusoidalPositions(_Positions):
-    """`sinusoids`, which are no weights.
+    """Fixed position embeddings, `sinusoids`; the layer has no weights.
 
     Args:
-        max_positions: M.
-        hidden_size: H.
+        max_positions: number of positions, M.
+        hidden_size: width, H.
 
     Example:
         >>> layer = SinusoidalPositions(5, 4)
@@ -114,19 +117,20 @@ class SinusoidalPositions(_Positions):
     """
 
     def build(self, input_shape: Shape | None = None) -> None:
-        """There is nothing to build."""
+        """Does nothing: there are no weights."""
 
     def _table(self) -> Tensor:
         return ops.convert_to_tensor(sinusoids(self.max_positions, self.hidden_size))
 
 
 def number_tokens(token_ids: Tensor, padding_id: int, places: Tensor | None = None) -> Tensor:
-    """The numbers of tokens among those that are no padding, from 0 on.
+    """Numbers the tokens that are not padding, from 0.
 
     Args:
         token_ids: (B, T).
-        padding_id: the token that is not counted; it has the number of the next one.
-        places: (B, T), where tokens stand in their example of a packed row; None = one example.
+        padding_id: id of padding tokens. They are not counted, and each gets the number of the next
+            counted token.
+        places: (B, T), positions of tokens in their example of a packed row; None = one example.
 
     Returns:
         (B, T) int32.
@@ -148,16 +152,19 @@ def number_tokens(token_ids: Tensor, padding_id: int, places: Tensor | None = No
 
 
 def rotation(places: Tensor, head_size: int, base: float) -> tuple[Tensor, Tensor]:
-    """By what queries and keys are turned (Su et al. 2021, https://arxiv.org/abs/2104.09864).
+    """Returns cosines and sines of the angles of rotary positions, for `rotate`.
+
+    (Su et al. 2021, https://arxiv.org/abs/2104.09864.)
 
     Args:
-        places: (T,) or (B, T) integers.
-        head_size: D, even; pair i is turned by the angle place / base ** (2 i / D).
-        base: of the wavelengths.
+        places: (T,) or (B, T) integers, positions of the tokens.
+        head_size: width of a head, D, even; pair i is rotated by the angle
+            place / base ** (2 i / D).
+        base: base of the geometric series of wavelengths.
 
     Returns:
         Cosines and sines, (T, D / 2) or (B, 1, T, D / 2), float32: in bfloat16 distant tokens would
-        stand at the same place.
+        get the same position.
 
     Example:
         >>> cos, sin = rotation(ops.arange(3), 4, base=10_000.0)
@@ -172,7 +179,7 @@ def rotation(places: Tensor, head_size: int, base: float) -> tuple[Tensor, Tenso
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, training: bool = False) -> Tensor:
-    """Heads (B, N, T, D) turned by a `rotation`, in float32: number i makes a pair with i + D / 2.
+    """Rotates heads (B, N, T, D) by a `rotation`, in float32; entry i is paired with i + D / 2.
 
     Example:
         >>> cos, sin = rotation(ops.arange(2), 2, base=10_000.0)
@@ -188,10 +195,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, training: bool = False) -> Tenso
 
 
 def alibi_slopes(num_heads: int) -> np.ndarray:
-    """How fast the attention of each head falls off (Press et al. 2021, section 3).
+    """Returns the slope (N,) by which the scores of each head fall off with the distance.
 
-    Powers of 2 ** (-8 / N); where N is no power of two, those of the next lower one, then every
-    other of the next higher (https://arxiv.org/abs/2108.12409, attention_with_linear_biases).
+    The slopes are powers of 2 ** (-8 / N). If N is not a power of two, they are those of the next
+    lower power, then every other slope of the next higher (Press et al. 2021, section 3,
+    https://arxiv.org/abs/2108.12409; attention_with_linear_biases).
 
     Example:
         >>> alibi_slopes(4).tolist()
@@ -204,22 +212,22 @@ def alibi_slopes(num_heads: int) -> np.ndarray:
 
 
 def alibi_bias(queries: Tensor, keys: Tensor, num_heads: int) -> Tensor:
-    """What is added to attention scores: minus the distance, times the head's slope.
+    """Returns the ALiBi attention bias: minus the distance, times the slope of the head.
 
     Args:
-        queries: (..., Q) integers, the places of tokens that attend.
-        keys: (..., K) integers, of those that are attended to.
-        num_heads: N.
+        queries: (..., Q) integers, positions of the tokens that attend.
+        keys: (..., K) integers, positions of the tokens attended to.
+        num_heads: number of heads, N.
 
     Returns:
-        (..., N, Q, K) float32; a dimension of 1 before it where there are no leading axes.
+        (..., N, Q, K) float32; (1, N, Q, K) if there are no leading axes.
 
     Example:
         >>> bias = alibi_bias(ops.arange(2), ops.arange(3), 2)
         >>> ops.convert_to_numpy(bias)[0, 0].tolist()
         [[-0.0, -0.0625, -0.125], [-0.0625, -0.0, -0.0625]]
     """
-    # By `expand_dims`: an ellipsis of any number of axes is what tf2onnx cannot write.
+    # `expand_dims`, because tf2onnx cannot convert an ellipsis over an unknown number of axes.
     distances = ops.abs(ops.expand_dims(queries, -1) - ops.expand_dims(keys, -2))
     slopes = ops.convert_to_tensor(-alibi_slopes(num_heads)[:, None, None])
     falls = ops.expand_dims(ops.cast(distances, "float32"), -3) * slopes
@@ -227,10 +235,10 @@ def alibi_bias(queries: Tensor, keys: Tensor, num_heads: int) -> Tensor:
 
 
 def distance_products(x: Tensor, vectors: Tensor) -> Tensor:
-    """Products of tokens' heads with vectors of distances, which all rows of a batch share.
+    """Multiplies the heads of tokens by embeddings of distances that all rows of a batch share.
 
-    One head is a product of matrices: TensorFlow's oneDNN kernel (2.21) multiplies (B, 1, T, D) by
-    (1, 1, D, R) wrongly, and writes outside of its memory.
+    A single head uses a 2-D product: TensorFlow's oneDNN kernel (2.21) multiplies (B, 1, T, D) by
+    (1, 1, D, R) wrongly and writes outside of its memory.
 
     Args:
         x: (B, N, T, D).
@@ -252,18 +260,18 @@ def distance_products(x: Tensor, vectors: Tensor) -> Tensor:
 
 
 def relative_shift(x: Tensor) -> Tensor:
-    """Scores by distance as scores by token: row i from its column T - 1 - i on.
+    """Turns scores by distance into scores by token: row i from its column T - 1 - i on.
 
-    Without the last column's share each row is one shorter than it was, so that the same column
-    lies one further to the right in every next one. (As in Music Transformer, Huang et al. 2018.)
-    A gather from all distances does the same, but its gradient adds up numbers one by one. Scores
-    and gradients of 12 heads, on two busy cores: of 8 rows of 128 tokens 138 ms so and 216 by
-    gathers, 87 and 133 under XLA; of 2 rows of 512 270 to 530 and 350 to 410, 290 to 370 and 210 to
-    230.
+    The flattened scores are split into rows that are one column shorter, so each row is shifted by
+    one relative to the row before. (As in Music Transformer, Huang et al. 2018.) A gather from all
+    distances does the same, but its gradient adds numbers one by one. Times for scores and
+    gradients of 12 heads on two busy cores: for 8 rows of 128 tokens 138 ms, with gathers 216 ms
+    (under XLA 87 and 133 ms). For 2 rows of 512 tokens 270 to 530 ms, with gathers 350 to 410 ms
+    (under XLA 290 to 370 and 210 to 230 ms).
 
     Args:
-        x: (B, N, T, S + T), of T tokens that attend to S, the last T of which they are: by the
-            distances from S - 1 down to -T.
+        x: (B, N, T, S + T), scores of T tokens for the distances from S - 1 down to -T. The T
+            tokens are the last of the S tokens attended to.
 
     Returns:
         (B, N, T, S).
@@ -280,12 +288,12 @@ def relative_shift(x: Tensor) -> Tensor:
 
 
 def relative_shift_rows(x: Tensor, positions: Tensor, length: Tensor) -> Tensor:
-    """The rows of `relative_shift` at some positions.
+    """Applies `relative_shift` to selected rows only.
 
     Args:
-        x: (B, N, P, S + T), those rows.
-        positions: (B, P) integers in [0, T).
-        length: T.
+        x: (B, N, P, S + T), scores by distance of the selected tokens.
+        positions: (B, P) integers in [0, T), positions of the selected tokens.
+        length: sequence length, T.
 
     Returns:
         (B, N, P, S).
@@ -303,7 +311,7 @@ def relative_shift_rows(x: Tensor, positions: Tensor, length: Tensor) -> Tensor:
 
 
 def check_length(length: Tensor, max_positions: int) -> Tensor:
-    """The length; raises where it is too long: at once if it is known, else in the graph."""
+    """Returns the length; raises if it is too long, at once if it is known, else in the graph."""
     rule = f"A sequence must not be longer than max_positions={max_positions}."
     if isinstance(length, int):
         if length > max_positions:

@@ -1,9 +1,9 @@
-"""Recomputation (activation checkpointing): of a layer only its inputs are kept for the gradient.
+"""Recomputation (activation checkpointing): only a layer's inputs are saved for the gradient.
 
-The rest is computed again in the backward part (Chen et al. 2016, "Training Deep Nets with
-Sublinear Memory Cost", https://arxiv.org/abs/1604.06174). A layer runs as a function of tensors
-alone: its inputs and the values of its variables, the counters of dropout among them. So both times
-it draws the same masks, and the counters move once.
+The rest is computed again in the backward pass (Chen et al. 2016, "Training Deep Nets with
+Sublinear Memory Cost", https://arxiv.org/abs/1604.06174). A layer runs as a pure function of
+tensors: its inputs and the values of its variables, including the counters of dropout. So both runs
+draw the same dropout masks, and the counters advance only once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kbert.core.contexts import recomputed_layers
 from kbert.core.types import Tensor
 from kbert.layers.slots import choosing_as_now
 
-# Of tensors: what the layer gives, tensors in a tuple or alone, and new values of its variables.
+# From tensors to the outputs of a layer (nested tensors) and the new values of its variables.
 _Function: TypeAlias = Callable[..., tuple[Any, list[Tensor]]]
 
 
@@ -28,23 +28,23 @@ def run_layer(
     select: Callable[[Any], Any] = lambda outputs: outputs,
     **options: Any,
 ) -> Any:
-    """What the layer gives; in `recomputation` and in training it keeps its inputs alone.
+    """Runs a layer; in `recomputation` and in training only its inputs are saved.
 
-    All that the layer reads must be its inputs and its own variables, and what it gives tensors.
+    The layer must read nothing but its inputs and its own variables, and must return tensors.
 
     Args:
-        layer: built.
+        layer: a built layer.
         *inputs: tensors, or None.
         training: whether dropout is active.
-        select: of what the layer gives, what is read. The gradient of the rest, zeros as large as
-            it is, would be computed with.
-        **options: what else the layer takes; tensors among them are inputs too.
+        select: function from all outputs to the ones that are used. Otherwise the unused outputs
+            would take part in the gradient, as zeros of their full size.
+        **options: further arguments of the layer; tensors among them are inputs too.
 
     Returns:
-        What is selected of what the layer gives; all of it without `select`.
+        The selected outputs of the layer; all outputs without `select`.
 
     Raises:
-        NotImplementedError: in `recomputation` on another backend than TensorFlow and JAX.
+        NotImplementedError: in `recomputation` on a backend other than TensorFlow and JAX.
 
     Example:
         >>> from keras import ops
@@ -83,22 +83,22 @@ def run_layer(
 
 
 def as_stored(variables: Sequence[keras.Variable]) -> list[Tensor]:
-    """Reads variables without a cast: in half precision the layers around would have it done.
+    """Reads variables without the cast that surrounding layers in half precision would apply.
 
-    The casts are made inside of what is computed again, and no copy of the weights is kept.
+    The casts then happen in the recomputed part, and no cast copy of the weights is saved.
     """
     return _AsStored()(read=lambda: [v.value for v in variables])
 
 
 def note_recomputed(names: Iterable[str]) -> None:
-    """Adds to the list of `recomputation` layers that are computed again in any case."""
+    """Adds layers that are always recomputed to the list of `recomputation`."""
     run = recomputed_layers()
     if run is not None:
         run.extend(names)
 
 
 class _AsStored(keras.layers.Layer):
-    """Reads what it is told to under no policy."""
+    """Calls a function without autocast."""
 
     def __init__(self) -> None:
         super().__init__(autocast=False, name="as_stored")
@@ -130,12 +130,12 @@ def _on_jax(
 def _on_tensorflow(
     function: _Function, values: list[Tensor], tensors: list[Tensor]
 ) -> tuple[Any, list[Tensor]]:
-    """As `tf.recompute_grad`, which differentiates by integers too, and copies each weight."""
+    """Like `tf.recompute_grad`, which also differentiates by integers and copies each weight."""
     import tensorflow as tf
 
     number = len(values)
     new: list[Tensor] = []
-    packed: list[Any] = []  # what the layer gives, with its structure
+    packed: list[Any] = []  # the outputs of the layer, with their structure
 
     def flat(kept: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         outputs, new[:] = function(list(kept[:number]), list(kept[number:]))
@@ -156,19 +156,19 @@ def _on_tensorflow(
 
         return flat(kept), gradient
 
-    # As they are now; a variable would be read by the backward part as it is then.
+    # Convert to tensors now: the backward pass would read the later value of a variable.
     outputs = iter(call(*map(tf.convert_to_tensor, values), *tensors))
     leaves = [None if x is None else next(outputs) for x in keras.tree.flatten(packed[0])]
     return keras.tree.pack_sequence_as(packed[0], leaves), list(new)
 
 
 def after(upstream: Sequence[Any], kept: Sequence[Any], weights: int) -> list[Any]:
-    """The tensors, to be had once there is a gradient: else all would be computed at once.
+    """Delays the saved tensors until there is a gradient; else all layers would recompute at once.
 
-    A control dependency holds TensorFlow's executor, and its optimiser from merging operations that
-    are equal to those of the forward part. XLA knows none: there a summand does both, which is 0
-    unless the gradient is NaN. The weights, the first of the tensors, go without: of them alone
-    nothing large is made.
+    A control dependency delays TensorFlow's executor. It also keeps the graph optimiser from
+    merging the operations with equal ones of the forward pass. XLA ignores control dependencies;
+    there a summand has both effects, which is 0 unless the gradient is NaN. The first `weights`
+    tensors get no summand: nothing large is computed from weights alone.
     """
     import tensorflow as tf
 

@@ -1,8 +1,8 @@
-"""The recurrence of an LSTM with a projection, with a backward half of its own.
+"""The recurrence of an LSTM with a projection, with a custom gradient.
 
-What does not depend on the step before is done for all steps at once: the input's half of the
-gates before the loop, the gradients of all weights after the loop backward. Differentiated step by
-step, each step would add a product as large as the kernel to a sum of that size.
+What does not depend on the previous step is computed for all steps at once: the input's half of the
+gates before the loop, the gradients of all weights after the backward loop. If each step were
+differentiated separately, each would add a product as large as the kernel to a sum of that size.
 
 Shapes: `B` rows, `T` steps, `I` width of the input, `U` units, `P` width of the projection.
 """
@@ -31,20 +31,20 @@ def projected_lstm(
     """Runs one LSTM over all steps.
 
     The cell is TensorFlow 1's `LSTMCell` with `num_proj` (Sak et al. 2014,
-    https://arxiv.org/abs/1402.1128, without peepholes): gates in the order input, candidate,
-    forget, output; 1 is added to the forget gate; the cell is clipped before the output gate acts
-    on it, the projected output after.
+    https://arxiv.org/abs/1402.1128, without peepholes). The gates are in the order input,
+    candidate, forget, output; 1 is added to the forget gate. The cell is clipped before the output
+    gate is applied, the projected output afterwards.
 
     Args:
-        inputs: (T, B, I); its dtype is that of the products.
+        inputs: (T, B, I); its dtype is also the dtype of the products.
         kernel: (I + P, 4U), rows of the input first.
         bias: (4U,).
         projection: (U, P).
-        cell: (B, U) float32, before the first step.
-        hidden: (B, P) float32, likewise.
-        mask: (T, B, 1) bool; where it is False the state stays. None = all True.
-        cell_clip: bound of the cell's entries; None = none.
-        projection_clip: bound of the output's entries; None = none.
+        cell: (B, U) float32, cell state before the first step.
+        hidden: (B, P) float32, hidden state before the first step.
+        mask: (T, B, 1) bool; where it is False the state stays the same. None = all True.
+        cell_clip: bound of the absolute cell entries; None = no bound.
+        projection_clip: bound of the absolute output entries; None = no bound.
 
     Returns:
         The hidden state after each step (T, B, P), the last cell (B, U) and the last hidden state
@@ -60,13 +60,13 @@ def projected_lstm(
     run = _Recurrence(mask, cell_clip, projection_clip)
     arguments = (inputs, kernel, bias, projection, cell, hidden)
     if keras.backend.backend() == "torch":
-        # Its own tape: Keras' custom gradient on PyTorch allows one output only.
+        # PyTorch's autograd: Keras' custom gradient on PyTorch allows one output only.
         return run(*arguments)[0]
     return ops.custom_gradient(run.with_gradient)(*arguments)
 
 
 class _Recurrence:
-    """Both halves, for one mask and one pair of bounds."""
+    """Forward and backward pass for one mask and one pair of bounds."""
 
     def __init__(
         self, mask: Tensor, cell_clip: float | None, projection_clip: float | None
@@ -84,7 +84,7 @@ class _Recurrence:
         cell: Tensor,
         hidden: Tensor,
     ) -> Any:
-        """The results, and what `backward` reads of each step."""
+        """Returns the results, and the tensors of each step that `backward` needs."""
         steps, rows, width = ops.shape(inputs)
         units, projected = projection.shape
         dtype = keras.backend.standardize_dtype(inputs.dtype)
@@ -147,8 +147,8 @@ class _Recurrence:
         saved: Tensor,
         upstream: Tensor,
     ) -> Any:
-        """The gradients of the six arguments of `projected_lstm`."""
-        if len(upstream) == 1:  # JAX hands over one tuple
+        """Returns the gradients of the six tensor arguments of `projected_lstm`."""
+        if len(upstream) == 1:  # JAX passes one tuple
             (upstream,) = upstream
         steps, rows, width = ops.shape(inputs)
         units, projected = projection.shape
@@ -216,8 +216,8 @@ def _clip(x: Tensor, bound: float | None) -> Tensor:
     return x if bound is None else ops.clip(x, -bound, bound)
 
 
-# TensorFlow has each of the three in one kernel, where formulas would read and write the memory
-# several times; the other backends fuse them.
+# TensorFlow has a kernel for each of the three, where formulas would read and write the memory
+# several times; the other backends fuse the formulas.
 
 
 def _sigmoid_gradient(y: Tensor, gradient: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""ELMo's mix of layers: a weighted sum whose weights are learned.
+"""ELMo's mix of layers: a weighted sum with learned weights.
 
 Shapes: `S` hidden states, `B` batch, `T` tokens, `H` hidden width.
 """
@@ -16,13 +16,13 @@ class ScalarMix(keras.layers.Layer):
     """gamma · Σ softmax(weights)ₛ · hidden stateₛ.
 
     (Peters et al. 2018, https://arxiv.org/abs/1802.05365, equation 1 and section 3.4;
-    `weight_layers` in bilm/elmo.py of allenai/bilm-tf.) At the start it is the mean. It is put on
-    an encoder's `hidden_states`, or on a frozen encoder's features of several layers.
+    `weight_layers` in bilm/elmo.py of allenai/bilm-tf.) The initial mix is the mean. Apply the
+    layer to an encoder's `hidden_states`, or to a frozen encoder's features of several layers.
 
     Args:
-        layer_norm: whether each state is first brought to mean 0 and variance 1 over the numbers
-            of all real tokens of a batch, as ELMo does with `do_layer_norm`.
-        epsilon: added to that variance.
+        layer_norm: whether to normalise each state to mean 0 and variance 1 over the entries of
+            all real tokens of a batch, as ELMo does with `do_layer_norm`.
+        epsilon: number added to that variance.
 
     Example:
         >>> states = [ops.zeros((1, 3, 4)), ops.ones((1, 3, 4))]
@@ -59,11 +59,11 @@ class ScalarMix(keras.layers.Layer):
         self.gamma = self.add_weight(name="gamma", shape=(), initializer="ones", autocast=False)
 
     def call(self, hidden_states: Tensor, padding_mask: Tensor = None) -> Tensor:
-        """Mixes.
+        """Returns the weighted sum of hidden states.
 
         Args:
             hidden_states: a list of S tensors (B, T, H) or (B, H), or one of shape (S, B, T, H).
-            padding_mask: (B, T), 1 for a token: those that `layer_norm` counts. None = all.
+            padding_mask: (B, T), 1 for the tokens that count in `layer_norm`. None = all.
 
         Returns:
             (B, T, H) or (B, H).
@@ -95,5 +95,5 @@ class ScalarMix(keras.layers.Layer):
 
 
 def _is_nested(shape: Any) -> bool:
-    """Whether it is a list of shapes and not one shape."""
+    """Whether `shape` is a list of shapes and not one shape."""
     return len(shape) > 0 and isinstance(shape[0], list | tuple)

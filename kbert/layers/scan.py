@@ -1,8 +1,8 @@
-"""A loop over time whose carry is a structure, and whose outputs a second loop can read.
+"""A loop over time with a tuple as carry, whose outputs a second loop can read.
 
-`keras.ops.scan` fails on TensorFlow where the carry is a tuple (Keras 3.15.1), and stacks what it
-collects: a copy of everything that the backward half of a recurrence reads again step by step. On
-TensorFlow such outputs stay `tf.TensorArray`s here, until `stack` is asked for one.
+`keras.ops.scan` fails on TensorFlow if the carry is a tuple (Keras 3.15.1). It also stacks its
+outputs: a copy of everything that the backward pass of a recurrence reads again step by step. Here
+the outputs stay `tf.TensorArray`s on TensorFlow until `stack` converts them.
 
 Shapes: `T` steps, `...` the leading axes of the carry, `N` width of an output.
 """
@@ -28,14 +28,14 @@ def scan(
 
     Args:
         step: `(carry, list of one element of each sequence) -> (carry, outputs)`, two tuples.
-        carry: what the first call gets: tensors (..., any width).
-        sequences: tensors (T, ...), the first of them a tensor that tells T, or outputs of an
-            earlier scan.
+        carry: carry of the first call, tensors (..., any width).
+        sequences: tensors (T, ...) or outputs of an earlier scan. The first must be a tensor, which
+            determines T.
         outputs: width and dtype of each output (..., N).
-        reverse: whether the last element comes first. Outputs keep the order of the sequences.
+        reverse: whether to start with the last element. Outputs keep the order of the sequences.
 
     Returns:
-        The last carry and the outputs of all steps, each a sequence.
+        The last carry, and the outputs of all steps as a list of sequences (see `stack`).
 
     Example:
         >>> import numpy as np
@@ -54,7 +54,7 @@ def scan(
 
 
 def stack(sequence: Tensor) -> Any:
-    """A sequence that a scan gave out, as one tensor (T, ..., N)."""
+    """Converts an output of `scan` to one tensor (T, ..., N)."""
     return sequence.stack() if hasattr(sequence, "stack") else sequence
 
 
@@ -80,7 +80,7 @@ def _tensorflow_scan(
 
     def body(count: Tensor, carry: tuple, collected: tuple) -> Any:
         index = length - 1 - count if reverse else count
-        # An index of the first axis is a view: nothing is copied.
+        # Indexing the first axis is a view: nothing is copied.
         elements = [x.read(index) if isinstance(x, tf.TensorArray) else x[index] for x in sequences]
         carry, new = step(carry, elements)
         collected = tuple(x.write(index, y) for x, y in zip(collected, new, strict=True))

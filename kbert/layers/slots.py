@@ -1,12 +1,11 @@
-"""Slots of built layers, for what is done to them from outside (`kbert.edit`).
+"""Slots for edits of built layers (`kbert.edit`).
 
-An edit never changes a weight of the layer that it is put into: it acts on what the layer
-multiplies, looks up or gives. Those of one sort are there for good, and act in the order in which
-they came. Of the others, which have a switch, many lie beside each other on one base, and of each
-forward part one acts or none.
+An edit never changes a weight of its layer: it acts on what the layer multiplies, looks up or
+returns. There are two kinds. Permanent edits always act, in the order in which they were added.
+Switched edits share one base model, and at most one of them is active in a forward pass.
 
-Which one is said once for all slots of a model, by its `Switch`, and read where a forward part is
-computed or traced: a graph that was traced keeps the edit that was chosen then.
+All slots of a model share one `Switch` that names the active edit. It is read when a forward pass
+is computed or traced, so a traced graph keeps the edit that was active then.
 """
 
 import contextlib
@@ -19,17 +18,17 @@ import keras
 
 from kbert.core.types import Shape
 
-# Switch -> the edit that is chosen in this context in the place of the switch's.
+# Switch -> the edit that is chosen in this context instead of `Switch.active`.
 _CHOSEN: contextvars.ContextVar[Mapping["Switch", str | None]] = contextvars.ContextVar(
     "chosen", default=types.MappingProxyType({})
 )
 
 
 class Switch:
-    """Which edit of a model is chosen; a plain object, which all slots of the model share.
+    """Names the chosen edit of a model; a plain object that all slots of the model share.
 
     Attributes:
-        active: its name; None = none, the base as it is.
+        active: name of the chosen edit; None = the unmodified base model.
     """
 
     def __init__(self) -> None:
@@ -37,12 +36,12 @@ class Switch:
 
     @property
     def current(self) -> str | None:
-        """The name of the edit that is chosen here."""
+        """The name of the edit that is chosen in this context, or None."""
         return _CHOSEN.get().get(self, self.active)
 
     @contextlib.contextmanager
     def using(self, name: str | None) -> Iterator[None]:
-        """In this context that edit is chosen, or none."""
+        """Chooses the edit `name`, or none, within a context."""
         token = _CHOSEN.set({**_CHOSEN.get(), self: name})
         try:
             yield
@@ -51,7 +50,7 @@ class Switch:
 
 
 def choosing_as_now() -> Callable[[], contextlib.AbstractContextManager]:
-    """A function whose contexts choose the edits of here, for what is computed again elsewhere."""
+    """Returns a function whose contexts restore the current choice of edits, for recomputation."""
     now = _CHOSEN.get()
 
     @contextlib.contextmanager
@@ -66,7 +65,7 @@ def choosing_as_now() -> Callable[[], contextlib.AbstractContextManager]:
 
 
 class Editable(keras.layers.Layer):
-    """A layer with a slot for edits; without any it is what it was.
+    """A layer with a slot for edits; without edits it computes the same as before.
 
     Example:
         >>> from keras import ops
@@ -93,18 +92,18 @@ class Editable(keras.layers.Layer):
     def add_edit(
         self, edit: keras.layers.Layer, shape: Shape, switch: Switch | None = None
     ) -> None:
-        """Puts an edit into the slot, behind those that are there, and builds it.
+        """Adds an edit after the existing ones and builds it.
 
         Args:
-            edit: What this layer calls; its name is that of the attribute that holds it.
-            shape: What it is built with.
-            switch: The model's, the same for all of its slots, by which the edit is chosen; None =
-                it always acts.
+            edit: Layer that this layer calls; its name becomes the name of its attribute here.
+            shape: Shape that the edit is built with.
+            switch: Switch of the model, shared by all of its slots, that activates the edit;
+                None = the edit always acts.
         """
         with contextlib.ExitStack() as scopes:  # weights are saved by their paths
             for part in self.path.split("/"):
                 scopes.enter_context(keras.name_scope(part))
-            if not edit.built:  # it may lie in several slots
+            if not edit.built:  # one edit may be in several slots
                 edit.build(shape)
         with self._unlocked():
             setattr(self, edit.name, edit)
@@ -114,31 +113,31 @@ class Editable(keras.layers.Layer):
             self._switch = switch
 
     def remove_edit(self, name: str) -> None:
-        """Takes an edit out of the slot, if it is there."""
+        """Removes an edit from the slot, if it is there."""
         layer = getattr(self, name, None)
         if layer is None:
             return
         with self._unlocked():
             delattr(self, name)
-            # By the tracker: it keeps ids, and where that of a layer which is gone is left,
-            # the next one at its address in memory is taken for tracked, and never trained.
+            # Untrack explicitly: the tracker stores ids. With a stale id, a new layer at the same
+            # memory address would count as tracked already and would never be trained.
             self._tracker.untrack(layer)
         self._edit_names = tuple(x for x in self._edit_names if x != name)
 
     @property
     def edits(self) -> list[keras.layers.Layer]:
-        """Those that always act, in their order."""
+        """The edits that always act, in their order."""
         return [getattr(self, name) for name in self._edit_names]
 
     @property
     def chosen(self) -> Any:
-        """The one that is chosen here, or None."""
+        """The edit that is chosen in this context, or None."""
         current = None if self._switch is None else self._switch.current
         return None if current is None else getattr(self, current, None)
 
     @contextlib.contextmanager
     def _unlocked(self) -> Iterator[None]:
-        """Keras forbids new layers in a built one; its own LoRA opens it like this."""
+        """Unlocks the tracker: Keras forbids new layers in a built one; its LoRA does the same."""
         self._tracker.unlock()
         try:
             yield

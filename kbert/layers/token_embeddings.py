@@ -1,4 +1,4 @@
-"""One table of tokens that serves as input and as output.
+"""One token table for both input and output (tied embeddings).
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `V` vocabulary.
 """
@@ -13,15 +13,15 @@ from kbert.layers.ids import take_rows, whole_numbers
 
 
 class TokenEmbeddings(keras.layers.Layer):
-    """Rows of a token table, and logits by the same table transposed.
+    """Token embeddings, and logits with the same table transposed.
 
     (Press & Wolf 2017, https://arxiv.org/abs/1608.05859; Vaswani et al. 2017, section 3.4.)
 
     Args:
         vocabulary_size: rows of the table.
-        hidden_size: width.
-        scale: what a row is multiplied by where it is looked up.
-        initializer_range: sigma the table starts from.
+        hidden_size: width of the table.
+        scale: factor of the embeddings at the input; logits do not use it.
+        initializer_range: standard deviation of the initial table.
 
     Example:
         >>> embeddings = TokenEmbeddings(9, 4)
@@ -39,7 +39,7 @@ class TokenEmbeddings(keras.layers.Layer):
         initializer_range: float = 0.02,
         **kwargs: Any,
     ) -> None:
-        super().__init__(autocast=False, **kwargs)  # of ids, which half precision rounds
+        super().__init__(autocast=False, **kwargs)  # half precision would round ids
         self.shape = (vocabulary_size, hidden_size)
         self.scale = scale
         self.initializer_range = initializer_range
@@ -49,7 +49,7 @@ class TokenEmbeddings(keras.layers.Layer):
             name="token",
             shape=self.shape,
             initializer=keras.initializers.TruncatedNormal(stddev=self.initializer_range),
-            # Looked up before the cast: casting the whole table first costs more than the lookup.
+            # The lookup comes before the cast: casting the whole table first costs more.
             autocast=False,
         )
 
@@ -65,13 +65,13 @@ class TokenEmbeddings(keras.layers.Layer):
 
 
 def tied_logits(x: Tensor, table: Tensor) -> Tensor:
-    """Products with the rows of a token table: (…, H), (V, H) -> (…, V) float32."""
+    """Returns products with the rows of a token table: (…, H), (V, H) -> (…, V) float32."""
     *leading, width = ops.shape(x)
-    # In float32 under any policy: bfloat16 would round each logit to eight bits.
+    # float32 under any policy: bfloat16 would round each logit to eight bits.
     x = ops.cast(ops.reshape(x, (-1, width)), "float32")
     if len(leading) == 1:
-        # One vector a row, as decoding has them. TensorFlow's CPU kernel multiplies the table by a
-        # few vectors faster than a few vectors by the table: 14 ms, not 22, for 8 of GPT-2's.
+        # One vector per row, as in decoding. TensorFlow's CPU kernel multiplies the table by a few
+        # vectors faster than a few vectors by the table: 14 ms instead of 22 for 8 rows of GPT-2.
         return ops.transpose(ops.matmul(table, ops.transpose(x)))
     logits = ops.matmul(x, ops.transpose(table))
     return ops.reshape(logits, (*leading, table.shape[0]))

@@ -1,6 +1,6 @@
-"""The softmax over a vocabulary of words, whole or by sampling.
+"""Softmax over a vocabulary of words, full or sampled.
 
-Shapes: `...` any leading axes, `N` places, `P` width, `V` vocabulary, `S` negatives.
+Shapes: `...` any leading axes, `N` positions, `P` width, `V` vocabulary, `S` negatives.
 """
 
 import math
@@ -11,20 +11,21 @@ from keras import ops
 
 from kbert.core.types import Shape, Tensor
 
-# For a logit that must not count. Not infinity: where all negatives are hits, the gradient of
-# the log-sum-exp would not be a number.
+# Replaces logits that must not count. Not infinity: if all negatives equal the target, the gradient
+# of the log-sum-exp would be NaN.
 _NEVER = -1e9
 
 
 class WordSoftmax(keras.layers.Layer):
-    """`x @ kernel.T + bias`, a row of the kernel a word; and a loss on a sample of the rows.
+    """`x @ kernel.T + bias` with a kernel row for each word, and a loss on a sample of the rows.
 
-    (`_build_loss` in bilm/training.py of allenai/bilm-tf.) In float32 under any policy: a product
-    that gives bfloat16 would round each logit to eight bits.
+    (`_build_loss` in bilm/training.py of allenai/bilm-tf.) Computes in float32 under any policy:
+    a product in bfloat16 would round each logit to eight bits.
 
     Args:
-        vocabulary_size: V. For `sampled` the words are to be sorted by falling frequency.
-        projection_size: P.
+        vocabulary_size: number of words, V. For `sampled` the words must be sorted by falling
+            frequency.
+        projection_size: width of the input, P.
 
     Example:
         >>> softmax = WordSoftmax(vocabulary_size=100, projection_size=8)
@@ -54,7 +55,7 @@ class WordSoftmax(keras.layers.Layer):
         )
 
     def call(self, x: Tensor) -> Tensor:
-        """All logits.
+        """Returns the logits of all words.
 
         Args:
             x: (..., P).
@@ -74,24 +75,24 @@ class WordSoftmax(keras.layers.Layer):
         negatives: int,
         seed_generator: keras.random.SeedGenerator,
     ) -> Tensor:
-        """The cross-entropy of each target against a sample of the other words.
+        """Returns the cross-entropy of each target against a sample of the other words.
 
-        All places share the sample. Each logit is lowered by the logarithm of how often its word
-        is expected in a sample, and a target's own entry among the negatives does not count: so
-        the loss is least where the logits are those of the whole softmax. (Jean et al. 2015,
+        All positions share the sample. Each logit is lowered by the logarithm of the expected count
+        of its word in a sample, and the target is masked among the negatives. So the loss is
+        minimal for the logits of the full softmax. (Jean et al. 2015,
         https://arxiv.org/abs/1412.2007; `tf.nn.sampled_softmax_loss`.)
 
         Args:
             x: (N, P).
             targets: (N,) integers in [0, V).
-            negatives: size of the sample, less than the vocabulary.
-            seed_generator: where the sample's random numbers come from.
+            negatives: size of the sample, smaller than the vocabulary.
+            seed_generator: source of the sample's random numbers.
 
         Returns:
             Losses (N,), float32.
 
         Raises:
-            ValueError: as many negatives as words, or none.
+            ValueError: no negatives, or as many as words or more.
         """
         sampler = LogUniformSampler(self.vocabulary_size, negatives)
         targets = ops.cast(targets, "int32")
@@ -109,17 +110,17 @@ class WordSoftmax(keras.layers.Layer):
 
 
 class LogUniformSampler:
-    """Draws words about as Zipf's law has them: word i with p(i) ~ log((i + 2) / (i + 1)).
+    """Draws words roughly by Zipf's law: word i with p(i) ~ log((i + 2) / (i + 1)).
 
-    The original draws until it has enough different words (TensorFlow's log-uniform candidate
-    sampler with `unique`). Here the number of draws is known beforehand, so that shapes are
-    static: the first words, which nearly any sample of this size would hold, are always in, and
-    the range of the others is cut into as many parts of equal probability as there are draws
-    left, with one draw in each. So word i is expected min(1, t · p(i)) times, exactly.
+    The original draws until it has enough distinct words (TensorFlow's log-uniform candidate
+    sampler with `unique`). Here the number of draws is fixed, so that shapes are static. The first
+    words, which nearly any sample of this size would contain, are always included. The range of the
+    other words is split into as many parts of equal probability as there are draws left, with one
+    draw in each. So the expected count of word i is exactly min(1, t · p(i)).
 
     Args:
-        vocabulary_size: words, sorted by falling frequency.
-        draws: words a sample.
+        vocabulary_size: number of words, which are sorted by falling frequency.
+        draws: number of words in a sample.
 
     Raises:
         ValueError: `draws` is not in [1, vocabulary_size).
@@ -142,23 +143,23 @@ class LogUniformSampler:
         self.certain = next(i for i in range(draws) if self._draws_of(i, i) <= 1)
 
     def _draws_of(self, word: int, certain: int) -> float:
-        """How often `word` is expected where the first `certain` words are not drawn."""
+        """Returns the expected count of `word` if the first `certain` words are not drawn."""
         span = math.log((self.vocabulary_size + 1) / (certain + 1))
         return (self.draws - certain) * math.log((word + 2) / (word + 1)) / span
 
     def draw(self, seed_generator: keras.random.SeedGenerator) -> Tensor:
-        """A sample (S,) int32: the certain words, then the drawn ones in rising order."""
+        """Returns a sample (S,) int32: the certain words, then the drawn ones in rising order."""
         rest = self.draws - self.certain
         places = ops.arange(rest, dtype="float32")
         places = (places + keras.random.uniform((rest,), seed=seed_generator)) / rest
         span = math.log((self.vocabulary_size + 1) / (self.certain + 1))
         drawn = ops.floor((self.certain + 1) * ops.exp(places * span)) - 1
-        # Rounding may carry the very ends one word too far.
+        # Rounding may move a draw at either end one word too far.
         drawn = ops.clip(ops.cast(drawn, "int32"), self.certain, self.vocabulary_size - 1)
         return ops.concatenate([ops.arange(self.certain, dtype="int32"), drawn])
 
     def log_expected(self, ids: Tensor) -> Tensor:
-        """The logarithm of how often each of `ids` is expected in a sample."""
+        """Returns the logarithm of the expected count of each of `ids` in a sample."""
         ids = ops.cast(ids, "float32")
         span = math.log((self.vocabulary_size + 1) / (self.certain + 1))
         draws = (self.draws - self.certain) * ops.log1p(1 / (ids + 1)) / span

@@ -1,4 +1,4 @@
-"""BLEU and chrF of translations, by sacrebleu: numbers that papers can be compared by."""
+"""BLEU and chrF of translations, computed by sacrebleu so that papers can be compared."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bleu:
-    """BLEU of a corpus and what it is made of.
+    """BLEU of a corpus and its components.
 
     Attributes:
         score: 0 to 100, the geometric mean of `precisions` times `brevity_penalty`.
         brevity_penalty: below 1 where the hypotheses are shorter than the references.
-        precisions: of 1- to 4-grams, in per cent.
+        precisions: precision of 1-, 2-, 3- and 4-grams, in per cent.
         length_ratio: tokens of the hypotheses over tokens of the references.
-        signature: how it was computed; scores of one signature can be compared.
+        signature: sacrebleu's settings; scores with the same signature can be compared.
     """
 
     score: float
@@ -37,21 +37,22 @@ def bleu(
     lowercase: bool = False,
     tokenize: str = "13a",
 ) -> Bleu:
-    """BLEU of a corpus of translations (Papineni et al. 2002), as sacrebleu computes it.
+    """Computes the BLEU of a corpus of translations (Papineni et al. 2002) with sacrebleu.
 
-    Texts are given as they are read, not tokenised: sacrebleu tokenises both sides alike, which
-    makes scores comparable (Post 2018, "A call for clarity in reporting BLEU scores").
+    Pass raw, untokenised texts: sacrebleu tokenises both sides alike, which makes scores comparable
+    (Post 2018, "A call for clarity in reporting BLEU scores").
 
     Args:
         hypotheses: (N,) translations.
-        references: (N,) reference translations; or for each hypothesis a list of them, all of one
-            length.
-        lowercase: compare without regard to case.
-        tokenize: sacrebleu's name of a tokenizer: "13a" as at WMT, "intl", "zh", "ja-mecab",
+        references: (N,) reference translations; or for each hypothesis a list of references, all
+            lists of the same length.
+        lowercase: whether to ignore case.
+        tokenize: name of a sacrebleu tokenizer: "13a" (WMT's), "intl", "zh", "ja-mecab",
             "char", "none" ….
 
     Raises:
-        ValueError: unequal numbers, no texts, anything other than strings, an unknown tokenizer.
+        ValueError: unequal numbers of texts, no texts, values that are not strings, or an unknown
+            tokenizer.
 
     Example:
         >>> result = bleu(["The cat sits on a mat."], ["The cat sits on the mat."])
@@ -64,7 +65,7 @@ def bleu(
     tokenizers = sorted(BLEU.TOKENIZERS)
     if tokenize not in tokenizers:
         raise ValueError(f"tokenize is one of {', '.join(tokenizers)}. Received: {tokenize!r}")
-    # `force`: texts that are tokenised already are scored without a warning for each.
+    # `force`: no warning for each text that looks tokenised already.
     metric = BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
     result = metric.corpus_score(list(hypotheses), streams)
     return Bleu(
@@ -77,14 +78,17 @@ def bleu(
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]) -> float:
-    """chrF2 of a corpus, 0 to 100: F of characters' 1- to 6-grams (Popović 2015), by sacrebleu.
+    """Computes the chrF2 of a corpus, 0 to 100, with sacrebleu.
+
+    chrF2 is the F score of character 1- to 6-grams (Popović 2015).
 
     Args:
-        hypotheses: as of `bleu`.
-        references: as of `bleu`.
+        hypotheses: (N,) translations.
+        references: (N,) reference translations; or for each hypothesis a list of references, all
+            lists of the same length.
 
     Raises:
-        ValueError: as `bleu`.
+        ValueError: unequal numbers of texts, no texts, or values that are not strings.
 
     Example:
         >>> round(chrf(["The cat sits on a mat."], ["The cat sits on the mat."]), 2)
@@ -99,7 +103,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequenc
 def _streams(
     hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """References as sacrebleu takes them: the first of every hypothesis, then the second …."""
+    """Transposes references for sacrebleu: the first of every hypothesis, then the second …."""
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise ValueError("Hypotheses and references are lists of texts. Received: one text")
     if len(hypotheses) != len(references) or not len(hypotheses):

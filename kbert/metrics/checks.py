@@ -1,4 +1,4 @@
-"""The checks that every metric makes of its input."""
+"""Input checks shared by all metrics."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ _KINDS = {"b": "integers", "i": "integers", "u": "integers", "f": "numbers", "U"
 
 
 def paired(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarray]:
-    """Both as arrays of one shape and one kind (names, integers, finite numbers), not empty."""
+    """Returns both as non-empty arrays of the same shape, both names or both finite numbers."""
     labels, predictions = array("labels", labels), array("predictions", predictions)
     if labels.shape != predictions.shape or not labels.size:
         raise ValueError(
@@ -25,7 +25,7 @@ def paired(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarray]
 
 
 def array(what: str, values: Values) -> np.ndarray:
-    """Names, integers or finite numbers as an array, never converted to text silently."""
+    """Converts names, integers or finite numbers to an array, never silently to text."""
     converted = np.asarray(values)
     if converted.ndim == 0:
         raise ValueError(f"The {what} must be a sequence, one entry a row. Received: {values!r}")
@@ -46,7 +46,7 @@ def array(what: str, values: Values) -> np.ndarray:
 
 
 def indicators(what: str, values: Values) -> np.ndarray:
-    """An integer array of 0 and 1."""
+    """Returns an int64 array of 0 and 1."""
     converted = array(what, values)
     if not np.isin(converted, (0, 1)).all():
         raise ValueError(

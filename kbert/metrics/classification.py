@@ -1,4 +1,4 @@
-"""Metrics of single-label classification: the numbers of GLUE's scorers, which are scikit-learn's.
+"""Metrics of single-label classification, equal to those of GLUE's scorers and scikit-learn.
 
 Shapes: N rows, K classes.
 """
@@ -10,7 +10,7 @@ from kbert.metrics.checks import paired
 
 
 def accuracy(labels: Values, predictions: Values) -> float:
-    """The share of predictions that equal their label.
+    """Returns the share of predictions that equal their label.
 
     Args:
         labels: (N,) names or integers.
@@ -25,10 +25,10 @@ def accuracy(labels: Values, predictions: Values) -> float:
 
 
 def matthews(labels: Values, predictions: Values) -> float:
-    """Matthews' correlation coefficient, for two classes or more: CoLA's metric.
+    """Returns Matthews' correlation coefficient for two or more classes: CoLA's metric.
 
-    Where all labels or all predictions are one class the coefficient is 0/0; it counts as 0, as in
-    scikit-learn.
+    The coefficient is 0/0 if all labels or all predictions are the same class. It then counts
+    as 0, as in scikit-learn.
 
     Args:
         labels: (N,) names or integers.
@@ -48,14 +48,14 @@ def matthews(labels: Values, predictions: Values) -> float:
 
 
 def f1(labels: Values, predictions: Values, *, positive: str | int = 1) -> float:
-    """The F1 of one class: MRPC's and QQP's metric next to accuracy.
+    """Returns the F1 of one class: the metric of MRPC and QQP in addition to accuracy.
 
-    0 where the positive class is neither among the labels nor among the predictions.
+    It is 0 if the positive class is neither among the labels nor among the predictions.
 
     Args:
         labels: (N,) names or integers.
         predictions: (N,) of the same kind.
-        positive: the class that counts; a name where labels are names.
+        positive: the positive class; a name if labels are names, otherwise an integer.
 
     Example:
         >>> f1([1, 0, 1, 1], [1, 1, 1, 0])
@@ -73,7 +73,7 @@ def f1(labels: Values, predictions: Values, *, positive: str | int = 1) -> float
 
 
 def macro_f1(labels: Values, predictions: Values) -> float:
-    """The mean F1 of all classes that occur among the labels or the predictions.
+    """Returns the mean F1 of all classes that occur among the labels or the predictions.
 
     Args:
         labels: (N,) names or integers.
@@ -98,10 +98,10 @@ def _classes(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarra
 
 
 def _counts(labels: Values, predictions: Values) -> tuple[np.ndarray, ...]:
-    """Rows of each class that occurs, (K,): predicted right, labelled, predicted."""
+    """Counts rows of each class that occurs, (K,): correctly predicted, labelled, predicted."""
     labels, predictions = _classes(labels, predictions)
     classes, index = np.unique(np.concatenate([labels, predictions]), return_inverse=True)
     labels, predictions = np.split(index, 2)
     groups = labels[labels == predictions], labels, predictions
-    # In float64: products of counts are larger than an int64 from some 50,000 rows on.
+    # float64: products of counts overflow an int64 from some 50,000 rows on.
     return tuple(np.bincount(x, minlength=len(classes)) * 1.0 for x in groups)

@@ -1,4 +1,4 @@
-"""Whether vectors lie in clusters that are the labels'."""
+"""Agreement between clusters of embeddings and labels."""
 
 import numpy as np
 
@@ -8,24 +8,25 @@ from kbert.metrics.checks import array
 
 
 def v_measure(labels: Values, vectors: Values, *, seed: int = 0) -> float:
-    """The v-measure of k-means over vectors, with as many clusters as there are labels.
+    """Returns the v-measure of k-means clusters, with as many clusters as distinct labels.
 
-    Both are scikit-learn's (`pip install 'kbert[sklearn]'`): k-means++ from ten starts, of which
-    the one with the least spread counts, and the harmonic mean of homogeneity and completeness
-    (Rosenberg & Hirschberg, 2007, https://aclanthology.org/D07-1043). The vectors are taken as they
-    are: where cosines are meant, give them at length 1. Where all labels are one it is 1.
+    Both are computed by scikit-learn (`pip install 'kbert[sklearn]'`). K-means++ runs from ten
+    initialisations, and the run with the lowest inertia counts. The v-measure is the harmonic mean
+    of homogeneity and completeness (Rosenberg & Hirschberg, 2007,
+    https://aclanthology.org/D07-1043). The vectors are not normalised: pass unit vectors to cluster
+    by cosine. If all labels are equal, the result is 1.
 
     Args:
         labels: (N,) names or integers.
         vectors: (N, D) finite numbers.
-        seed: of the starts.
+        seed: random seed of the initialisations.
 
     Returns:
-        From 0 (clusters say nothing about labels) to 1 (they are the labels).
+        A score from 0 (clusters are independent of the labels) to 1 (clusters match the labels).
 
     Raises:
         ImportError: scikit-learn is not installed.
-        ValueError: no vectors, other lengths, or NaN and infinity.
+        ValueError: no vectors, unequal numbers of labels and vectors, or NaN or infinity.
 
     Example:
         >>> v_measure(["x", "x", "y", "y"], [[0, 1], [0, 0.9], [5, 5], [5, 5.1]])

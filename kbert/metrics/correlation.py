@@ -9,9 +9,9 @@ from kbert.metrics.checks import paired
 
 
 def pearson(labels: Values, predictions: Values) -> float:
-    """Pearson's correlation coefficient.
+    """Returns Pearson's correlation coefficient.
 
-    It is 0/0 where all labels or all predictions are equal; that counts as 0.
+    The coefficient is 0/0 if all labels or all predictions are equal; it then counts as 0.
 
     Args:
         labels: (N,) numbers.
@@ -27,9 +27,9 @@ def pearson(labels: Values, predictions: Values) -> float:
 
 
 def spearman(labels: Values, predictions: Values) -> float:
-    """Spearman's rank correlation, equal values sharing their mean rank.
+    """Returns Spearman's rank correlation; equal values share their mean rank.
 
-    It is 0/0 where all labels or all predictions are equal; that counts as 0.
+    The coefficient is 0/0 if all labels or all predictions are equal; it then counts as 0.
 
     Args:
         labels: (N,) numbers.
@@ -52,17 +52,17 @@ def _correlation(statistic: Callable[..., float], labels: Values, predictions: V
     columns = labels.astype(np.float64), predictions.astype(np.float64)
     if any((column == column[0]).all() for column in columns):
         return 0.0
-    with np.errstate(all="ignore"):  # of values at the ends of float64's range
+    with np.errstate(all="ignore"):  # values at the ends of float64's range overflow
         value = float(statistic(*columns))
     return min(max(value, -1.0), 1.0) if np.isfinite(value) else 0.0
 
 
-# The steps of both and their order are SciPy's, so that the last digits are, too.
+# Both follow SciPy step by step, so that the last digits agree too.
 def _pearson(*columns: np.ndarray) -> float:
     units = []
     for column in columns:
         deviations = column - column.mean()
-        largest = np.abs(deviations).max()  # squares of quotients by it are finite
+        largest = np.abs(deviations).max()  # divided by it, deviations have finite squares
         units.append(deviations / (largest * np.linalg.norm(deviations / largest, axis=0)))
     value = units[0] @ units[1]
     return np.round(value) if len(columns[0]) == 2 else value  # two points lie on a line

@@ -1,11 +1,11 @@
-"""Entities in label sequences, and precision, recall and F1 of finding them.
+"""Entities in label sequences, and their precision, recall and F1.
 
-A label is "O" for a word outside, or a prefix and a type: "B-person". BIO has the prefixes B
-(first word) and I (inside); BIOES marks the last word (E) and an entity of a single word (S) too,
-BILOU calls these two L and U. IOB1, in which B stands only between two entities of one type, is
-read by the lenient rules.
+A label is "O" for a word outside of entities, or a prefix and a type: "B-person". BIO has the
+prefixes B (first word) and I (inside). BIOES also marks the last word (E) and single-word
+entities (S); BILOU calls these two L and U. IOB1, which uses B only between two adjacent entities
+of the same type, is read by the lenient rules.
 
-Shapes: W words of all sentences together, E entities of all of them, K types.
+Shapes: W words of all sentences together, E entities of all sentences, K types.
 """
 
 import re
@@ -21,11 +21,11 @@ from kbert.core.types import Values
 _LABEL = re.compile(r"(O)|([BIESLU])(?:-(.+))?", re.DOTALL)
 _PREFIXES = {"BIO": "BI", "BIOES": "BIES", "BILOU": "BILU"}
 _AS_BIOES = {"L": "E", "U": "S"}
-_NO_TYPE = "_"  # of labels that are a prefix alone
+_NO_TYPE = "_"  # type of labels that consist of a prefix only
 
 
 class Entity(NamedTuple):
-    """A type and the range of words, end exclusive."""
+    """The type of an entity and its range of words, end exclusive."""
 
     label: str
     start: int
@@ -33,13 +33,13 @@ class Entity(NamedTuple):
 
 
 def find_scheme(names: Iterable[str]) -> str | None:
-    """The scheme that a set of labels is written in.
+    """Detects the tagging scheme of a set of labels.
 
     Args:
         names: the labels.
 
     Returns:
-        "BIO", "BIOES" or "BILOU"; None where a label is of none of them, such as parts of speech.
+        "BIO", "BIOES" or "BILOU"; None if no scheme fits all labels (such as parts of speech).
 
     Example:
         >>> find_scheme(["O", "B-person", "I-person"]), find_scheme(["NOUN", "VERB"])
@@ -54,20 +54,20 @@ def find_scheme(names: Iterable[str]) -> str | None:
 
 
 def entity_spans(labels: Sequence[str], *, scheme: str | None = None) -> list[Entity]:
-    """The entities of one sentence.
+    """Returns the entities of one sentence.
 
     Args:
-        labels: one a word.
+        labels: labels of the sentence, one per word.
         scheme: None reads any sequence, as conlleval does: an entity begins wherever a word does
-            not continue the entity before it, so "O I-person" contains one too. "BIO", "BIOES" or
-            "BILOU" takes only what the scheme allows: entities begin with B (or S, U) and, in the
-            latter two, end with E (L) or S (U); anything else is no entity.
+            not continue the entity before it, so "O I-person" contains one too. "BIO", "BIOES" and
+            "BILOU" are strict: entities begin with B (or S, U) and, in the latter two, end with
+            E (L) or S (U); anything else is not an entity.
 
     Returns:
-        From left to right.
+        The entities from left to right.
 
     Raises:
-        ValueError: a label that is no entity label, or not of the scheme.
+        ValueError: a label is not an entity label, or not one of the scheme.
 
     Example:
         >>> entity_spans(["B-person", "I-person", "O", "I-place"])
@@ -81,14 +81,14 @@ def entity_spans(labels: Sequence[str], *, scheme: str | None = None) -> list[En
 
 @dataclass(frozen=True)
 class EntityReport:
-    """How well entities were found; an entity is right if its type and both its ends are.
+    """Scores of predicted entities; an entity is correct if its type and both ends match.
 
     Attributes:
-        types: the types, sorted.
-        precision: (K,) share of those predicted that are right; 0 where none was predicted.
-        recall: (K,) share of the real ones that were found; 0 where there is none.
-        f1: (K,) harmonic mean of the two.
-        support: (K,) number of real ones.
+        types: entity types, sorted.
+        precision: (K,) share of predicted entities that are correct; 0 if none was predicted.
+        recall: (K,) share of labelled entities that were found; 0 if there is none.
+        f1: (K,) harmonic mean of precision and recall.
+        support: (K,) number of labelled entities.
         overall: "precision", "recall" and "f1" of all types together (micro average).
     """
 
@@ -101,13 +101,13 @@ class EntityReport:
 
     @property
     def scores(self) -> dict[str, float]:
-        """`overall`, "macro_f1" (mean over the types) and "f1_<type>" of each."""
+        """`overall`, "macro_f1" (mean over the types) and "f1_<type>" of each type."""
         macro = float(self.f1.mean()) if self.types else 0.0
         each = {f"f1_{name}": float(f1) for name, f1 in zip(self.types, self.f1, strict=True)}
         return {**self.overall, "macro_f1": macro, **each}
 
     def __str__(self) -> str:
-        """A table with a row for each type and one for all."""
+        """Returns a table with a row for each type and a row for all types."""
         columns = self.precision, self.recall, self.f1, self.support
         rows = [
             [name, *map(float, scores), int(support)]
@@ -123,19 +123,19 @@ def entity_report(
     *,
     scheme: str | None = None,
 ) -> EntityReport:
-    """Precision, recall and F1 of entities, over all sentences and for each type.
+    """Computes precision, recall and F1 of entities, for all sentences and for each type.
 
-    The numbers of seqeval 1.2.2: of its default mode (conlleval's rules) for `scheme=None`, of
-    `mode="strict"` for a scheme. It does not know BILOU in its default mode; here L counts as E
+    The scores equal those of seqeval 1.2.2: its default mode (conlleval's rules) for `scheme=None`,
+    `mode="strict"` for a scheme. seqeval's default mode does not support BILOU; here L counts as E
     and U as S.
 
     Args:
-        labels: of each sentence, one label a word.
-        predictions: likewise.
-        scheme: how label sequences are read, see `entity_spans`.
+        labels: labels of each sentence, one per word.
+        predictions: predicted labels of each sentence, one per word.
+        scheme: "BIO", "BIOES" or "BILOU"; None = conlleval's lenient rules, see `entity_spans`.
 
     Raises:
-        ValueError: sentences of unequal length, or a label that is not of the scheme.
+        ValueError: unequal numbers of sentences or of words, or a label that is not of the scheme.
 
     Example:
         >>> report = entity_report([["B-person", "I-person", "O"]], [["B-person", "O", "B-place"]])
@@ -151,7 +151,7 @@ def entity_report(
     found_names, *found = _spans(predictions, scheme)
     types, of_type = np.unique(np.concatenate([true_names, found_names]), return_inverse=True)
     true_of, found_of = of_type[: len(true_names)], of_type[len(true_names) :]
-    # No two entities of one side begin at one word.
+    # Starts are unique: no two labelled (or predicted) entities begin at the same word.
     _, i, j = np.intersect1d(true[0], found[0], assume_unique=True, return_indices=True)
     same = (true[1][i] == found[1][j]) & (true_of[i] == found_of[j])
     right, predicted, support = (
@@ -173,14 +173,14 @@ def entity_report(
 def _spans(
     sentences: Sequence[Sequence[str]], scheme: str | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Types (E,) strings, starts and ends (E,) of entities, in words of all sentences."""
+    """Returns types (E,) strings, starts and ends (E,) of entities, in words of all sentences."""
     number: dict[str, int] = {}
     words = [number.setdefault(label, len(number)) for labels in sentences for label in labels]
     prefixes, types = _parsed(number, scheme)
     prefix = np.array(prefixes, "U1")[words]  # (W,)
     types, of_type = np.unique(np.array(types, str), return_inverse=True)
     of_type = of_type[words]
-    # Whether a word continues the entity of the word before.
+    # Whether a word continues the entity of the previous word.
     inside = np.zeros(len(words) + 1, bool)
     continues = np.isin(prefix[:-1], ["B", "I"]) & np.isin(prefix[1:], ["I", "E"])
     inside[1:-1] = continues & (of_type[1:] == of_type[:-1])
@@ -195,7 +195,7 @@ def _spans(
 
 
 def _parsed(names: Iterable[str], scheme: str | None) -> tuple[list[str], list[str]]:
-    """The prefix in terms of BIOES and the type of each label."""
+    """Returns the prefix of each label, converted to BIOES, and its type."""
     if scheme is not None and scheme not in _PREFIXES:
         raise ValueError(f"scheme is one of {', '.join(_PREFIXES)} or None. Received: {scheme!r}")
     allowed = "BIESLU" if scheme is None else _PREFIXES[scheme]
@@ -215,7 +215,7 @@ def _parsed(names: Iterable[str], scheme: str | None) -> tuple[list[str], list[s
 def _scores(
     right: np.ndarray, predicted: np.ndarray, support: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Precision, recall and F1; 0 where there is nothing to divide by."""
+    """Returns precision, recall and F1; 0 where the denominator is 0."""
     precision = right / np.maximum(predicted, 1)
     recall = right / np.maximum(support, 1)
     total = precision + recall

@@ -1,4 +1,4 @@
-"""Metrics of classification with any number of labels a row, and the threshold between them.
+"""Metrics of multi-label classification, and the choice of the decision threshold.
 
 Shapes: N rows, K classes.
 """
@@ -15,16 +15,16 @@ from kbert.metrics.thresholds import cuts
 
 
 def multi_label(labels: Values, predictions: Values) -> dict[str, float]:
-    """Scores of 0/1 indicators.
+    """Scores 0/1 predictions of several labels per row.
 
     Args:
         labels: (N, K), 1 where the row has the class.
-        predictions: (N, K) likewise.
+        predictions: (N, K), 1 where the class is predicted for the row.
 
     Returns:
-        `micro_f1` over all N × K decisions, `macro_f1` as the mean of the K classes' (0 for a
-        class that is neither labelled nor predicted anywhere), `subset_accuracy` as the share of
-        rows with every class right. A micro F1 without any positive is 0.
+        `micro_f1` over all N × K decisions; `macro_f1`, the mean F1 of the K classes (0 for a class
+        that is neither labelled nor predicted anywhere); `subset_accuracy`, the share of rows with
+        every class right. The micro F1 is 0 if there are no positives at all.
 
     Example:
         >>> multi_label([[1, 0], [1, 1]], [[1, 0], [1, 0]])
@@ -44,12 +44,12 @@ def multi_label(labels: Values, predictions: Values) -> dict[str, float]:
 
 
 def multi_label_report(labels: Values, predictions: Values, names: Sequence[str]) -> str:
-    """Precision, recall and F1 of each label by itself, as a table of text.
+    """Returns a text table with precision, recall and F1 of each label.
 
     Args:
-        labels: (N, C) indicators.
-        predictions: (N, C) likewise.
-        names: of the labels, C.
+        labels: (N, C) indicators, 1 where the row has the label.
+        predictions: (N, C) indicators, 1 where the label is predicted.
+        names: names of the C labels.
 
     Example:
         >>> print(multi_label_report([[1, 0], [1, 1]], [[1, 0], [0, 1]], ["red", "round"]))
@@ -69,17 +69,18 @@ def multi_label_report(labels: Values, predictions: Values, names: Sequence[str]
 
 
 def best_threshold(probabilities: Values, labels: Values) -> float:
-    """The threshold with the highest micro F1, where `probability >= threshold` gives a label.
+    """Returns the threshold with the highest micro F1 (`probability >= threshold` is positive).
 
-    It lies halfway between two probabilities of the data; among equally good ones it is the one
-    nearest to 0.5. For one threshold per class, call it with one column at a time.
+    It lies halfway between two neighbouring probabilities of the data (or the lowest and 0). Among
+    equally good thresholds it is the one nearest to 0.5. For one threshold per class, call this
+    with one column at a time.
 
     Args:
         probabilities: (N, K) or (N,), in [0, 1].
-        labels: the indicators, of the same shape.
+        labels: 0/1 indicators of the same shape.
 
     Returns:
-        The threshold; 0.5 where no row has any label.
+        The threshold; 0.5 if no row has any label.
 
     Example:
         >>> best_threshold([[0.9, 0.2], [0.4, 0.1]], [[1, 0], [1, 0]])

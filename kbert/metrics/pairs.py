@@ -1,4 +1,4 @@
-"""Metrics of scored pairs: whether a score tells pairs that belong together from others."""
+"""Metrics of scored pairs: how well a score separates matching pairs from others."""
 
 import numpy as np
 
@@ -8,23 +8,25 @@ from kbert.metrics.thresholds import cuts
 
 
 def pair_scores(labels: Values, scores: Values) -> dict[str, float]:
-    """How well one score, such as a cosine, separates pairs of label 1 from those of label 0.
+    """Measures how well a score, such as a cosine, separates pairs of label 1 from label 0.
 
-    A pair counts as positive where `score >= threshold`. Each threshold lies halfway between two
-    scores of the data, and is the highest of those that are equally good; thresholds are chosen on
-    these same pairs, so accuracy and F1 are what a good threshold reaches, not what one from other
-    data does. (The measures of sentence-transformers' `BinaryClassificationEvaluator`.)
+    A pair counts as positive if `score >= threshold`. A threshold lies halfway between two
+    neighbouring scores of the data; at the ends it is the lowest score or just above the highest.
+    Among equally good thresholds the highest is returned. Thresholds are chosen on these same
+    pairs, so accuracy and F1 are optimistic: a threshold chosen on other data may reach less.
+    (The measures of sentence-transformers' `BinaryClassificationEvaluator`.)
 
     Args:
         labels: (N,) of 0 and 1, with at least one 1.
-        scores: (N,) numbers, higher for pairs that belong together.
+        scores: (N,) numbers, higher for matching pairs.
 
     Returns:
-        `average_precision` (scikit-learn's: the area under precision over recall, in steps);
-        `accuracy`, `accuracy_threshold`; `f1`, `f1_threshold`, and there `precision` and `recall`.
+        `average_precision` (as in scikit-learn: the area under the stepwise precision-recall
+        curve); `accuracy` and `accuracy_threshold`; `f1` and `f1_threshold`, with the `precision`
+        and `recall` at that threshold.
 
     Raises:
-        ValueError: labels other than 0 and 1, no label 1, scores that are not finite, or other
+        ValueError: labels other than 0 and 1, no label 1, scores that are not finite, or unequal
             lengths.
 
     Example:
@@ -48,7 +50,7 @@ def pair_scores(labels: Values, scores: Values) -> dict[str, float]:
     gained = np.diff(recall, prepend=0.0)
     f1 = 2 * hits / (above + positives)
     best = int(f1.argmax())
-    # Nothing may be positive, too: then the threshold is above all scores.
+    # The best accuracy may call no pair positive: then the threshold is above all scores.
     right = np.append(len(labels) - positives, hits + len(labels) - positives - (above - hits))
     highest = np.nextafter(lowest[0], np.inf)
     most = int(right.argmax())

@@ -1,4 +1,4 @@
-"""The report of a classification, class by class.
+"""Classification report, class by class.
 
 Shapes: K classes.
 """
@@ -12,18 +12,18 @@ from kbert.core.text_table import text_table
 from kbert.core.types import Values
 from kbert.metrics.checks import paired
 
-# Of more a matrix is no longer read in a terminal; `Report.confusion` holds it.
+# A larger matrix is unreadable in a terminal; `Report.confusion` still has it.
 MOST_CLASSES = 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a classifier gets right, by class; `str()` shows the scores and the confusion matrix.
+    """Scores of a classifier by class; `str()` shows the scores and the confusion matrix.
 
     Attributes:
-        names: the classes, K.
+        names: names of the K classes.
         precision, recall, f1: (K,) float64; 0 where the denominator is 0.
-        support: (K,) rows that have the label.
+        support: (K,) number of rows with the label.
         confusion: (K, K) counts, a row for each label, a column for each prediction.
     """
 
@@ -40,7 +40,7 @@ class Report:
 
     @property
     def macro_f1(self) -> float:
-        """The mean F1 of all K classes, those that never occur included."""
+        """The mean F1 of all K classes, including classes that never occur."""
         return float(self.f1.mean())
 
     def __str__(self) -> str:
@@ -61,15 +61,16 @@ class Report:
 
 
 def classification_report(labels: Values, predictions: Values, names: Sequence[str]) -> Report:
-    """Precision, recall and F1 of each class, and the confusion matrix.
+    """Computes precision, recall and F1 of each class, and the confusion matrix.
 
     Args:
         labels: (N,) names, or indices into `names`.
-        predictions: (N,) likewise.
-        names: the classes in order.
+        predictions: (N,) names, or indices into `names`.
+        names: names of the classes, in order.
 
     Raises:
-        ValueError: a label or prediction is none of the classes, or they differ in shape or kind.
+        ValueError: a label or prediction is not one of the classes, or labels and predictions
+            differ in shape or kind.
 
     Example:
         >>> print(classification_report([0, 0, 1, 1], [0, 1, 1, 1], ["ham", "spam"]))

@@ -1,6 +1,6 @@
-"""Metrics of rankings: nDCG, reciprocal rank and recall among the first k.
+"""Metrics of rankings: nDCG, reciprocal rank and recall at k.
 
-Shapes: Q queries, K ranked.
+Shapes: Q queries, K ranked ids.
 """
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -12,7 +12,7 @@ from kbert.core.in_memory import check_order
 from kbert.core.types import Values
 from kbert.metrics.checks import array
 
-# Of a query: its relevant ids, or id -> grade, above 0 for what is relevant.
+# The relevant ids of a query, or a mapping id -> grade with grades above 0 for relevant ids.
 Relevant: TypeAlias = Collection[Hashable] | Mapping[Hashable, float]
 
 
@@ -23,23 +23,23 @@ def ndcg(
     k: int = 10,
     scores: Sequence[Values] | np.ndarray | None = None,
 ) -> float:
-    """Normalised discounted cumulative gain, the mean over queries.
+    """Returns the normalised discounted cumulative gain, averaged over queries.
 
     A document at rank r gains grade / log2(r + 1); the sum of the first k is divided by that of
     the best possible ranking. (Järvelin & Kekäläinen, 2002; the gain is the grade itself, as in
     scikit-learn's `ndcg_score` and trec_eval, not 2^grade - 1.)
 
     Args:
-        relevant: of each of Q queries the ids of what is relevant, one or more: a set or a list, or
-            a dict id -> grade, for degrees. All other ids are not relevant.
-        ranked: of each query the ids that were found, the best first, such as `Hits.ids`.
-        k: so many are read; ranks that a shorter list does not have gain nothing.
-        scores: of each query the scores of `ranked`, which may then stand in any order; None = in
-            their order. Equal scores count as the least favourable order: who scores everything
-            alike gains nothing by it.
+        relevant: relevant ids of each of Q queries, one or more: a set or a list, or a dict
+            id -> grade for graded relevance. All other ids are not relevant.
+        ranked: ids found for each query, the best first, such as `Hits.ids`.
+        k: number of ranks that count; missing ranks of a shorter list gain nothing.
+        scores: scores of the `ranked` ids of each query, which may then be in any order;
+            None = `ranked` is sorted. Ties are broken in the least favourable order, so that equal
+            scores for everything gain nothing.
 
     Raises:
-        ValueError: a query without anything relevant, an id twice in a ranking, lists of other
+        ValueError: a query without relevant ids, a duplicate id in a ranking, lists of unequal
             lengths, a grade or score that is not finite, a grade below 0, or a k below 1.
 
     Example:
@@ -60,18 +60,21 @@ def mrr(
     k: int = 10,
     scores: Sequence[Values] | np.ndarray | None = None,
 ) -> float:
-    """Mean reciprocal rank: of each query 1 / rank of the first that is relevant.
+    """Returns the mean reciprocal rank: 1 / rank of the first relevant id, averaged over queries.
 
-    0 for a query with nothing relevant among its first k.
+    A query without a relevant id among its first k counts as 0.
 
     Args:
-        relevant: as in `ndcg`; grades above 0 are all alike.
-        ranked: as in `ndcg`.
-        k: so many are read.
-        scores: as in `ndcg`.
+        relevant: relevant ids of each of Q queries, one or more: a set or a list, or a dict
+            id -> grade, in which every grade above 0 counts the same.
+        ranked: ids found for each query, the best first, such as `Hits.ids`.
+        k: number of ranks that count.
+        scores: scores of the `ranked` ids of each query, which may then be in any order;
+            None = `ranked` is sorted. Ties are broken in the least favourable order.
 
     Raises:
-        ValueError: as `ndcg`.
+        ValueError: a query without relevant ids, a duplicate id in a ranking, lists of unequal
+            lengths, a grade or score that is not finite, a grade below 0, or a k below 1.
 
     Example:
         >>> mrr([{"a"}, {"b", "c"}], [["x", "a"], ["c", "b"]])
@@ -91,16 +94,19 @@ def recall(
     k: int = 10,
     scores: Sequence[Values] | np.ndarray | None = None,
 ) -> float:
-    """Of what is relevant the share that is among the first k, the mean over queries.
+    """Returns the recall at k: the share of relevant ids among the first k, averaged over queries.
 
     Args:
-        relevant: as in `ndcg`; grades above 0 are all alike.
-        ranked: as in `ndcg`.
-        k: so many are read. A query with more than k relevant documents cannot reach 1.
-        scores: as in `ndcg`.
+        relevant: relevant ids of each of Q queries, one or more: a set or a list, or a dict
+            id -> grade, in which every grade above 0 counts the same.
+        ranked: ids found for each query, the best first, such as `Hits.ids`.
+        k: number of ranks that count. A query with more than k relevant ids cannot reach 1.
+        scores: scores of the `ranked` ids of each query, which may then be in any order;
+            None = `ranked` is sorted. Ties are broken in the least favourable order.
 
     Raises:
-        ValueError: as `ndcg`.
+        ValueError: a query without relevant ids, a duplicate id in a ranking, lists of unequal
+            lengths, a grade or score that is not finite, a grade below 0, or a k below 1.
 
     Example:
         >>> recall([{"a"}, {"b", "c"}], [["x", "a"], ["c", "x"]], k=2)
@@ -123,7 +129,7 @@ def _rows(
     scores: Sequence[Values] | np.ndarray | None,
     k: int,
 ) -> list[tuple[dict[Hashable, float], np.ndarray]]:
-    """Of each query id -> grade, and the grades in the order of the ranking."""
+    """Returns for each query a dict id -> grade, and the grades in the order of the ranking."""
     check_order(relevant, "What is given for relevant")
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise ValueError(f"k must be a whole number, 1 or more. Received: k={k!r}")

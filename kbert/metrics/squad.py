@@ -1,6 +1,6 @@
 """Exact match and F1 of answers, as the official scorers of SQuAD 1.1 and 2.0 compute them.
 
-Scores are percentages, as these scorers give them (evaluate-v1.1.py and evaluate-v2.0.py of
+Scores are percentages, as in these scorers (evaluate-v1.1.py and evaluate-v2.0.py of
 https://rajpurkar.github.io/SQuAD-explorer).
 
 Shapes: N questions.
@@ -16,11 +16,11 @@ import numpy as np
 from kbert.core.types import Values
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII's alone, as in the scorers
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only, as in the scorers
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation and English articles, single spaces between words.
+    """Lowercases, removes ASCII punctuation and English articles, and normalises spaces.
 
     Example:
         >>> normalize_answer("The  U.S. Open,")
@@ -30,11 +30,11 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_match(answer: str, golds: Sequence[str]) -> float:
-    """1 if the normalised answer is one of the normalised gold answers, else 0.
+    """Returns 1 if the normalised answer is one of the normalised gold answers, else 0.
 
     Args:
-        answer: "" for "the context does not say".
-        golds: empty for a question that the context does not answer.
+        answer: predicted answer; "" = no answer in the context.
+        golds: gold answers; empty if the context does not answer the question.
 
     Example:
         >>> exact_match("the Normans", ["Normans", "Norman people"]), exact_match("", [])
@@ -45,12 +45,12 @@ def exact_match(answer: str, golds: Sequence[str]) -> float:
 
 
 def token_f1(answer: str, golds: Sequence[str], *, can_be_empty: bool = False) -> float:
-    """The best F1 of the answer's words against those of a gold answer.
+    """Returns the best F1 between the words of the answer and those of a gold answer.
 
     Args:
-        answer: "" for "the context does not say".
-        golds: empty for a question that the context does not answer.
-        can_be_empty: two texts without a word agree (2.0); else they have nothing in common (1.1).
+        answer: predicted answer; "" = no answer in the context.
+        golds: gold answers; empty if the context does not answer the question.
+        can_be_empty: whether two texts without words score 1 (SQuAD 2.0) instead of 0 (1.1).
 
     Example:
         >>> round(token_f1("the old Normans", ["Normans", "Norman people"]), 3)
@@ -77,28 +77,28 @@ def squad_scores(
     no_answer_scores: Values | None = None,
     threshold: float | None = None,
 ) -> dict[str, float]:
-    """The scores of a whole set of questions.
+    """Returns the scores of a whole set of questions.
 
-    Where every question has an answer these are SQuAD 1.1's (Rajpurkar et al. 2016,
-    https://arxiv.org/abs/1606.05250), else 2.0's (Rajpurkar et al. 2018,
+    If every question has an answer, these are the scores of SQuAD 1.1 (Rajpurkar et al. 2016,
+    https://arxiv.org/abs/1606.05250), otherwise those of 2.0 (Rajpurkar et al. 2018,
     https://arxiv.org/abs/1806.03822).
 
     Args:
-        answers: (N,), "" for "the context does not say".
-        golds: (N,) lists of right answers; an empty list where the context has none.
-        no_answer_scores: (N,), how much the model believes that there is no answer: in BERT the
-            score of [CLS] less that of the best span. Pass the best spans as `answers` with them.
-        threshold: a question with a higher no-answer score counts as answered with ""; None
-            leaves the answers as they are.
+        answers: (N,) predicted answers; "" = no answer in the context.
+        golds: (N,) lists of gold answers; an empty list if the context has no answer.
+        no_answer_scores: (N,) scores that there is no answer: in BERT the score of [CLS] minus
+            that of the best span. Pass the best spans as `answers` with them.
+        threshold: no-answer score above which a question counts as answered with ""; None leaves
+            the answers as they are.
 
     Returns:
-        `exact` and `f1`, 0 to 100. Where a question has no answer also `HasAns_exact`,
-        `HasAns_f1`, `NoAns_exact` and `NoAns_f1` of the two kinds of questions, those that occur;
-        and with `no_answer_scores` `best_exact`, `best_exact_thresh`, `best_f1` and
+        `exact` and `f1`, 0 to 100. If some question has no answer, also `HasAns_exact` and
+        `HasAns_f1`, `NoAns_exact` and `NoAns_f1`, each pair only if such questions occur. With
+        `no_answer_scores` in that case also `best_exact`, `best_exact_thresh`, `best_f1` and
         `best_f1_thresh`, see `best_no_answer_threshold`.
 
     Raises:
-        ValueError: if there are no questions, numbers of entries differ, or a threshold comes
+        ValueError: there are no questions, numbers of entries differ, or a threshold comes
             without scores.
 
     Example:
@@ -120,7 +120,7 @@ def squad_scores(
         )
     answerable = np.array([bool(gold) for gold in golds])
     is_first_version = bool(answerable.all())
-    if not is_first_version:  # golds that normalise to nothing say that there is no answer
+    if not is_first_version:  # a gold that normalises to nothing means that there is no answer
         golds = [[gold for gold in each if normalize_answer(gold)] for each in golds]
     pairs = list(zip(answers, golds, strict=True))
     raw = {
@@ -146,8 +146,8 @@ def squad_scores(
 
 
 def _percent(scores: Values) -> float:
-    # One after the other, as the official scorers add them: np.mean adds in another order, and the
-    # last digits differ.
+    # Summed one by one, as in the official scorers: np.mean adds in another order, and the last
+    # digits differ.
     return float(100.0 * np.add.accumulate(scores, dtype=np.float64)[-1] / len(scores))
 
 
@@ -157,20 +157,21 @@ def best_no_answer_threshold(
     answerable: Values,
     empty: Values,
 ) -> tuple[float, float]:
-    """The threshold on no-answer scores that gives the highest mean score.
+    """Finds the threshold on no-answer scores with the highest mean score.
 
-    Questions are answered one more at a time, from the lowest no-answer score on, beginning with
-    none (`find_best_thresh` of evaluate-v2.0.py).
+    Starts with no question answered and adds answers one by one, from the lowest no-answer score
+    up (`find_best_thresh` of evaluate-v2.0.py).
 
     Args:
-        scores: (N,), what each answer scores where it is given.
-        no_answer_scores: (N,).
-        answerable: (N,), the context has an answer.
-        empty: (N,), the answer given is "".
+        scores: (N,) score of each answer if it is given.
+        no_answer_scores: (N,) score of each question that there is no answer.
+        answerable: (N,) whether the context has an answer.
+        empty: (N,) whether the predicted answer is "".
 
     Returns:
-        The mean score in percent; the threshold: answers stay where the score is not above it. It
-        is 0, as in the official scorer, where no answer at all is best.
+        The highest mean score in percent, and the threshold. An answer is kept if its no-answer
+        score is not above the threshold. The threshold is 0, as in the official scorer, if
+        answering no question is best.
 
     Example:
         >>> best_no_answer_threshold([1, 0, 1], [-5.0, 2.0, 3.0], [True, False, True], [False] * 3)

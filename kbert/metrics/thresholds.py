@@ -1,18 +1,18 @@
-"""Where scores can be cut in two."""
+"""Possible decision thresholds between scores."""
 
 import numpy as np
 
 
 def cuts(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The cuts between scores that differ, in the order of falling scores.
+    """Returns the cuts between distinct scores, from the highest score down.
 
     Args:
         labels: (N,) of 0 and 1.
         scores: (N,) float64.
 
     Returns:
-        Of each cut how many rows lie above it, how many of these are of label 1, and the lowest
-        score above it. The last cut lies below all rows.
+        For each cut: the number of rows above it, how many of these have label 1, and the lowest
+        score above it. The last cut is below all rows.
 
     Example:
         >>> above, hits, lowest = cuts(np.array([1, 0, 1]), np.array([0.9, 0.2, 0.2]))
@@ -21,6 +21,6 @@ def cuts(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray
     """
     order = np.argsort(-scores, kind="stable")
     ordered = scores[order]
-    # Taking the first n as positive is a cut only where the n-th and the next differ.
+    # The first n rows can be separated from the rest only if scores n and n + 1 differ.
     ends = np.flatnonzero(np.append(ordered[:-1] > ordered[1:], True))
     return ends + 1, np.cumsum(labels[order])[ends], ordered[ends]

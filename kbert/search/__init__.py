@@ -1,4 +1,4 @@
-"""Search by vectors: exact nearest neighbours, hard negatives, a second stage that reorders."""
+"""Vector search: exact nearest neighbours, hard-negative mining, reranking."""
 
 from typing import TYPE_CHECKING
 

@@ -1,12 +1,13 @@
-"""The nearest of all vectors, exactly: products of blocks, and the best of each block.
+"""Exact nearest-neighbour search, block by block: products of a block, then the best of them.
 
-Memory is bounded by a block of queries times a block of vectors. The best of a block are looked for
-among its groups of `GROUP` neighbours: only the k groups with the highest maxima can hold them, so
-that most products are read once, for a maximum, and never sorted. (An entry outside of these groups
-has k maxima before it, each at least as high and, where equal, in a lower row.)
+Memory is bounded by the products of one block of queries and one block of vectors. A block is
+searched by groups of `GROUP` neighbouring rows: only the k groups with the highest maxima can
+contain the k best. Most products are thus read once, for a maximum, and never sorted. (For an entry
+outside of these groups there are k maxima that rank before it: each is at least as high, and in a
+lower row if equal.)
 
-Shapes: Q queries, D width, N vectors, P ≥ N rows with padding, R rows of a block, G groups of it,
-K found.
+Shapes: Q queries, D width, N vectors, P ≥ N rows with padding, R rows of a block, G groups of a
+block, K results per query.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ QUERIES, ROWS, GROUP = 512, 32768, 64
 
 
 def unit(vectors: Any) -> np.ndarray:
-    """The vectors as float32 at length 1; a vector of zeros stays one.
+    """Returns the vectors as float32, scaled to length 1; a zero vector stays zero.
 
     >>> unit([[3, 4], [0, 0]]).round(1).tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
     vectors = np.asarray(vectors, np.float32)
-    # By the largest entry first: squares of what float32 holds may be more, or less, than it holds.
+    # Divide by the largest entry first: the square of a float32 number can overflow or underflow.
     largest = np.abs(vectors).max(axis=-1, keepdims=True, initial=0)
     vectors = vectors / np.where(largest > 0, largest, 1)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def unit_graph(vectors: tf.Tensor) -> tf.Tensor:
-    """`unit` of tensors."""
+    """Scales tensors to length 1, like `unit`."""
     largest = tf.reduce_max(tf.abs(vectors), axis=-1, keepdims=True)
     vectors = vectors / tf.where(largest > 0, largest, 1)
     return vectors / tf.maximum(tf.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def padded(vectors: np.ndarray) -> np.ndarray:
-    """(N, D) -> (P, D), whole groups: the rest is zeros."""
+    """Pads (N, D) with rows of zeros to (P, D), a whole number of groups."""
     return np.pad(vectors, [(0, -len(vectors) % GROUP), (0, 0)])
 
 
@@ -59,16 +60,16 @@ def merge_block(
     end: tf.Tensor,
     k: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The best of what was found before and of one block of vectors.
+    """Merges the best results of earlier blocks with those of one more block of vectors.
 
     Args:
-        scores: (Q, K) of the blocks before, the highest first.
-        rows: (Q, K) their rows.
-        queries: (Q, D).
-        block: (R, D), whole groups.
-        start: row of its first vector.
-        end: row from which on the block is padding.
-        k: how many are kept.
+        scores: scores (Q, K) of the earlier blocks, the highest first.
+        rows: rows (Q, K) of these scores.
+        queries: query vectors (Q, D).
+        block: vectors (R, D), a whole number of groups.
+        start: row of the block's first vector.
+        end: row from which the block is padding.
+        k: number of results to keep.
 
     Returns:
         Scores and rows, (Q, min(k, K + R)); the lower row first where scores are equal.
@@ -85,7 +86,7 @@ def merge_block(
         lambda: _best_by_groups(found, k),
         lambda: tuple(tf.math.top_k(found, tf.minimum(k, size))),
     )
-    # What was found before has lower rows, and top_k takes the first of equal ones.
+    # Earlier results have lower rows, and top_k returns the first of equal scores.
     scores = tf.concat([scores, best], 1)
     rows = tf.concat([rows, start + places], 1)
     scores, chosen = tf.math.top_k(scores, tf.minimum(k, tf.shape(scores)[1]))
@@ -95,27 +96,27 @@ def merge_block(
 def _best_by_groups(found: tf.Tensor, k: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     groups = tf.reshape(found, [tf.shape(found)[0], -1, GROUP])  # (Q, G, GROUP)
     _, chosen = tf.math.top_k(tf.reduce_max(groups, -1), k)  # (Q, k)
-    chosen = tf.sort(chosen, axis=-1)  # so that the first of equal scores is the lower row
+    chosen = tf.sort(chosen, axis=-1)  # then the first of equal scores has the lower row
     held = tf.gather(groups, chosen, batch_dims=1)  # (Q, k, GROUP)
     best, places = tf.math.top_k(tf.reshape(held, [tf.shape(found)[0], -1]), k)
     return best, tf.gather(chosen, places // GROUP, batch_dims=1) * GROUP + places % GROUP
 
 
 def nothing(number: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Scores and rows (Q, 0) of so many queries, before the first block."""
+    """Returns empty scores and rows (Q, 0) for a number of queries, before the first block."""
     return tf.zeros([number, 0]), tf.zeros([number, 0], tf.int32)
 
 
 def best_rows(
     queries: tf.Tensor, vectors: tf.Tensor, count: tf.Tensor, k: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Scores and rows (Q, K) of the best of all vectors, the lower row first on a tie.
+    """Returns scores and rows (Q, K) of the best of all vectors, the lower row first on a tie.
 
     Args:
-        queries: (Q, D) float32.
-        vectors: (P, D) float32.
-        count: N, at least k.
-        k: K.
+        queries: query vectors (Q, D) float32.
+        vectors: vectors with padding (P, D) float32.
+        count: number of vectors without padding, N, at least `k`.
+        k: results per query, K.
     """
 
     def body(start: tf.Tensor, scores: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -127,14 +128,14 @@ def best_rows(
         body,
         (tf.constant(0), *nothing(tf.shape(queries)[0])),
         shape_invariants=tuple(tf.TensorShape(x) for x in ([], [None, None], [None, None])),
-        parallel_iterations=1,  # or several blocks of products are there at a time
+        parallel_iterations=1,  # or several blocks of products are in memory at a time
     )
     return scores, rows
 
 
 @functools.cache
 def _compiled(function: Callable, kinds: str) -> Callable:
-    """The function as one graph of matrices of scores and of rows, and of numbers."""
+    """Compiles a function to one graph; `kinds` has the kind of each argument (keys of `specs`)."""
     specs = {
         "score": tf.TensorSpec([None, None], tf.float32),
         "row": tf.TensorSpec([None, None], tf.int32),
@@ -147,13 +148,13 @@ def _compiled(function: Callable, kinds: str) -> Callable:
 def best_of_rows(
     queries: np.ndarray, vectors: tf.Tensor, count: int, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`best_rows` for any number of queries, as arrays.
+    """Runs `best_rows` on blocks of queries and returns scores and rows (Q, K) as arrays.
 
     Args:
-        queries: (Q, D) float32.
-        vectors: (P, D) float32.
-        count: N.
-        k: K, at most N.
+        queries: any number of query vectors (Q, D) float32.
+        vectors: vectors with padding (P, D) float32.
+        count: number of vectors without padding, N.
+        k: results per query, K, at most N.
     """
     run = _compiled(best_rows, "score score number number")
     found = []
@@ -164,12 +165,12 @@ def best_of_rows(
 
 
 def best_of_array(queries: Any, vectors: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and rows (Q, K) of the nearest vectors of an array that is read once, in blocks.
+    """Returns cosines and rows (Q, K) of the nearest vectors; the array is read once, in blocks.
 
     Args:
-        queries: (Q, D).
-        vectors: (N, D), also a memory-mapped file.
-        k: K, at most N.
+        queries: query vectors (Q, D).
+        vectors: vectors (N, D), also a memory-mapped file.
+        k: results per query, K, at most N.
     """
     merge = _compiled(merge_block, "score row score score number number number")
     parts = [slice(i, i + QUERIES) for i in range(0, max(len(queries), 1), QUERIES)]
@@ -191,7 +192,7 @@ def _joined(found: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tuple[np.ndarray, n
 
 @contextlib.contextmanager
 def full_float32() -> Iterator[None]:
-    """Products in float32, where a GPU would take TensorFloat-32, which keeps three digits."""
+    """Computes products in full float32; a GPU may default to TensorFloat-32 (three digits)."""
     config = tf.config.experimental
     was = config.tensor_float_32_execution_enabled()
     config.enable_tensor_float_32_execution(False)

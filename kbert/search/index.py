@@ -1,6 +1,6 @@
 """An index of vectors: exact search by cosine or dot product.
 
-Shapes: Q queries, D width, N vectors, M of them, K found.
+Shapes: Q queries, D width, N vectors, M some of the vectors, K results per query.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ BACKENDS = ("tensorflow", "faiss")
 VECTORS_FILE, INDEX_FILE = "vectors.safetensors", "index.json"
 FORMAT_VERSION = 1
 _KEYS = {"format_version", "metric", "count", "width", "ids"}
-_CHECKSUM = "checksum"  # of the vectors, which the first folders do not have
+_CHECKSUM = "checksum"  # checksum of the vectors; the oldest folders do not have it
 _LARGEST_ROW = 2**31 - 1  # TensorFlow's top_k counts in int32
 
 
 class Hits(NamedTuple):
-    """What a search has found, the best first.
+    """Results of a search, the best first.
 
     Attributes:
-        ids: (Q, K): int64, or strings (as objects) where the index has such.
-        scores: (Q, K) float32.
+        ids: ids (Q, K): int64, or strings (dtype object) if the index has string ids.
+        scores: scores (Q, K) float32.
     """
 
     ids: np.ndarray
@@ -45,24 +45,24 @@ class Hits(NamedTuple):
 
 
 class Index:
-    """Vectors that are searched exactly: each query is compared with every one.
+    """Vectors that are searched exactly: each query is compared with every vector.
 
-    The products are taken in blocks on TensorFlow's device, in float32; memory next to the vectors
-    themselves does not grow with their number or that of the queries. Of equal scores the vector
-    that was added first comes first.
+    Products are computed in blocks on TensorFlow's device, in float32. Working memory grows neither
+    with the number of vectors nor with that of queries. Among equal scores the vector that was
+    added first comes first.
 
     Args:
         vectors: (N, D) finite numbers, one vector or more.
         ids: N different strings, such as the texts themselves, or N different integers; None =
             0, 1, 2, … in the order of adding.
-        metric: "cosine", for which vectors are kept at length 1 (a vector of zeros has the cosine
-            0 with every other), or "dot".
-        backend: what compares: "tensorflow", or "faiss" (`pip install 'kbert[faiss]'`), on the CPU,
-            with the same results but for the choice among equal scores at the K-th place.
+        metric: "cosine", which stores vectors at length 1 (a zero vector has cosine 0 with every
+            other), or "dot".
+        backend: library that compares: "tensorflow", or "faiss" (`pip install 'kbert[faiss]'`) on
+            the CPU. The results are the same, except for ties at the K-th rank.
 
     Raises:
-        ValueError: vectors of another shape, NaN or infinity; ids that are not as many as the
-            vectors, not all of one kind, or not different; an unknown metric or backend.
+        ValueError: the vectors have another shape, NaN or infinity; the ids differ from the vectors
+            in number, are of several types, or are not unique; the metric or backend is unknown.
         ImportError: FAISS is not installed.
 
     Example:
@@ -103,12 +103,12 @@ class Index:
 
     @property
     def ids(self) -> np.ndarray:
-        """(N,), in the order of adding."""
+        """Ids of the vectors (N,), in the order of adding."""
         return self._named(np.arange(len(self)))
 
     @property
     def vectors(self) -> np.ndarray:
-        """(N, D) float32, a copy; at length 1 for cosines."""
+        """Copy of the vectors, (N, D) float32; at length 1 for the metric "cosine"."""
         return self._store.take(slice(None))
 
     def add(
@@ -117,13 +117,13 @@ class Index:
         """Appends vectors.
 
         Args:
-            vectors: (M, D).
-            ids: M ids that the index does not have yet, of the same kind as its others; None where
-                it was made without ids.
+            vectors: new vectors (M, D).
+            ids: M ids that the index does not have yet, of the type of its other ids; None if the
+                index was made without ids.
 
         Raises:
-            ValueError: vectors of another width, NaN or infinity, or ids that are not as said; the
-                index is as it was.
+            ValueError: the vectors have another width, NaN or infinity, or the ids do not meet
+                these conditions. The index is then unchanged.
 
         Example:
             >>> index = Index([[1, 0]])
@@ -134,21 +134,21 @@ class Index:
         self._append(self._as_wide(vectors, "vectors"), ids)
 
     def search(self, queries: Any, k: int = 10) -> Hits:
-        """The vectors with the highest scores for each query.
+        """Finds the vectors with the highest scores for each query.
 
         Args:
-            queries: (Q, D) finite numbers.
-            k: how many; all where there are fewer.
+            queries: query vectors (Q, D), finite numbers.
+            k: results per query; all vectors if the index has fewer.
 
         Raises:
-            ValueError: queries of another shape, NaN or infinity, a k below 1, or products beyond
-                float32.
+            ValueError: the queries have another shape, NaN or infinity, `k` is below 1, or a
+                product overflows float32.
         """
         rows, scores = self.search_rows(queries, k)
         return Hits(self._named(rows), scores)
 
     def search_rows(self, queries: Any, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
-        """As `search`, but numbers of vectors in the order of adding, (Q, K) int64, and scores."""
+        """Like `search`, but returns rows (order of adding, (Q, K) int64) instead of ids."""
         queries = self._as_wide(queries, "queries")
         scores, rows = self._store.search(self._compared(queries), self._k(k))
         if not np.isfinite(scores).all():
@@ -159,11 +159,11 @@ class Index:
         return rows.astype(np.int64), scores
 
     def scores(self, queries: Any, rows: Any) -> np.ndarray:
-        """The scores of chosen vectors.
+        """Returns the scores of chosen vectors.
 
         Args:
-            queries: (Q, D).
-            rows: (Q, M), numbers of vectors in the order of adding.
+            queries: query vectors (Q, D).
+            rows: rows (Q, M): numbers of vectors in the order of adding.
 
         Returns:
             (Q, M) float32.
@@ -183,10 +183,10 @@ class Index:
         return np.einsum("qd,qmd->qm", self._compared(queries), vectors)
 
     def rows_of(self, ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
-        """(M,) numbers of vectors, in the order of adding, of M ids.
+        """Returns the rows (M,) of M ids: numbers of vectors in the order of adding.
 
         Raises:
-            ValueError: an id that the index does not have.
+            ValueError: the index does not have an id.
         """
         if isinstance(ids, str | bytes):
             raise ValueError(f"`ids` is a list of ids. Received: {ids!r:.80}")
@@ -204,21 +204,21 @@ class Index:
         return np.array([self._rows[x] for x in ids], np.int64)
 
     def search_graph(self, queries: tf.Tensor, k: int = 10) -> dict[str, tf.Tensor]:
-        """`search` inside a graph, such as that of a SavedModel's entry point.
+        """Runs `search` inside a graph, such as that of a SavedModel's entry point.
 
-        The vectors are a variable, which a SavedModel stores; those added later are not in it. On
-        an Ampere GPU or a newer one the products take part in TensorFlow's choice of
-        TensorFloat-32 (`tf.config.experimental.enable_tensor_float_32_execution`).
+        The vectors are a variable, which a SavedModel stores; vectors added later are not in it. On
+        Ampere and newer GPUs the products follow TensorFlow's setting for TensorFloat-32
+        (`tf.config.experimental.enable_tensor_float_32_execution`).
 
         Args:
-            queries: (Q, D) float32.
-            k: how many; all where there are fewer.
+            queries: query vectors (Q, D) float32.
+            k: results per query; all vectors if the index has fewer.
 
         Returns:
             `ids` (Q, K) int64 or strings, `scores` (Q, K) float32.
 
         Raises:
-            ValueError: a k below 1, or the backend is not TensorFlow.
+            ValueError: `k` is below 1, or the backend is not TensorFlow.
 
         Example:
             >>> index = Index([[1, 0], [0, 1]], ["east", "north"])
@@ -246,7 +246,7 @@ class Index:
         """Writes `vectors.safetensors` and `index.json`, both or neither.
 
         Args:
-            folder: made where it is missing; also `gs://…`.
+            folder: path of the folder, created if missing; also `gs://…`.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -259,7 +259,7 @@ class Index:
             "ids": self._ids,
             _CHECKSUM: fingerprints.crc32([vectors]),
         }
-        # index.json last: readers look for it first.
+        # index.json last: `load` reads it first.
         atomic.write_together(
             {
                 folder / VECTORS_FILE: serialise({"vectors": vectors}),
@@ -269,15 +269,15 @@ class Index:
 
     @classmethod
     def load(cls, folder: PathLike, *, backend: str = "tensorflow") -> Index:
-        """The index of a folder.
+        """Loads an index from a folder.
 
         Args:
-            folder: that `save` has written.
-            backend: as of the class; a folder is of no backend.
+            folder: path of a folder that `save` wrote.
+            backend: library that compares, "tensorflow" or "faiss"; any folder loads with either.
 
         Raises:
             FileNotFoundError: there is no such folder.
-            ValueError: it is damaged, or of another version.
+            ValueError: the folder is damaged, or of another version.
 
         Example:
             >>> import tempfile
@@ -302,7 +302,7 @@ class Index:
                 f"{VECTORS_FILE} must hold `vectors`, float32 {shape}, as {INDEX_FILE} says. "
                 f"Received: {found} in {source}"
             )
-        # The vectors of another index of this size would answer with these ids.
+        # The vectors of another index of this size would be returned with these ids.
         if _CHECKSUM in content and content[_CHECKSUM] != fingerprints.crc32([vectors]):
             raise ValueError(
                 f"{VECTORS_FILE} must be the one that was written with {INDEX_FILE}. "
@@ -312,7 +312,7 @@ class Index:
             ids = content["ids"]
             if ids is not None and not isinstance(ids, list):
                 raise ValueError(f"`ids` must be a list, or null. Received: {ids!r:.80}")
-            # As they are: at length 1 once more they could differ in their last digit.
+            # "dot" adds the vectors unchanged: scaling them again could change the last digit.
             index = cls(vectors, ids, metric="dot", backend=backend)
             if content["metric"] not in METRICS:
                 raise ValueError(
@@ -348,7 +348,7 @@ class Index:
                 raise ValueError(f"Ids must be different. Received: {twice!r} twice")
             self._ids += ids
             self._rows |= rows
-        # A copy also of what is compared as it is: whoever gave it may write into it.
+        # With "dot" the vectors are the caller's array, who may write into it: copy.
         self._store.add(np.array(self._compared(vectors)))
         self._count += len(vectors)
 
@@ -362,12 +362,12 @@ class Index:
         return tf.gather(tf.constant(self._ids, kind), rows)
 
     def _named(self, rows: np.ndarray) -> np.ndarray:
-        """The ids of rows."""
+        """Returns the ids of rows."""
         if self._ids is None:
             return rows
         is_text = isinstance(self._ids[0], str)
         names = [self._ids[row] for row in rows.ravel().tolist()]
-        # Not as NumPy's strings, each of which takes as much memory as the longest.
+        # Not as NumPy strings: each would need as much memory as the longest.
         return np.array(names, object if is_text else np.int64).reshape(rows.shape)
 
     def _as_wide(self, vectors: Any, what: str) -> np.ndarray:
@@ -389,7 +389,7 @@ class Index:
 
 
 def _checked(vectors: Any, what: str) -> np.ndarray:
-    """(N, D) float32, a copy of nothing that is so already."""
+    """Returns vectors (N, D) as float32, without a copy if they are float32 already."""
     vectors = np.asarray(vectors)
     if vectors.dtype.kind in "US":
         raise ValueError(
@@ -401,7 +401,7 @@ def _checked(vectors: Any, what: str) -> np.ndarray:
             f"The {what} must be an array of numbers, (number of {what}, width). "
             f"Received: {vectors.dtype} of shape {vectors.shape}"
         )
-    with np.errstate(over="ignore"):  # what becomes infinite is refused
+    with np.errstate(over="ignore"):  # an overflow becomes infinite, which raises below
         vectors = vectors.astype(np.float32, copy=False)
     if not np.isfinite(vectors).all():
         row = np.argwhere(~np.isfinite(vectors))[0][0]

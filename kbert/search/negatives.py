@@ -1,4 +1,4 @@
-"""Hard negatives: what an index finds for a query, and what is no answer to it.
+"""Hard negatives: documents that an index finds for a query but that do not answer it.
 
 Shapes: Q queries, D width, N documents of the index.
 """
@@ -17,8 +17,8 @@ class Negatives(NamedTuple):
     """Hard negatives of queries, the hardest first.
 
     Attributes:
-        ids: Q arrays of ids of the index, each of `count` or fewer.
-        scores: Q arrays of their scores.
+        ids: Q arrays of ids of the index, each with `count` ids or fewer.
+        scores: Q arrays of the scores of these ids.
     """
 
     ids: list[np.ndarray]
@@ -39,36 +39,35 @@ def mine_negatives(
     min_score: float | None = None,
     max_score: float | None = None,
 ) -> Negatives:
-    """The documents closest to each query that are not among its positives.
+    """Finds the documents closest to each query that are not among its positives.
 
-    The whole index counts, exactly: where the closest are ruled out, farther ones are looked at
-    until there are `count`, or no more. A document is never a negative twice, nor where its text is
-    that of the query or of one of the positives; an unmarked right answer may still be one, against
-    which there are `skip_top` and the margins. (What those are good for: NV-Retriever,
-    https://arxiv.org/abs/2407.15831, section 4.)
+    The whole index is searched, exactly: if the closest documents are ruled out, the search goes
+    further until it has `count` negatives or reaches the end. Duplicates give one negative, and a
+    document with the text of the query or of one of its positives gives none. An unmarked right
+    answer can still become a negative; `skip_top` and the margins reduce that. (Their effect:
+    NV-Retriever, https://arxiv.org/abs/2407.15831, section 4.)
 
     Args:
-        queries: (Q, D) vectors.
-        positives: of each query the ids of its right answers in the index, one or more.
-        index: of all documents.
-        count: negatives a query.
-        query_texts: Q texts of the queries, where the index may hold them too, as it does for pairs
-            of equals.
-        texts: N texts of the index's documents in the order of adding, by which documents are
-            equal; None = their ids, which are all different (and are the texts, where an index is
-            made so).
-        skip_top: so many of the closest (without positives) are passed over as possible right
-            answers.
-        margin: a negative scores lower than the lowest of the query's positives by this much or
-            more.
-        relative_margin: as a share: 0.05 leaves scores up to 95 % of the lowest positive's. Where
-            that is negative, the bound lies below it by that share of its size.
-        min_score: a negative scores this or more.
-        max_score: a negative scores this or less.
+        queries: query vectors (Q, D).
+        positives: one list for each query: the ids of its right answers in the index, one or more.
+        index: index of all documents.
+        count: negatives per query.
+        query_texts: texts of the Q queries; needed if the index may contain the queries too, as it
+            does for pairs of equals.
+        texts: texts of the index's N documents in the order of adding; equal texts are duplicates.
+            None = the ids are compared, which all differ (they may be the texts themselves).
+        skip_top: number of closest documents (without positives) to skip as possible right answers.
+        margin: least difference between the lowest score of the query's positives and the score of
+            a negative.
+        relative_margin: the same as a share: 0.05 allows scores up to 95 % of the lowest
+            positive's. If that score is negative, the limit lies below it by that share of its
+            absolute value.
+        min_score: lowest score of a negative.
+        max_score: highest score of a negative.
 
     Raises:
-        ValueError: a query without positives, an id that the index does not have, lists of
-            other lengths, or settings out of range.
+        ValueError: a query has no positives, the index does not have an id, the lists differ in
+            length, or a setting is out of range.
 
     Example:
         >>> index = Index([[1, 0], [0.95, 0.3], [0.6, 0.8], [0, 1]], ["a", "an", "b", "c"])
@@ -122,12 +121,12 @@ def mine_negatives(
 
 
 def _worst_scores(queries: np.ndarray, rows_of: Sequence[np.ndarray], index: Index) -> np.ndarray:
-    """(Q,), of each query the lowest score of its positives."""
+    """Returns the lowest score of each query's positives, (Q,)."""
     worst = []
     most = max(map(len, rows_of), default=0)
     for start in range(0, len(queries), QUERIES):
         part = slice(start, start + QUERIES)
-        # The first of a query's stands in for those that it has fewer than others.
+        # Queries with fewer positives are padded with their first.
         rows = [np.pad(x, (0, most - len(x)), constant_values=x[0]) for x in rows_of[part]]
         worst.append(index.scores(queries[part], np.array(rows)).min(1))
     return np.concatenate([np.zeros(0), *worst])
@@ -136,7 +135,7 @@ def _worst_scores(queries: np.ndarray, rows_of: Sequence[np.ndarray], index: Ind
 def _first_of_each(
     rows: np.ndarray, names: Sequence[Hashable], forbidden: Collection[Hashable]
 ) -> np.ndarray:
-    """Places in a ranking of documents that are allowed, each document once."""
+    """Returns the positions of allowed documents in a ranking, each document once."""
     seen, places = set(forbidden), []
     for place, row in enumerate(rows.tolist()):
         if names[row] not in seen:

@@ -1,6 +1,6 @@
-"""Search in two stages: vectors find candidates, a model that reads pairs puts them in order.
+"""Two-stage search: vectors find candidates, a cross-encoder that reads pairs reranks them.
 
-Shapes: Q queries, D width, C candidates, K found.
+Shapes: Q queries, D width, C candidates, K results per query.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,26 +21,26 @@ def rerank(
     k: int | None = None,
     label: str | None = None,
 ) -> Hits:
-    """Puts hits in the order of a cross-encoder's scores.
+    """Reorders hits by a cross-encoder's scores.
 
     (Nogueira & Cho, https://arxiv.org/abs/1901.04085.)
 
     Args:
         queries: Q texts.
-        hits: of each query C candidates.
-        scorer: a `kbert.tasks.TextRegressor`, a `kbert.tasks.TextClassifier`, or whatever has such
-            a `predict`, or is a function, of a list of pairs (query, text).
-        texts: id -> text of the candidates, such as a dict, or a list where ids are numbers from 0;
-            None = the ids are the texts.
-        k: how many of each query's are kept; None = all.
-        label: of a classifier, the class whose probability is the score; None = the second of two.
+        hits: C candidates for each query.
+        scorer: a `kbert.tasks.TextRegressor`, a `kbert.tasks.TextClassifier`, another object with
+            such a `predict`, or a function; it scores a list of pairs (query, text).
+        texts: texts of the candidates by id: a dict, or a list if the ids are numbers from 0; None
+            = the ids are the texts.
+        k: number of candidates to keep for each query; None = all.
+        label: class of a classifier whose probability is the score; None = the second of two.
 
     Returns:
-        Ids and scores (Q, K), the highest first; of equal ones the order of `hits` stays.
+        Ids and scores (Q, K), the highest first; equal scores keep the order of `hits`.
 
     Raises:
-        ValueError: other than one query for each row of hits, a candidate without a text, a label
-            that the classifier does not have, or scores that are not one finite number a pair.
+        ValueError: the number of queries is not that of the rows of hits, a candidate has no text,
+            the classifier does not have the label, or the scores are not one finite number a pair.
 
     Example:
         >>> index = Index([[1, 0], [1, 1]], ["rain", "heavy rain"])
@@ -69,14 +69,16 @@ def rerank(
 
 
 class Reranker:
-    """A search in two stages, from texts.
+    """Two-stage search for texts.
 
     Args:
-        embed: a function from a list of Q texts to vectors (Q, D), such as the `predict` of a task.
-        index: of vectors that were made likewise.
-        scorer: as in `rerank`.
-        texts: as in `rerank`.
-        label: as in `rerank`.
+        embed: function from a list of Q texts to embeddings (Q, D), such as a task's `predict`.
+        index: index of embeddings that the same function made.
+        scorer: cross-encoder: a task with `predict`, or a function of a list of pairs (query,
+            text); see `rerank`.
+        texts: texts of the documents by id: a dict, or a list if the ids are numbers from 0; None
+            = the ids are the texts.
+        label: class of a classifier whose probability is the score; None = the second of two.
 
     Example:
         >>> embed = lambda texts: [[len(text), 1.0] for text in texts]
@@ -103,19 +105,19 @@ class Reranker:
         self.label = label
 
     def search(self, queries: Sequence[str | bytes], k: int = 10, *, candidates: int = 100) -> Hits:
-        """The best documents by the scorer, among those that are closest by their vectors.
+        """Finds the documents the scorer ranks highest among those with the closest embeddings.
 
         Args:
-            queries: Q texts.
-            k: how many; all where there are fewer.
-            candidates: how many the first stage gives to the second; the scorer reads so many pairs
-                a query.
+            queries: Q texts, one or more.
+            k: results per query; all documents if there are fewer.
+            candidates: documents per query that the first stage passes to the scorer, at least `k`.
 
         Returns:
             Ids and the scorer's scores (Q, K), the highest first.
 
         Raises:
-            ValueError: fewer candidates than k, and as `rerank` does.
+            ValueError: there are fewer candidates than `k`, there are no queries, or `rerank`
+                raises it (a candidate without a text, an unknown label, invalid scores).
         """
         queries = as_texts(queries, "queries")
         if not queries:
@@ -145,7 +147,7 @@ def _text(texts: Mapping[Any, str] | Sequence[str] | None, name: Any) -> str | b
 
 
 def _scores(answers: Any, label: str | None, count: int) -> np.ndarray:
-    """(count,) float32, of numbers or of a classifier's answers."""
+    """Returns scores (count,) float32 from numbers or from a classifier's predictions."""
     answers = list(answers)
     if answers and isinstance(answers[0], Mapping):
         classes = list(answers[0]["probabilities"])

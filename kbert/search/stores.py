@@ -1,6 +1,7 @@
-"""Where an index holds its vectors, and what compares them: TensorFlow, or FAISS.
+"""Stores of an index: they keep its vectors and compare them, with TensorFlow or FAISS.
 
-Shapes: Q queries, D width, N vectors, M of them, P ≥ N rows with padding, K found.
+Shapes: Q queries, D width, N vectors, M some of the vectors, P ≥ N rows with padding, K results per
+query.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ from kbert.search.exact import best_of_rows, padded
 
 
 class Store(Protocol):
-    """Vectors as they are compared, N of them."""
+    """N vectors, stored as they are compared (at length 1 for cosines)."""
 
     def add(self, vectors: np.ndarray) -> None:
         """Appends (M, D) float32."""
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
-        """(M, D), those of some rows, a copy."""
+        """Returns a copy of the vectors of some rows, (M, D)."""
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Products and rows (Q, K), the highest first, the lower row first where equal."""
+        """Returns products and rows (Q, K), the highest first, the lower row first on a tie."""
 
 
 class TensorFlowStore:
     """Vectors in one variable, on TensorFlow's device.
 
-    What is added goes into the variable when it is next needed: many small parts cost one copy.
+    Added vectors are copied into the variable when it is next needed: many small parts cost one
+    copy.
     """
 
     def __init__(self) -> None:
@@ -47,9 +49,9 @@ class TensorFlowStore:
         return tf.gather(variable, rows).numpy()
 
     def variable(self) -> tuple[tf.Variable, int]:
-        """The variable (P, D) and N."""
+        """Returns the variable (P, D) and the number of vectors, N."""
         if self._added:
-            with tf.init_scope():  # outside of the graph that may be traced just now
+            with tf.init_scope():  # outside of a graph that is being traced
                 before = [] if self._variable is None else [self._variable[: self._count].numpy()]
                 vectors = np.concatenate([*before, *self._added])
                 self._variable = tf.Variable(padded(vectors), trainable=False, name="vectors")
@@ -64,8 +66,8 @@ class TensorFlowStore:
 class FaissStore:
     """Vectors in FAISS's `IndexFlatIP`, on the CPU.
 
-    FAISS does not say which of equal scores it finds last: those found are put in the order of
-    their rows, but the K-th may stand for another row of its score.
+    Results with equal scores are sorted by row. FAISS does not specify which of several equal
+    scores at the K-th rank it returns.
     """
 
     def __init__(self, width: int) -> None:

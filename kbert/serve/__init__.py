@@ -1,4 +1,4 @@
-"""Models that answer over HTTP: exports as a service, its client, and a demo for a browser.
+"""Serving over HTTP: a service for exported models, its client, and a demo for browsers.
 
 Example:
     >>> ServiceOptions(model=["reviews=serving/reviews"], port=0).max_texts

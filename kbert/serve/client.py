@@ -1,8 +1,8 @@
-"""Asking a service: texts in, answers out.
+"""Clients of a service: texts in, answers out.
 
-It needs the standard library and NumPy alone, not TensorFlow.
+They need only the standard library and NumPy, not TensorFlow.
 
-Shapes: `N` texts, `D` width of a vector.
+Shapes: `N` texts, `D` width of an embedding.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 Texts = Sequence[str] | Mapping[str, Sequence[Any]]
-_LONGEST_WAIT = 5.0  # seconds between two tries
+_LONGEST_WAIT = 5.0  # most seconds between two attempts
 
 
 class ServiceError(Exception):
     """A service refused a request, or could not be reached.
 
     Attributes:
-        status: of HTTP; 0 where there was no answer.
+        status: HTTP status; 0 if there was no response.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -36,20 +36,21 @@ class ServiceError(Exception):
 
 
 class Client:
-    """Asks a `kbert-serve`; several threads may share one.
+    """Client of a `kbert-serve` service; several threads may share one.
 
-    More texts than `batch_size` go in several requests, one after the other. Where the service has
-    too much to do, it is asked again when it said, until the time is over.
+    More texts than `batch_size` are sent in several requests, one after the other. If the service
+    is overloaded (status 429), the request is repeated after the time in `Retry-After`, until
+    `timeout`.
 
     Args:
-        address: as the service prints it, such as http://127.0.0.1:8501.
-        token: what it wants to be told; None = nothing.
-        timeout: seconds for a request, with all tries.
+        address: address that the service prints, such as http://127.0.0.1:8501.
+        token: token of the service; None = it needs none.
+        timeout: seconds for a request, including repetitions.
         batch_size: texts of a request.
-        certificates: PEM file of whom to trust, for https; None = whom the system does.
+        certificates: PEM file of trusted certificates for https; None = those of the system.
 
     Raises:
-        ValueError: the address is not one of HTTP.
+        ValueError: the address is not an HTTP address, or `batch_size` is below 1.
 
     Example:
         >>> client = Client("http://127.0.0.1:1", timeout=1)
@@ -98,20 +99,20 @@ class Client:
         signature: str | None = None,
         version: int | None = None,
     ) -> list[Any]:
-        """The answers of a model.
+        """Returns the answers of a model.
 
         Args:
-            model: its name at the service.
-            texts: N texts; of a signature of several inputs, such as pairs, a list for each by
-                its name.
-            signature: its name; None = the model's first.
-            version: its number; None = the newest.
+            model: name of the model at the service.
+            texts: N texts; for a signature with several inputs, such as pairs, a dict from the name
+                of each input to its list.
+            signature: name of the signature; None = the model's default.
+            version: number of the version; None = the newest.
 
         Returns:
-            For each text a dict of outputs, or the one output that there is.
+            For each text a dict of outputs, or the output itself if there is only one.
 
         Raises:
-            ServiceError: it was refused; the message says why.
+            ServiceError: the request was refused, or the service cannot be reached.
         """
         place = "" if version is None else f"/versions/{version}"
         path = f"/v1/models/{urllib.parse.quote(model, safe='')}{place}:predict"
@@ -122,18 +123,18 @@ class Client:
         return answers
 
     def embed(self, texts: Sequence[str], *, model: str | None = None) -> np.ndarray:
-        """Vectors of texts.
+        """Returns the embeddings of texts.
 
         Args:
-            texts: N of them.
-            model: its name; None = the one that gives vectors.
+            texts: N texts, one or more.
+            model: name of the model; None = the only model that embeds texts.
 
         Returns:
             (N, D) float32.
 
         Raises:
-            ServiceError: it was refused; the message says why.
-            ValueError: there is no text, and so no D.
+            ServiceError: the request was refused, or the service cannot be reached.
+            ValueError: there are no texts, so D is unknown.
         """
         found = self._ask_texts("/embed", texts, model, "embeddings")
         if not found:
@@ -141,28 +142,28 @@ class Client:
         return np.asarray(found, np.float32)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """`embed` under the name that clients of bert-as-service know it by."""
+        """Alias of `embed`, with the name that it has in clients of bert-as-service."""
         return self.embed(texts)
 
     def fill_mask(
         self, texts: Sequence[str], *, model: str | None = None
     ) -> list[list[list[dict[str, Any]]]]:
-        """The best tokens for masks.
+        """Returns the best tokens for each mask of texts.
 
         Args:
-            texts: N of them, with [MASK] or what the model's tokenizer has.
-            model: its name; None = the one that fills masks.
+            texts: N texts with [MASK], or the mask token of the model's tokenizer.
+            model: name of the model; None = the only model that fills masks.
 
         Returns:
             For each text, for each mask, a list of {"token", "probability"}, the best first.
 
         Raises:
-            ServiceError: it was refused; the message says why.
+            ServiceError: the request was refused, or the service cannot be reached.
         """
         return self._ask_texts("/fill_mask", texts, model, "answers")
 
     def close(self) -> None:
-        """Closes the connections; another request opens one again."""
+        """Closes the connections; a later request opens a new one."""
         while self._free:
             self._free.pop().close()
 
@@ -184,7 +185,7 @@ class Client:
         return [rows[i : i + step] for i in range(0, len(rows), step)]
 
     def _ask(self, path: str, content: Mapping[str, Any]) -> Any:
-        """The answer's object; waits and asks again where there is too much to do."""
+        """Sends a request and returns the JSON answer; waits and retries if the status is 429."""
         try:
             body = json.dumps(content, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
@@ -201,7 +202,7 @@ class Client:
             time.sleep(wait)
 
     def _send(self, path: str, body: bytes) -> tuple[int, float, Any]:
-        """Status, seconds after which to ask again, the answer."""
+        """Sends a request once; returns status, seconds to wait before a retry, and the answer."""
         while True:
             try:
                 connection, was_open = self._free.pop(), True
@@ -213,7 +214,7 @@ class Client:
                 content = response.read()
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                # A connection that was kept may have been closed meanwhile; nothing was answered.
+                # A reused connection may have been closed meanwhile, before any answer: retry.
                 if was_open and not isinstance(error, TimeoutError):
                     continue
                 raise ServiceError(0, f"{self._address} cannot be reached ({error!r})") from error
@@ -223,21 +224,21 @@ class Client:
                 self._free.append(connection)
             try:
                 answer = json.loads(content)
-            except ValueError:  # what stands before it, such as a proxy, answers as it likes
+            except ValueError:  # a proxy in between may answer in another format
                 answer = content[:200].decode(errors="replace")
             return response.status, _seconds(response.getheader("Retry-After")), answer
 
 
 class AsyncClient:
-    """`Client` with coroutines, for an event loop.
+    """Asynchronous `Client`, for an event loop.
 
-    Requests are sent by threads, of which there are as many as `connections`; more wait for one.
-    Where there are more texts than `batch_size`, their requests are on the way at the same time.
+    `connections` threads send the requests; further requests wait for a free thread. More texts
+    than `batch_size` are sent in several requests at the same time.
 
     Args:
-        address: as for `Client`.
-        connections: how many requests are on the way at once.
-        **settings: those of `Client`.
+        address: address that the service prints, such as http://127.0.0.1:8501.
+        connections: most requests under way at once.
+        **settings: other arguments of `Client`: token, timeout, batch_size and certificates.
 
     Example:
         >>> async def ask():
@@ -261,7 +262,7 @@ class AsyncClient:
         signature: str | None = None,
         version: int | None = None,
     ) -> list[Any]:
-        """As `Client.predict`."""
+        """Returns the answers of a model, like `Client.predict`."""
         rows = self._client._batches(_rows(texts))
         return await self._gather(
             lambda some: self._client.predict(model, some, signature=signature, version=version),
@@ -269,19 +270,19 @@ class AsyncClient:
         )
 
     async def embed(self, texts: Sequence[str], *, model: str | None = None) -> np.ndarray:
-        """As `Client.embed`."""
+        """Returns the embeddings of texts, like `Client.embed`."""
         batches = self._client._batches(_as_list(texts)) or [[]]
         found = await self._gather(lambda some: [self._client.embed(some, model=model)], batches)
         return np.concatenate(found)
 
     async def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """As `Client.encode`."""
+        """Alias of `embed`, like `Client.encode`."""
         return await self.embed(texts)
 
     async def fill_mask(
         self, texts: Sequence[str], *, model: str | None = None
     ) -> list[list[list[dict[str, Any]]]]:
-        """As `Client.fill_mask`."""
+        """Returns the best tokens for each mask, like `Client.fill_mask`."""
         batches = self._client._batches(_as_list(texts))
         return await self._gather(lambda some: self._client.fill_mask(some, model=model), batches)
 
@@ -299,7 +300,7 @@ class AsyncClient:
 
 
 def _as_list(texts: Sequence[str]) -> list[str]:
-    # Of a table the names of its columns would come.
+    # Iterating over a table would give the names of its columns.
     is_table = isinstance(texts, Mapping) or hasattr(texts, "columns")
     is_table = is_table or hasattr(texts, "column_names")
     if isinstance(texts, str) or is_table or not isinstance(texts, Iterable):
@@ -310,7 +311,7 @@ def _as_list(texts: Sequence[str]) -> list[str]:
 
 
 def _rows(texts: Texts) -> list[Any]:
-    """One row for each text, or of several inputs an object."""
+    """Returns one row per text; for several inputs each row is a dict."""
     if not isinstance(texts, Mapping):
         return _as_list(texts)
     columns = [list(column) for column in texts.values()]
@@ -323,7 +324,7 @@ def _rows(texts: Texts) -> list[Any]:
 
 
 def _columns(rows: list[Any]) -> Texts:
-    """The reverse of `_rows`."""
+    """Converts rows to texts or columns: the reverse of `_rows`."""
     if rows and isinstance(rows[0], dict):
         return {name: [row[name] for row in rows] for name in rows[0]}
     return rows

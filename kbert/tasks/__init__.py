@@ -1,4 +1,4 @@
-"""One file per objective: heads, losses, metrics, and what the trained model answers."""
+"""Tasks, one file per objective: heads, losses, metrics and predictions."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The columns that a table must have for a task: inputs, labels, and what is shown."""
+"""The columns of a task's tables: inputs, labels, and those written next to an answer."""
 
 import dataclasses
 from collections.abc import Collection
@@ -8,16 +8,17 @@ from kbert.data.tables.table import Table
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The columns of a task's tables, and so of its files.
+    """The columns of a task's tables and files.
 
     Attributes:
-        inputs: sets of input columns, of which a table has one; the first is the usual one.
-        label: the column of labels.
+        inputs: alternative sets of input columns; a table needs one set. The first is the usual
+            one.
+        label: column of labels.
         aux_labels: further columns that training needs.
-        optional: columns that training reads where a table has them; `label` may be one.
-        shown: columns that are written next to an answer, where the table has them, and "id"
-            before them; None = all of `inputs`.
-        numeric: whether a label is a number also in files whose fields have no types.
+        optional: columns that training reads if a table has them; `label` may be one.
+        shown: columns written next to an answer if the table has them, after "id"; None = all
+            columns of `inputs`.
+        numeric: whether labels are numbers, also in files whose fields have no types.
 
     Example:
         >>> Columns(label="grade").found_in(["stars", "text"])
@@ -40,16 +41,16 @@ class Columns:
 
     @property
     def rule(self) -> str:
-        """The sets of input columns, in words."""
+        """Text for the sets of input columns, for messages."""
         return " or ".join(" and ".join(names) for names in self.inputs)
 
     def found_in(self, there: Collection[str]) -> tuple[str, ...] | None:
-        """The first of `inputs` of which all columns are there; None where there is none."""
+        """Returns the first set of `inputs` whose columns are all in `there`, or None."""
         whole = (names for names in self.inputs if all(name in there for name in names))
         return next(whole, None)
 
     def shown_in(self, table: Table) -> list[str]:
-        """The columns of a table that are written next to an answer."""
+        """Returns the columns of a table that are written next to an answer."""
         inputs = tuple(dict.fromkeys(name for names in self.inputs for name in names))
         shown = inputs if self.shown is None else self.shown
         return [name for name in ("id", *shown) if name in table]

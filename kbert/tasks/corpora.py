@@ -1,4 +1,4 @@
-"""What tasks make of a corpus: masked rows, rows of text that goes on, words by their letters."""
+"""Objectives on a corpus: masked rows, packed or continuing rows of text, words as characters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.settings import WARMUP_STEPS
 from kbert.training.run.phases import Phase
 
-# GPT's own and ELMo's (openai/finetune-transformer-lm; bin/train_elmo.py of allenai/bilm-tf).
+# Defaults of GPT and of ELMo (openai/finetune-transformer-lm; bin/train_elmo.py of
+# allenai/bilm-tf).
 GPT_WARMUP = 2000
 GPT: dict[str, Any] = {
     "learning_rate": 2.5e-4,
@@ -40,7 +41,7 @@ ELMO: dict[str, Any] = {
 
 
 class MaskedCorpus(CorpusObjective):
-    """Rows in which tokens are masked, of one run of text each."""
+    """Rows with masked tokens; each row is one run of text by default."""
 
     settings: ClassVar[type[StepsSettings]] = MaskedSettings
     masks = True
@@ -92,12 +93,12 @@ class MaskedCorpus(CorpusObjective):
         )
 
     def more(self) -> dict[str, Any]:
-        """Further arguments of `pretraining_dataset`."""
+        """Returns further arguments of `pretraining_dataset`."""
         return {}
 
     @property
     def _lexicons(self) -> list[str | None]:
-        """Where the phrases of each phase are; a lone one is that of all of them."""
+        """Paths of the phrase lexicons, one per phase; a single one is for all phases."""
         given = self.options.phrases
         if isinstance(given, str) and "," in given and not is_file(given):
             given = tuple(path.strip() for path in given.split(","))
@@ -106,7 +107,10 @@ class MaskedCorpus(CorpusObjective):
         return [None if given is None else os.fspath(given)]
 
     def _units(self, phase: Phase) -> dict[str, Any]:
-        """What is masked together in a phase: its lexicon's phrases, or words."""
+        """Returns the masking of a phase: phrases of its lexicon, or whole words without one.
+
+        Empty if a single lexicon, or none, is used for all phases.
+        """
         lexicons = self._lexicons
         if len(lexicons) == 1:
             return {}
@@ -115,7 +119,10 @@ class MaskedCorpus(CorpusObjective):
         return {"phrases": path, "masking": "whole_word" if path is None else "phrase"}
 
     def _shares(self, phase: Phase) -> dict[str, Any]:
-        """What a phase's batches are masked by: the part of the run's way that lies in it."""
+        """Returns the masked shares of a phase.
+
+        With `final_masked_share`, the share changes linearly over the run; a phase gets its part.
+        """
         begin, end = self.options.masked_share, self.options.final_masked_share
         if end is None:
             return {"masked_share": begin if phase.masked_share is None else phase.masked_share}
@@ -130,14 +137,14 @@ class MaskedCorpus(CorpusObjective):
 
     @property
     def _last_shares(self) -> dict[str, Any]:
-        """The last share of the run: evaluations during it measure the same."""
+        """The last masked share of the run, so that all evaluations measure the same."""
         last, final = self.plan[-1].masked_share, self.options.final_masked_share
         share = next(x for x in (final, last, self.options.masked_share) if x is not None)
         return {"masked_share": share, "final_masked_share": None}
 
 
 class SentencesCorpus(MaskedCorpus):
-    """Masked rows, in the segments that `Pretraining` predicts something of."""
+    """Masked rows, with the segments and masks that the heads of `Pretraining` need."""
 
     def usual(self) -> dict[str, Any]:
         task = self.task
@@ -147,7 +154,7 @@ class SentencesCorpus(MaskedCorpus):
 
 
 class HybridCorpus(MaskedCorpus):
-    """Masked rows, and causal ones among them."""
+    """Masked rows, with causal rows among them."""
 
     settings = HybridSettings
 
@@ -156,7 +163,7 @@ class HybridCorpus(MaskedCorpus):
 
 
 class PermutedCorpus(MaskedCorpus):
-    """Rows whose tokens are read in any order, remembered where the task remembers."""
+    """Rows with permuted factorisation orders, which continue if the task has a memory."""
 
     def usual(self) -> dict[str, Any]:
         if self.task.batch_size is None:
@@ -175,10 +182,10 @@ class PermutedCorpus(MaskedCorpus):
 
 
 class CausalCorpus(CorpusObjective):
-    """Rows of packed text, of which each next token is predicted."""
+    """Rows of packed text for next-token prediction."""
 
     usual_warmup = GPT_WARMUP
-    runs = False  # whether a row goes on in the next batch
+    runs = False  # whether a row continues in the next batch
 
     def usual(self) -> dict[str, Any]:
         return dict(GPT)
@@ -190,7 +197,7 @@ class CausalCorpus(CorpusObjective):
 
 
 class RunsCorpus(CausalCorpus):
-    """Rows of text that goes on in the next batch, which the model remembers."""
+    """Rows of text that continue in the next batch, for models with a memory."""
 
     usual_warmup = WARMUP_STEPS
     runs = True
@@ -208,9 +215,9 @@ class RunsCorpus(CausalCorpus):
 
 
 class WordsCorpus(RunsCorpus):
-    """Words by their letters, with the next and the previous one of each.
+    """Words as characters; the targets are the next and the previous word.
 
-    The softmax knows the first words of the shards' vocabulary, or all of them.
+    The softmax is over the first words of the shards' vocabulary, or over all of them.
     """
 
     def usual(self) -> dict[str, Any]:
@@ -241,7 +248,7 @@ class WordsCorpus(RunsCorpus):
 
 
 def _check_rows(objective: CorpusObjective) -> None:
-    """Raises ValueError for phases of other rows than those that the task remembers."""
+    """Raises ValueError if the batch size of a phase differs from that of the task's memory."""
     rows = objective.task.batch_size
     for phase in objective.plan:
         if rows is not None and phase.batch_size != rows:

@@ -1,4 +1,4 @@
-"""Pretraining on a corpus: shards of tokens, from which every batch of a run is made again."""
+"""Pretraining on a corpus: token shards from which every batch of a run can be reproduced."""
 
 import os
 from collections.abc import Mapping
@@ -17,20 +17,20 @@ _PATHS = (str, os.PathLike)
 
 
 class CorpusObjective(StepsObjective):
-    """Text of a corpus in phases; a subclass says by `dataset` what a batch of it is.
+    """Text of a corpus in phases; a subclass defines the batches by `dataset`.
 
     Args:
         task: a `Task`.
         data: a folder of `kbert.data.prepare_corpus`, several with their shares as `{folder:
             share}`, or text, which is prepared once; see `kbert.data.pretraining_dataset`.
-        model: what takes the steps: the task, or a model with it in it; None = the task.
-        cache_dir: where text is prepared to; None = the user's cache folder.
+        model: model to train: the task, or a model that contains it; None = the task.
+        cache_dir: folder in which text is prepared; None = the user's cache folder.
         **settings: the fields of `settings`, and `notes`.
 
     Raises:
         FileNotFoundError: there is no such corpus.
-        TypeError: for an unknown argument, or without `steps`.
-        ValueError: for settings that do not fit each other, the task or the corpus.
+        TypeError: an argument is unknown, or `steps` is missing.
+        ValueError: the settings do not fit each other, the task or the corpus.
     """
 
     settings: ClassVar[type[StepsSettings]] = CorpusSettings
@@ -59,18 +59,18 @@ class CorpusObjective(StepsObjective):
 
     @staticmethod
     def takes(data: Any) -> bool:
-        """Whether data is a folder or file, what was read of one, or folders with their shares."""
+        """Returns whether `data` is a path, a manifest, a mixture, or folders with their shares."""
         if isinstance(data, Mapping):
             pairs = data.items()
             return all(isinstance(x, _PATHS) and isinstance(y, int | float) for x, y in pairs)
         return isinstance(data, (*_PATHS, Manifest, Mixture))
 
     def open(self, data: Any, cache_dir: PathLike | None) -> tuple[Corpus, Tokenizer]:
-        """The corpus, and the tokenizer that its ids are of: the task's."""
+        """Opens the corpus; returns it with the tokenizer of its ids, which is the task's."""
         return open_corpus(data, self.task.tokenizer, cache_dir), self.task.tokenizer
 
     def check(self) -> None:
-        """Raises ValueError for what would fail days later, when a phase begins."""
+        """Raises ValueError now for errors that would otherwise occur when a later phase begins."""
         longest = self.max_length
         for phase in self.plan:
             if longest is not None and phase.sequence_length > longest:
@@ -79,15 +79,15 @@ class CorpusObjective(StepsObjective):
                     f"phases say how long. Received: sequence_length={phase.sequence_length}, "
                     f"max_positions={longest}"
                 )
-            self.dataset(phase, "train")  # raises for what it does not accept
+            self.dataset(phase, "train")  # raises for invalid settings
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens of a row; None where there is no limit."""
+        """Maximum number of tokens in a row; None if there is no limit."""
         return self.task.model.config.max_positions
 
     def stream(self, phase: Phase, split: str, **others: Any) -> dict[str, Any]:
-        """The arguments that every dataset of a corpus takes; see `dataset`."""
+        """Returns the arguments common to all datasets of a corpus; see `dataset`."""
         return {
             "split": split,
             "sequence_length": phase.sequence_length,
@@ -111,5 +111,5 @@ class CorpusObjective(StepsObjective):
 
     @property
     def needed_documents(self) -> int:
-        """Held-out documents that an evaluation takes."""
+        """Least number of held-out documents for an evaluation."""
         return 1

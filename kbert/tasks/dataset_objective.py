@@ -1,4 +1,4 @@
-"""Training on batches that the user has made: a `tf.data.Dataset`, in its own order."""
+"""Training on the user's own batches: a `tf.data.Dataset`, in its own order."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ AFTER_FIT = "the weights that training ended with"
 
 
 class DatasetObjective(Objective):
-    """Batches in their order, by Keras' `fit`; with a folder, by a run that resumes.
+    """Batches in their order, for Keras' `fit`; with a `model_dir`, for a run that can resume.
 
     Args:
         task: a `Task`.
-        dataset: of dicts, as `loss_terms` reads them.
-        model: what takes the steps: the task, or a model with it in it; None = the task.
-        epochs: how often `steps_per_epoch` steps are made.
-        steps_per_epoch: None = until the dataset ends.
-        validation_data: such a dataset too.
-        **settings: of Keras' `fit`; with a folder the fields of `RunSettings`.
+        dataset: a `tf.data.Dataset` of dicts, as `loss_terms` reads them.
+        model: model to train: the task, or a model that contains it; None = the task.
+        epochs: number of epochs, of `steps_per_epoch` steps each.
+        steps_per_epoch: updates of an epoch; None = until the dataset ends.
+        validation_data: held-out batches, in the form of `dataset`.
+        **settings: further arguments of Keras' `fit`; with a `model_dir` the fields of
+            `RunSettings`.
 
     Raises:
-        TypeError: an argument of Keras that has no meaning for batches.
-        ValueError: it is no dataset of batches.
+        TypeError: an argument of Keras has no meaning for batches.
+        ValueError: `dataset` is not a dataset of batches.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class DatasetObjective(Objective):
                 epochs=self.epochs,
                 steps_per_epoch=self.steps_per_epoch,
                 validation_data=self.held_out,
-                shuffle=False,  # it comes in its order
+                shuffle=False,  # keep the dataset's order
                 verbose=verbose,
                 callbacks=callbacks,
                 **self.settings,
@@ -151,7 +152,7 @@ class DatasetObjective(Objective):
         return history
 
     def _steps(self) -> int | None:
-        """Steps of an epoch; None where the dataset does not tell."""
+        """Returns the steps of an epoch; None if the dataset's length is unknown or infinite."""
         if self.steps_per_epoch is not None or not is_dataset(self.dataset):
             return self.steps_per_epoch
         size = int(self.dataset.cardinality())

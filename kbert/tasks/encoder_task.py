@@ -1,4 +1,4 @@
-"""What the tasks on an encoder share: the way from text to the encoder's input.
+"""The base of tasks on an encoder: from text to the encoder's input.
 
 Shapes: B rows, T tokens, H hidden width.
 """
@@ -28,7 +28,7 @@ from kbert.tasks.input_form import InputForm, check_encoder, input_form
 from kbert.tasks.loading import load_encoder
 from kbert.tasks.task import Task
 
-# Feature of a batch -> the setting of a dataset that has it, and the task that is trained on it.
+# Feature of a batch -> the dataset setting that adds it, and the task trained on such batches.
 _OTHER_ROWS = {
     "order_ids": ('masking="permutation"', "PermutationLM"),
     "causal_mask": ("causal_share=…", "MaskedAndCausal"),
@@ -43,30 +43,30 @@ class EncoderTask(Task):
     `parts`, `settings`, `predict` and `signatures`.
 
     Args:
-        encoder: a `kbert.Encoder`; for tasks that take words as characters also a
-            `kbert.models.ElmoEncoder`, for those that take decoders a
+        encoder: a `kbert.Encoder`. Tasks with `takes_characters` also accept a
+            `kbert.models.ElmoEncoder`, tasks with `takes_decoders` a
             `kbert.models.DecoderEncoder`.
-        tokenizer: the tokenizer whose ids the encoder's table is indexed by.
-        name: of the task.
+        tokenizer: tokenizer whose ids index the encoder's token table.
+        name: name of the task.
 
     Raises:
-        TypeError: what is given as the encoder is none.
+        TypeError: `encoder` is not an encoder.
         ValueError: encoder, tokenizer and task do not fit together.
     """
 
-    # Rows are padded to a multiple of so many tokens: a compiled model sees few widths.
+    # Rows are padded to a multiple of this many tokens, so that a compiled model sees few widths.
     width_multiple = 16
     # Whether the heads read the encoder's "pooled", so that an encoder without a pooler gets one.
     needs_pooler: bool = False
-    # Whether an encoder may read words as their characters, as ELMo does.
+    # Whether the encoder may read words as characters, like ELMo.
     takes_characters: bool = False
-    # Whether the heads read what a model knows that sees the tokens to the left alone, as GPT.
+    # Whether the encoder may be a decoder, whose tokens attend only to those on their left (GPT).
     takes_decoders: bool = False
     row_export: ClassVar[type[RowExport]] = EncoderRows
-    # How rows are made, where that is not the encoder's way.
+    # The form of the input rows; None = the encoder's.
     own_form: InputForm | None = None
-    # The named edit of the encoder that the task keeps to (`kbert.edit.adapters`); None = whichever
-    # runs.
+    # The named edit of the encoder that the task uses (`kbert.edit.adapters`); None = the one that
+    # is active.
     variant: str | None = None
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, *, name: str) -> None:
@@ -77,7 +77,10 @@ class EncoderTask(Task):
         self.encoder = encoder
 
     def _check_tokens(self, encoder: Any, tokenizer: Any) -> None:
-        """Raises unless the encoder reads what the tokenizer gives: ids, or characters of words."""
+        """Raises ValueError unless encoder and tokenizer both use ids, or both use characters.
+
+        Raises also if the task does not accept such an encoder, or the token table is too small.
+        """
         read, given = (getattr(x, "max_characters", None) for x in (encoder.config, tokenizer))
         if read != given:
             raise ValueError(
@@ -109,18 +112,18 @@ class EncoderTask(Task):
             )
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """As of `TrainStep`; of several named edits the task trains its own."""
+        """Like `TrainStep.compile`; if the task has a named edit, freezes the encoder's rest."""
         variants_of(self.encoder).train([self.variant])
         super().compile(*args, **kwargs)
 
     @property
     def reads_by_decoder(self) -> bool:
-        """Whether the encoder is a decoder."""
+        """Whether the encoder is a `DecoderEncoder`."""
         return isinstance(self.encoder, DecoderEncoder)
 
     @property
     def record(self) -> dict[str, Any]:
-        """As of `Task`, and what a `DecoderEncoder` is made again with."""
+        """Like `Task.record`, with the `input_tokens` needed to restore a `DecoderEncoder`."""
         bare = self.reads_by_decoder and not self.encoder.has_input_tokens
         return {**super().record, **({"input_tokens": False} if bare else {})}
 
@@ -140,17 +143,18 @@ class EncoderTask(Task):
         encoder: keras.Model | None = None,
         positions: Tensor | None = None,
     ) -> dict[str, Any]:
-        """The outputs for a batch.
+        """Runs the encoder on a batch.
 
         Args:
-            features: the batch; what it holds besides the encoder's inputs is ignored.
+            features: the batch; features that are not inputs of the encoder are ignored.
             training: whether dropout is active.
-            encoder: the task's where None.
-            positions: (B, P), the tokens that the heads read: "sequence" is (B, P, H), and where
-                nothing else is asked of the encoder its last layer computes no others. None = all.
+            encoder: encoder to run; None = the task's.
+            positions: (B, P), positions of the tokens that the heads read; "sequence" then is
+                (B, P, H). If no other outputs are captured, a `kbert.Encoder` computes only these
+                tokens in its last layer. None = all tokens.
 
         Returns:
-            What the encoder gives.
+            The encoder's outputs, by name.
         """
         encoder = self.encoder if encoder is None else encoder
         if self.variant is not None and encoder is self.encoder:
@@ -175,38 +179,40 @@ class EncoderTask(Task):
         return call_encoder(encoder, inputs, training, positions)
 
     def predict_on_batch(self, x: Any) -> Any:
-        """Keras' `predict_on_batch`, of features; ids outside of their tables are refused."""
+        """Like Keras' `predict_on_batch`, for features; ids outside their tables raise."""
         checks = isinstance(self.encoder, KerasModel)
         return super().predict_on_batch(self.encoder.checked_ids(x) if checks else x)
 
     def global_positions(self, features: Mapping[str, Any]) -> Tensor | None:
-        """The global tokens of an encoder that has such (`kbert.models.longformer`).
+        """Returns the positions of the global tokens, for encoders with global attention.
 
-        Here [CLS], where the heads read the pooled vector, and else none.
+        By default [CLS] if the heads read the pooled vector, else none. See
+        `kbert.models.longformer`.
 
         Args:
             features: the batch.
 
         Returns:
-            (B, G) where they stand, -1 = none; None = none in any row.
+            (B, G) positions, -1 = none; None = no global tokens in any row.
         """
         return ops.zeros_like(features["token_ids"][:, :1]) if self.needs_pooler else None
 
     def encode_pooled(self, features: Mapping[str, Any], training: bool = False) -> Tensor:
-        """Only "pooled" of `encode`, (B, H), or (B, K, H) of packed rows."""
+        """Returns only "pooled" of `encode`: (B, H), or (B, K, H) for packed rows."""
         none = ops.zeros_like(features["padding_mask"][:, :0], dtype="int32")
         return self.encode(features, training, positions=none)["pooled"]
 
-    # Settings that decide what the heads' predictions mean: a student has its teacher's.
+    # Settings that decide what the heads' predictions mean: a student must have its teacher's.
     prediction_settings: tuple[str, ...] = ()
 
-    # Features of rows in which tokens are kept from others and none is masked, that the task knows.
+    # Features of `_OTHER_ROWS` that the task supports: rows with hidden instead of masked tokens.
     knows_rows: ClassVar[tuple[str, ...]] = ()
 
     def check_batch(self, batch: Mapping[str, Any]) -> None:
-        """Raises ValueError where a batch lacks what the task's losses read.
+        """Raises ValueError if a batch does not fit the task's losses.
 
-        Or where it has rows of another objective, of which this one would predict what it sees.
+        Subclasses check that the features are there. This method rejects rows of another
+        objective: nothing is masked in them, so the task would predict tokens that it sees.
         """
         for name, (setting, task) in _OTHER_ROWS.items():
             if name in batch and name not in self.knows_rows:
@@ -217,19 +223,22 @@ class EncoderTask(Task):
 
     @property
     def row_length(self) -> int:
-        """The most tokens of a row: what the encoder takes."""
+        """Maximum number of tokens in a row: the encoder's `max_positions`."""
         return self.encoder.config.max_positions
 
     def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Ragged ids as the encoder's input, at most `row_length` wide (`data.tables.inputs`)."""
+        """Packs ragged ids into the encoder's input, at most `row_length` tokens wide.
+
+        See `kbert.data.tables.inputs`.
+        """
         return self.form.build_inputs(
             first, second, max_length=self.row_length, multiple=self.width_multiple
         )
 
     def save_to_preset(self, path: PathLike, format: str = "kbert", **options: Any) -> None:
-        """As `Task.save_to_preset`; a decoder with input tokens in kbert's format alone."""
+        """Like `Task.save_to_preset`; a decoder with input tokens needs format="kbert"."""
         if format != "kbert" and self.reads_by_decoder and self.encoder.has_input_tokens:
             raise ValueError(
                 "A decoder that was fine-tuned with input tokens has rows of the token table that "
@@ -239,7 +248,10 @@ class EncoderTask(Task):
         super().save_to_preset(path, format, **options)
 
     def sample_outputs(self) -> dict[str, Any]:
-        """What the encoder gives for a text of one letter; a task adds what its heads do."""
+        """Returns the encoder's outputs for a text of one letter; tasks add those of their heads.
+
+        Empty for an encoder of characters.
+        """
         if getattr(self.tokenizer, "max_characters", None):
             return {}
         features = self.build_inputs(self.tokenizer.encode(["a"]))
@@ -247,12 +259,12 @@ class EncoderTask(Task):
         return {name: outputs[name] for name in ("sequence", "pooled") if name in outputs}
 
     def signatures(self) -> dict[str, Signature]:
-        """The entry points of the exported model; the first is `serving_default`.
+        """Returns the entry points of the exported model; the first is `serving_default`.
 
         Returns:
-            Here `encode` alone: `text` (B,) strings -> `sequence` (B, T, H), `pooled` (B, H)
-            where the encoder has a pooler, and `padding_mask` (B, T), 1 for a token. What stands
-            behind a text's last token is of no meaning.
+            By default only `encode`: `text` (B,) strings -> `sequence` (B, T, H), `pooled` (B, H)
+            if the encoder has a pooler, and `padding_mask` (B, T), 1 for a token. Values of
+            `sequence` at padding have no meaning.
         """
 
         def encode(text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -279,11 +291,11 @@ class EncoderTask(Task):
 
 
 def input_names(encoder: keras.Model) -> tuple[str, ...]:
-    """Names of what an encoder reads; one of another kind is given what every `Encoder` takes."""
+    """Returns the names of an encoder's inputs; by default those of `Encoder`."""
     return getattr(encoder, "input_names", Encoder.INPUTS)
 
 
 def _tasks_that(can: str) -> str:
-    """Names of the classes of tasks that can do something."""
+    """Returns the names of the task classes with a certain attribute, separated by commas."""
     classes = (registry.get("task", kind) for kind in registry.names("task"))
     return ", ".join(sorted(cls.__name__ for cls in classes if getattr(cls, can, False)))

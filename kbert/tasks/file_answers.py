@@ -1,4 +1,4 @@
-"""How a task answers the records of a file."""
+"""Predictions of a task for the records of a file."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -8,24 +8,24 @@ from kbert.data.tables.table import Table
 
 
 class NoAnswerOptions(Options):
-    """For a task whose answers follow from what it was built with."""
+    """No options, for tasks whose answers depend only on constructor arguments."""
 
 
 class FileAnswers:
-    """What a program that answers files asks of a task; here nothing answers.
+    """The interface by which a program predicts files with a task.
 
-    A kind of tasks that a program answers files with has a class of its own as its `file_answers`,
+    This base class does not support files. A task that does sets `file_answers` to a subclass,
     which declares `program` and `options` and defines `answer`.
 
     Args:
-        task: what answers.
+        task: task that makes the predictions.
     """
 
-    # The program that answers files with the task; None = there is none.
+    # The program that predicts files with the task; None = no program.
     program: ClassVar[str | None] = None
-    # What may be chosen of answers: flags of the program.
+    # The settings of predictions, which are flags of the program.
     options: ClassVar[type[Options]] = NoAnswerOptions
-    # Records that are answered before they are written: what a kill may cost.
+    # Records that are answered before they are written: the most that is lost if killed.
     at_once: ClassVar[int] = 1024
 
     def __init__(self, task: Any) -> None:
@@ -34,21 +34,21 @@ class FileAnswers:
     def answer(
         self, table: Table, options: Options, *, batch_size: int, first: int = 0
     ) -> tuple[Sequence[Any], int]:
-        """The answers to a part of an input, as a file has them.
+        """Returns the answers to a part of an input, in the form written to files.
 
         Args:
             table: records, with one of the sets of the task's input columns.
-            options: an instance of the class `options`.
-            batch_size: rows that go through the model together.
-            first: the number of the first record in the whole input, which what is drawn at random
-                follows from: an input that is answered in parts has the answers of the whole.
+            options: instance of the class `options`.
+            batch_size: rows of a batch.
+            first: number of the first record in the whole input. Random draws depend on it, so an
+                input answered in parts gets the same answers as in one go.
 
         Returns:
-            For each record a dict or a number, as JSON or NumPy have them; and how many records
-            were too long and lost tokens, for the task's `report_cut` of the whole.
+            Tuple of the answers and a count. Each record's answer is a dict or a number, for JSON
+            or NumPy. The count is the number of truncated records, for the task's `report_cut`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `answer`.")
 
     def written(self, answers: Sequence) -> Sequence:
-        """Answers of `predict` as a file has them: dicts, or numbers."""
+        """Converts answers of `predict` to the form written to files: dicts, or numbers."""
         return answers

@@ -1,4 +1,4 @@
-"""The special tokens around texts in the rows that a model reads, and which model has which."""
+"""The special tokens around texts in a model's input rows, by kind of model."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class InputForm:
     """`[cls] text [last]`, or `[cls] text [sep] text [last]`, then padding; or texts alone.
 
     Attributes:
-        cls_id: what begins a row, or ends it with `cls_last`. None, and so the next two: texts
-            alone.
-        sep_id: what is between two texts.
-        last_id: what is behind the texts.
-        pad_id: what follows it.
-        separators: how many `sep_id` are between two texts.
-        names: of tokens that are none of the tokenizer's.
-        cls_last: whether a row ends in `cls_id`: where a model's pooler reads the last token.
+        cls_id: id of the token that begins a row, or ends it with `cls_last`. For texts alone,
+            `cls_id`, `sep_id` and `last_id` are None.
+        sep_id: id of the token between two texts.
+        last_id: id of the token after the texts.
+        pad_id: id of the padding token.
+        separators: number of `sep_id` between two texts.
+        names: names by id of the tokens that are not in the tokenizer's vocabulary.
+        cls_last: whether a row ends in `cls_id`, for models whose pooler reads the last token.
     """
 
     cls_id: TokenId | None
@@ -43,18 +43,21 @@ class InputForm:
 
     @property
     def begin(self) -> int:
-        """The column of the first text's first token."""
+        """Column of the first text's first token."""
         return 0 if self.cls_id is None or self.cls_last else 1
 
     def cls_columns(self, padding_mask: Any) -> Any:
-        """(B,) int32: where `cls_id` stands in rows of that mask, (B, T)."""
+        """Returns the columns of `cls_id`, (B,) int32, for rows with this mask, (B, T)."""
         counts = ops.sum(ops.cast(padding_mask, "int32"), axis=1)
         return counts - 1 if self.cls_last else ops.zeros_like(counts)
 
     def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None, **sizes: Any
     ) -> dict[str, tf.Tensor]:
-        """Rows of ragged ids; `sizes` are `max_length` and `multiple` of `data.tables.inputs`."""
+        """Packs ragged ids into rows; see `build_inputs` of `kbert.data.tables.inputs`.
+
+        `sizes` are its `max_length` and `multiple`.
+        """
         return build_inputs(
             first,
             second,
@@ -68,13 +71,13 @@ class InputForm:
         )
 
     def specials(self, texts: int) -> int:
-        """How many special tokens a row of one text or two has."""
+        """Returns the number of special tokens in a row of one or two texts."""
         if self.cls_id is None:
             return 0
         return 2 if texts == 1 else 2 + self.separators
 
     def token_name(self, token_id: int, tokenizer: Any) -> str:
-        """The token of an id of a row, also of one that is none of the tokenizer's."""
+        """Returns the token of an id, also if it is not in the tokenizer's vocabulary."""
         own = self.names.get(token_id)
         return tokenizer.id_to_token(token_id) if own is None else own
 
@@ -83,11 +86,11 @@ TEXTS_ALONE = InputForm(cls_id=None, sep_id=None, last_id=None, pad_id=0, separa
 
 
 def check_encoder(encoder: Any, user: str) -> None:
-    """Raises TypeError unless it is a model that reads rows and gives a vector for each token.
+    """Raises TypeError unless `encoder` is a model that maps rows to a vector per token.
 
     Args:
-        encoder: what is called an encoder.
-        user: what reads it.
+        encoder: object to check.
+        user: name of what needs the encoder, for the message.
     """
     config = getattr(encoder, "config", None)
     if isinstance(encoder, keras.Model) and not isinstance(config, Seq2SeqConfig | None):
@@ -101,19 +104,19 @@ def check_encoder(encoder: Any, user: str) -> None:
 
 
 def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
-    """The form for a model: BERT's by the tokenizer's tokens, GPT's by the model's own.
+    """Returns the form of a model's rows, with the tokenizer's (BERT) or the model's tokens (GPT).
 
-    (Devlin et al. 2018, section 4; Radford et al. 2018, section 3.3; of XLNet, Yang et al. 2019,
-    section 2.5, and run_classifier.py of its code.) A decoder's vocabulary has no
-    padding token: its rows are filled up with the extract token, which no token attends to there.
+    (Devlin et al. 2018, section 4; Radford et al. 2018, section 3.3; for XLNet, Yang et al. 2019,
+    section 2.5, and run_classifier.py of its code.) A decoder's vocabulary has no padding token.
+    Its rows are padded with the extract token, which no token attends to there.
 
     Args:
         encoder: the model.
-        tokenizer: its tokenizer.
+        tokenizer: the model's tokenizer.
 
     Raises:
-        ValueError: the tokenizer does not name the tokens, the model is a decoder alone, or its
-            config has another token as padding.
+        ValueError: the tokenizer lacks one of the tokens, the model is a plain `Decoder`, or the
+            model is new and its config has another padding token.
 
     Example:
         >>> import kbert
@@ -160,10 +163,10 @@ def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
 
 
 def _check_padding(encoder: Any, tokenizer: TokenizerLike) -> None:
-    """Raises where a real token would have the position of padding, in a model that is new.
+    """Raises if a new model's config and tokenizer differ in the padding token.
 
-    One that was trained so is what it is: published ones are, and their positions are the library's
-    that they come from.
+    A real token would then get the position of padding. For a pretrained model this is only a
+    warning: some published models were trained so, with the positions of their library.
     """
     padding_id, pad_id = getattr(encoder.config, "padding_id", None), tokenizer.pad_id
     if padding_id in (None, pad_id):

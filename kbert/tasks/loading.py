@@ -1,4 +1,4 @@
-"""Tasks out of folders: which class a folder holds, with which settings, and what it lacks."""
+"""Loading tasks from folders: the class, its settings, the tokenizer and the model."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -21,11 +21,11 @@ from kbert.tokenizers.words.characters import CharacterTokenizer
 
 
 class WrongTaskError(ValueError):
-    """A folder holds another task than the one that it is loaded as.
+    """A folder holds a task of another class than the requested one.
 
     Args:
-        message: what the user reads.
-        found: the class of the folder's task; None where it is not known.
+        message: message for the user.
+        found: class of the folder's task; None if unknown.
     """
 
     def __init__(self, message: str, found: type[Any] | None) -> None:
@@ -34,20 +34,20 @@ class WrongTaskError(ValueError):
 
 
 def find_class(asked: type[Any], kind: str | None, module: str | None, source: str) -> type[Any]:
-    """The class of a folder's task.
+    """Returns the class of a folder's task.
 
     Args:
-        asked: the class whose `from_preset` was called.
-        kind: the task's that was saved.
-        module: where its class was defined, for messages; None for those of kbert.
+        asked: class whose `from_preset` was called.
+        kind: kind of the saved task.
+        module: module that defines its class, for messages; None for classes of kbert.
         source: the folder, for messages.
 
     Returns:
-        `asked`, or the class of that kind where `asked` is a base of it.
+        `asked`, or the class registered for `kind` if `asked` is a base of it.
 
     Raises:
         WrongTaskError: the folder holds another task, or one whose class is not imported.
-        ValueError: it holds one of no kind.
+        ValueError: the folder's task has no `kind`.
     """
     if kind is None:
         raise ValueError(f"A folder's task must say its `kind`. Received: none in {source}")
@@ -70,15 +70,16 @@ def find_class(asked: type[Any], kind: str | None, module: str | None, source: s
 
 
 def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> dict[str, Any]:
-    """Kind and constructor arguments of the task that was saved.
+    """Returns the kind and constructor arguments of the saved task.
 
     Args:
-        checkpoint: the folder's content.
-        strict: whether the folder must hold the requested task, and nothing else.
-        asked: the class whose `from_preset` was called.
+        checkpoint: content of the folder.
+        strict: whether the folder must hold exactly the requested task.
+        asked: class whose `from_preset` was called.
 
     Raises:
-        ValueError: there is none, or a head that no task has.
+        ValueError: with `strict`, the folder has no task but `asked` needs a head, or the folder
+            has a head that kbert has no task for.
     """
     if checkpoint.task is None and strict and (asked.has_head or checkpoint.foreign_head):
         way_out = (
@@ -99,7 +100,7 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> di
 
 
 def check_order(labels: Any, saved: Sequence[Any] | None, source: str) -> None:
-    """Raises ValueError where names of classes are those of a folder, but at other places."""
+    """Raises ValueError if `labels` are a folder's class names in another order."""
     if labels is None or isinstance(labels, int) or saved is None or list(labels) == list(saved):
         return
     if sorted(map(str, labels)) == sorted(map(str, saved)):
@@ -111,14 +112,14 @@ def check_order(labels: Any, saved: Sequence[Any] | None, source: str) -> None:
 
 
 def read_tokenizer(checkpoint: Checkpoint, folder: PathLike) -> Any:
-    """The tokenizer of a folder; for ELMo's the one that its config describes."""
+    """Loads the tokenizer of a folder; for ELMo, makes the one that the config describes."""
     if isinstance(checkpoint.config, ElmoConfig):
         return CharacterTokenizer(checkpoint.config.max_characters)
     return load_tokenizer(folder)
 
 
 def make_model(config: Config, dtype: DType) -> keras.Model:
-    """The model that a task on such a config is built on, its weights drawn."""
+    """Returns the model for a config, with newly initialised weights."""
     if config.kind in late.TABLE["model"]:
         return late.load("model", config.kind)(config, dtype=dtype)
     return Encoder(cast(EncoderConfig, config), dtype=dtype)
@@ -127,14 +128,15 @@ def make_model(config: Config, dtype: DType) -> keras.Model:
 def load_encoder(
     checkpoint: Checkpoint, tokenizer: TokenizerLike, dtype: DType, *, strict: bool, pooler: bool
 ) -> keras.Model:
-    """The encoder of a folder for a newly initialised head.
+    """Loads the encoder of a folder for a newly initialised head.
 
     Args:
-        checkpoint: the folder's content.
-        tokenizer: the folder's, which helps to tell architectures apart.
+        checkpoint: content of the folder.
+        tokenizer: the folder's tokenizer, which helps to distinguish architectures.
         dtype: a Keras dtype policy or its name.
-        strict: whether the weights must be the encoder's exactly.
-        pooler: whether it must have a pooler; where the folder has none, it is drawn.
+        strict: whether the weights must be exactly those of the encoder.
+        pooler: whether the encoder must have a pooler; it is newly initialised if the folder has
+            none.
     """
     config = checkpoint.config
     if config.kind in late.TABLE["encoder of"]:

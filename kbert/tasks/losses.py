@@ -12,13 +12,13 @@ from kbert.core.types import Pair
 
 
 class Prediction(NamedTuple):
-    """What a task predicts of a batch, so that two tasks can be compared.
+    """A task's predictions for a batch, in a form that can be compared between tasks.
 
     Attributes:
-        kind: "classes", of which one is right: softmax over the last axis; "labels", each right or
-            not: sigmoid; "number": none of them.
+        kind: "classes", exactly one of which is right: softmax over the last axis; "labels", each
+            right or wrong: sigmoid; "number": neither.
         values: logits (..., C), or numbers (...).
-        weights: (...), of labels (..., C): 0 where there is nothing to predict.
+        weights: (...), or (..., C) for "labels"; 0 where there is nothing to predict.
     """
 
     kind: str
@@ -27,7 +27,7 @@ class Prediction(NamedTuple):
 
 
 def cross_entropy(logits: Any, labels: Any, weights: Any) -> Pair:
-    """Softmax cross entropy, from logits: large ones neither overflow nor lose their gradient.
+    """Softmax cross entropy from logits; large logits neither overflow nor lose their gradient.
 
     Args:
         logits: (..., C).
@@ -49,9 +49,9 @@ def cross_entropy(logits: Any, labels: Any, weights: Any) -> Pair:
 
 
 def z_loss(logits: Any, weights: Any) -> Pair:
-    """The squares of the logarithms of the softmax' denominators, which keep logits near 0.
+    """The z-loss: the squared logarithms of the softmax denominators, to keep logits near 0.
 
-    (PaLM, Chowdhery et al. 2022, section 5, https://arxiv.org/abs/2204.02311, by a weight of 1e-4.)
+    (PaLM, Chowdhery et al. 2022, section 5, https://arxiv.org/abs/2204.02311, with weight 1e-4.)
 
     Args:
         logits: (..., C).
@@ -73,17 +73,17 @@ def z_loss(logits: Any, weights: Any) -> Pair:
 def smoothed_cross_entropy(
     logits: Any, labels: Any, weights: Any, smoothing: float
 ) -> tuple[Pair, Pair]:
-    """Cross entropy against labels that give a share to all classes, and the plain one.
+    """Cross entropy with label smoothing, and without.
 
-    The labels are (1 - smoothing) · one-hot + smoothing / C (Szegedy et al. 2015, section 7,
-    https://arxiv.org/abs/1512.00567). No such row is ever made: against them the cross entropy is
-    that of the label plus smoothing · (logit of the label - mean of the logits).
+    The smoothed labels are (1 - smoothing) · one-hot + smoothing / C (Szegedy et al. 2015, section
+    7, https://arxiv.org/abs/1512.00567). They are never materialised: the smoothed cross entropy is
+    the plain one plus smoothing · (logit of the label - mean of the logits).
 
     Args:
         logits: (..., C).
         labels: (...) integers in [0, C).
         weights: (...), 0 where there is nothing to predict.
-        smoothing: share that is spread over all C classes, from 0 to below 1.
+        smoothing: share that is spread over all C classes, at least 0 and below 1.
 
     Returns:
         Two pairs of float32 scalars (sum of weight · loss, sum of weights): smoothed and plain.
@@ -104,7 +104,10 @@ def smoothed_cross_entropy(
 
 
 def accuracy(logits: Any, labels: Any, weights: Any) -> Pair:
-    """How often the largest logit is the label; arguments and result as in `cross_entropy`."""
+    """Counts how often the largest logit is the label; arguments as in `cross_entropy`.
+
+    Returns float32 scalars (sum of weights of hits, sum of weights).
+    """
     weights = ops.cast(weights, "float32")
     labels = ops.cast(labels, "int32")
     hits = ops.cast(ops.argmax(logits, axis=-1), "int32") == labels
@@ -112,12 +115,12 @@ def accuracy(logits: Any, labels: Any, weights: Any) -> Pair:
 
 
 def binary_cross_entropy(logits: Any, labels: Any, weights: Any) -> Pair:
-    """Sigmoid cross entropy, from logits.
+    """Sigmoid cross entropy from logits.
 
     Args:
         logits: (...).
         labels: (...), 0 or 1.
-        weights: (...), 0 where there is nothing to tell.
+        weights: (...), 0 where there is nothing to predict.
 
     Returns:
         Float32 scalars (sum of weight · loss, sum of weights).
@@ -134,15 +137,15 @@ def binary_cross_entropy(logits: Any, labels: Any, weights: Any) -> Pair:
 
 
 def squared_error(scores: Any, labels: Any, weights: Any) -> Pair:
-    """Squares of the differences.
+    """Squared error.
 
     Args:
         scores: (...).
         labels: (...).
-        weights: (...), 0 where there is nothing to tell.
+        weights: (...), 0 where there is nothing to predict.
 
     Returns:
-        Float32 scalars (sum of weight · square, sum of weights).
+        Float32 scalars (sum of weight · squared error, sum of weights).
 
     Example:
         >>> error, count = squared_error([3.0, 1.0], [1.0, 9.0], [1.0, 0.0])
@@ -154,15 +157,15 @@ def squared_error(scores: Any, labels: Any, weights: Any) -> Pair:
 
 
 def detection(logits: Any, labels: Any, weights: Any) -> dict[str, Pair]:
-    """Accuracy, precision and recall of "yes" where a logit is above 0.
+    """Accuracy, precision and recall of a binary prediction; logits above 0 are positive.
 
-    Precision is of what was called "yes", recall of what is: their denominators are the counts of
-    these, so they add up too.
+    The denominator of precision is the count of predicted positives, that of recall the count of
+    actual positives. So these pairs add up too.
 
     Args:
         logits: (...).
         labels: (...), 0 or 1.
-        weights: (...), 0 where there is nothing to tell.
+        weights: (...), 0 where there is nothing to predict.
 
     Returns:
         "accuracy", "precision" and "recall" as pairs of float32 scalars.

@@ -1,4 +1,4 @@
-"""Settings of pretraining by `fit`: how long, how it moves, and what is made of a corpus."""
+"""Settings of pretraining by `fit`: length, optimizer, checkpoints, and batches of a corpus."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from kbert.training.run.settings import RunSettings
 
 
 class StepsSettings(OptimizerSettings, RunSettings):
-    """How long a run of updates is, by what they are made, and what its weights are at the end.
+    """Settings of a run of a number of updates: its length, optimizer and final weights.
 
     Args:
         {options}
@@ -58,14 +58,13 @@ class StepsSettings(OptimizerSettings, RunSettings):
 
 
 def checkpoint_defaults(settings: Mapping[str, Any]) -> dict[str, int]:
-    """How often checkpoints are made, and how many are kept, so that there are those of a mean.
+    """Returns checkpoint settings that keep enough checkpoints for `average_checkpoints`.
 
     Args:
-        settings: some of those of `StepsSettings`: `steps`, and `average_checkpoints` where it is
-            given.
+        settings: some settings of `StepsSettings`: `steps`, and `average_checkpoints` if given.
 
     Returns:
-        `checkpoint_every` and `keep_checkpoints`; empty where nothing is averaged.
+        `checkpoint_every` and `keep_checkpoints`; empty if nothing is averaged.
 
     Example:
         >>> checkpoint_defaults({"steps": 4000, "average_checkpoints": 5})
@@ -74,7 +73,7 @@ def checkpoint_defaults(settings: Mapping[str, Any]) -> dict[str, int]:
     averaged = settings.get("average_checkpoints", 1)
     if averaged <= 1:
         return {}
-    # Those of the last quarter of the run, unless it is a long one.
+    # So that they are from the last quarter of the run; from less of it if the run is long.
     every = -(-settings["steps"] // (4 * averaged))
     usual: Any = {x.name: x.default for x in dataclasses.fields(StepsSettings)}
     return {
@@ -84,7 +83,7 @@ def checkpoint_defaults(settings: Mapping[str, Any]) -> dict[str, int]:
 
 
 class CorpusSettings(StepsSettings):
-    """What `fit` takes besides a corpus.
+    """Settings of `fit` on a corpus.
 
     Args:
         {options}
@@ -108,7 +107,7 @@ class CorpusSettings(StepsSettings):
 
 
 class MaskedSettings(CorpusSettings, MaskingSettings):
-    """What `fit` takes besides a corpus, for tasks that fill masks.
+    """Settings of `fit` on a corpus, for tasks that fill masks.
 
     Args:
         {options}
@@ -116,7 +115,7 @@ class MaskedSettings(CorpusSettings, MaskingSettings):
 
 
 class HybridSettings(MaskedSettings):
-    """What `fit` takes besides a corpus, for a task that fills masks and writes.
+    """Settings of `fit` on a corpus, for a task that fills masks and generates text.
 
     Args:
         {options}

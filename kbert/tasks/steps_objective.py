@@ -1,4 +1,4 @@
-"""Pretraining for a number of updates, in phases: what runs on text have in common."""
+"""Pretraining for a number of updates, in phases: the base of runs on text."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from kbert.training.strategies import Strategy, current_strategy
 
 
 class StepsObjective(Objective):
-    """A number of updates in phases; a subclass says by `dataset` what a batch is.
+    """A number of updates in phases; a subclass defines the batches by `dataset`.
 
     Args:
         task: a `Task`.
-        model: what takes the steps: the task, or a model with it in it; None = the task.
-        notes: what run.json says besides, which no number depends on.
+        model: model to train: the task, or a model that contains it; None = the task.
+        notes: further entries of run.json, which no number depends on.
         **settings: the fields of `settings`.
 
     Attributes:
-        settings: the class of them.
-        options: all of them.
+        settings: class of the settings.
+        options: instance of that class, with all settings.
         plan: the phases; a subclass sets it.
     """
 
     settings: ClassVar[type[StepsSettings]]
-    usual_warmup: ClassVar[int] = WARMUP_STEPS  # at most, where the settings say none
+    usual_warmup: ClassVar[int] = WARMUP_STEPS  # the maximum, if `warmup_steps` is not set
     plan: Sequence[Phase]
 
     def __init__(
@@ -72,30 +72,31 @@ class StepsObjective(Objective):
             check_compiled(self.settings, settings)
 
     def usual(self) -> dict[str, Any]:
-        """Settings whose default depends on the task."""
+        """Returns the settings whose default depends on the task."""
         return {}
 
     def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
-        """The batches of a phase.
+        """Returns the batches of a phase.
 
         Args:
-            phase: which.
-            split: "train", or "held_out".
-            **stream: of the dataset: `start`, `epochs`, `num_hosts`, `host_index`.
+            phase: the phase.
+            split: "train" or "held_out".
+            **stream: further arguments of the dataset: `start`, `epochs`, `num_hosts`,
+                `host_index`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `dataset`.")
 
     def data(self) -> Mapping[str, Any]:
-        """What the run trains on, for its identity."""
+        """Returns what identifies the training data, for `identity`."""
         raise NotImplementedError(f"{type(self).__name__} must define `data`.")
 
     def scores(self) -> dict[str, float]:
-        """What is measured of the task besides losses, with held-out data."""
+        """Returns further scores of the task, in addition to losses, on held-out data."""
         return {}
 
     @property
     def why_no_evaluation(self) -> str | None:
-        """Why there is no evaluation, or None; the message of what asks for one."""
+        """Reason why there is no evaluation, for error messages; None if there is one."""
         raise NotImplementedError(f"{type(self).__name__} must define `why_no_evaluation`.")
 
     @property
@@ -135,13 +136,13 @@ class StepsObjective(Objective):
         }
 
     def compile(self, callbacks: Sequence[keras.callbacks.Callback] = ()) -> None:
-        """Prepares the model for the run, where the user has not."""
+        """Compiles the model for the run, unless the user has called `compile`."""
         if self.is_compiled:
             return
         options = self.options
         warmup = options.warmup_steps
         if warmup is None:
-            least = 1 if options.decay == "inverse_sqrt" else 0  # it is relative to the warm-up
+            least = 1 if options.decay == "inverse_sqrt" else 0  # which is relative to the warm-up
             warmup = max(least, default_warmup(options.steps, self.usual_warmup))
         schedule = WarmupDecay(
             options.learning_rate,
@@ -173,7 +174,7 @@ class StepsObjective(Objective):
     ) -> History:
         """Trains the model; for the arguments see `Task.fit`.
 
-        `strategy` are the devices, by default those that the task was made under.
+        `strategy` sets the devices; by default those of the scope that the task was created in.
         """
         if self.options.evaluate_every is not None and not self.evaluates:
             raise ValueError(
@@ -207,7 +208,7 @@ class StepsObjective(Objective):
     def _average(
         self, strategy: Strategy, model_dir: PathLike | None, step: int, verbose: str | int
     ) -> None:
-        """Gives the model its average, measures it, and says so in average.json."""
+        """Sets the model to its averaged weights, evaluates them and writes average.json."""
         options = self.options
         strategy.agrees(step)  # all wait until the chief has saved the last checkpoint
         if options.ema is not None:

@@ -1,4 +1,4 @@
-"""What every task shares: a model, a tokenizer, training, presets and exports."""
+"""The base of all tasks: a model, a tokenizer, training, presets and exports."""
 
 from __future__ import annotations
 
@@ -56,36 +56,35 @@ LEARNING_RATE = 1e-4  # BERT's (README of google-research/bert)
 
 
 class Task(TrainStep, keras.Model):
-    """A model and its tokenizer, trained by `fit`, asked with text by `predict`.
+    """A model with its tokenizer, trained by `fit` and applied to text by `predict`.
 
     A task defines `model`, `call` (batch -> outputs), `loss_terms` (see `TrainStep`), `parts`,
-    `settings`, `predict` and `signatures`. Keras' own `predict` on arrays gives way to one on
-    texts; `fit` and `evaluate` are Keras'. One that a program answers files with declares
-    `columns` and `file_answers`.
+    `settings`, `predict` and `signatures`. `predict` takes texts, unlike Keras' `predict`, which
+    takes arrays. A task with which a program predicts files declares `columns` and `file_answers`.
 
     Args:
-        model: what the task is built on, such as a `kbert.Encoder`.
-        tokenizer: the tokenizer whose ids the model's table is indexed by.
-        name: of the task.
+        model: model that the task is built on, such as a `kbert.Encoder`.
+        tokenizer: tokenizer whose ids index the model's token table.
+        name: name of the task.
     """
 
-    # What a preset, a program and a run's record call the task; declaring it registers the class.
+    # Name of the task in presets, programs and a run's record; declaring it registers the class.
     kind: ClassVar[str | None] = None
-    # How a corpus becomes batches; None = the task is not trained on one.
+    # How a corpus becomes batches; None = the task is not trained on a corpus.
     corpus_objective: ClassVar[type[CorpusObjective] | None] = None
-    # What a progress line shows, of the values that are logged besides the loss.
+    # Logged values that a progress line shows, in addition to the loss.
     shown_metrics: tuple[str, ...] = ()
     # Settings that follow from the heads and from the config of another library's folder.
     held_elsewhere: tuple[str, ...] = ()
     # Parts that no other library has a place for.
     unknown_elsewhere: tuple[str, ...] = ()
-    # Whether there are weights besides the model's.
+    # Whether the task has weights besides the model's.
     has_head: bool = True
     # The task as a model for runtimes other than TensorFlow.
     row_export: ClassVar[type[RowExport]] = RowExport
-    # How a program answers a file of records with the task.
+    # How a program predicts a file of records with the task.
     file_answers: ClassVar[type[FileAnswers]] = FileAnswers
-    # What is read of a record, and written beside its answer.
+    # The columns that are read from a record, and those written next to its answer.
     columns: ClassVar[Columns] = Columns(inputs=(("text",),))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -94,61 +93,64 @@ class Task(TrainStep, keras.Model):
 
     def __init__(self, model: keras.Model, tokenizer: TokenizerLike, *, name: str) -> None:
         super().__init__(name=name, dtype=model.dtype_policy)
-        # One of characters has no vocabulary; tasks that need one refuse it.
+        # A tokenizer of characters has no vocabulary; tasks that need one raise.
         self.tokenizer: Tokenizer | Any = tokenizer
 
     @property
     def model(self) -> keras.Model:
-        """What the task is built on; its `config` is what a preset is named by."""
+        """The model that the task is built on; a preset stores its `config`."""
         raise NotImplementedError(f"{type(self).__name__} must define `model`.")
 
     @property
     def model_parts(self) -> dict[str, keras.layers.Layer]:
-        """First part of the weights' names in a preset -> the layer, for the model alone."""
+        """The model's layers by the prefix of their weights' names in a preset, without heads."""
         raise NotImplementedError(f"{type(self).__name__} must define `model_parts`.")
 
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:
-        """First part of the weights' names in a preset -> the layer: the model and the heads."""
+        """The layers of model and heads by the prefix of their weights' names in a preset."""
         return self.model_parts
 
     @property
     def record(self) -> dict[str, Any]:
-        """Kind and settings, as presets and runs keep them; the module too of one not of kbert."""
+        """Kind and settings, as saved in presets and runs.
+
+        If the class is defined outside kbert, also its module.
+        """
         module = type(self).__module__
         outside = {} if module.startswith("kbert.") else {"module": module}
         return {"kind": self.kind, **outside, **self.settings}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments other than model, tokenizer and name, for a preset.
+        """Constructor arguments other than model, tokenizer and name, for a preset.
 
-        `labels` among them are names of classes; every format has a place for those.
+        `labels` are names of classes; every format has a place for them.
         """
         return {}
 
     def build(self, input_shape: Any | None = None) -> None:
-        """The parts build themselves when they are made."""
+        """Does nothing: the parts are built when they are created."""
 
-    # No base of a task's: between it and `keras.Model` there are as few classes as can be.
+    # Copied methods instead of a base class: few classes between a task and `keras.Model`.
     quantize = KerasEdits.quantize
     enable_lora = KerasEdits.enable_lora
 
     def get_config(self) -> dict[str, Any]:
-        """Refuses: a `.keras` file has no place for the tokenizer."""
+        """Raises NotImplementedError: a `.keras` file has no place for the tokenizer."""
         raise NotImplementedError(_SAVED_AS)
 
     def make_objective(
         self, data: Any, labels: Any = None, *, model: TrainStep | None = None, **settings: Any
     ) -> Any:
-        """What `fit` trains on, and how; its `fit` trains.
+        """Returns the objective that `fit` trains with.
 
         Args:
-            data: see `fit`, as for what follows.
-            labels: of the data.
-            model: what takes the steps, with the task in it, such as a
+            data: training data, see `fit`.
+            labels: labels of the data, see `fit`.
+            model: model to train, which contains the task, such as a
                 `kbert.distillation.Distiller`; None = the task.
-            **settings: what `fit` takes.
+            **settings: settings of `fit`.
 
         Returns:
             A `kbert.training.Objective` with a `fit`.
@@ -171,65 +173,67 @@ class Task(TrainStep, keras.Model):
     ) -> keras.callbacks.History:
         """Trains on a corpus, or on batches.
 
-        On a corpus for a number of `steps`, as a program does: in phases, with held-out text
-        evaluated on, checkpoints and a line of progress. Started again with the same `model_dir` it
-        resumes to the same numbers. Where `compile` was not called, the optimizer is that of the
-        settings.
+        On a corpus it trains for a number of `steps`, like the program: in phases, with evaluation
+        on held-out text, checkpoints and a progress line. A second call with the same `model_dir`
+        resumes, with the same numbers as an uninterrupted run. If `compile` was not called, the
+        settings define the optimizer.
 
-        On batches it is Keras' `fit`, which compiles with `usual_optimizer` where `compile` was not
-        called; with a callback that sets the rate, such as Keras' `LearningRateScheduler`, it
-        begins with a constant one. With a `model_dir` batches must hold their `position`.
+        On batches it is Keras' `fit`. If `compile` was not called, it compiles with
+        `usual_optimizer`; with a callback that sets the learning rate, such as Keras'
+        `LearningRateScheduler`, the rate starts as a constant. With a `model_dir`, batches must
+        have their `position`.
 
         Args:
             data: a folder of `kbert.data.prepare_corpus`, `{folder: share}` for several, or a text
                 file, which is prepared first; or a `tf.data.Dataset` of dicts, as `loss_terms`
                 reads them.
-            labels: None: batches have their own.
-            model_dir: where checkpoints and logs are written, to resume from.
-            resume: "same" refuses a `model_dir` that was begun with other data or settings,
-                "changed" resumes with these, and names of settings let those alone change.
-            verbose: 0 for silence; "auto" for a line with speed and time left, of batches for
-                Keras' progress bar.
-            callbacks: of Keras.
-            **settings: on a corpus `steps`, and what else `corpus_objective.settings` has, such as
-                `batch_size`, `sequence_length`, `learning_rate`, `evaluate_every`. On batches
-                `epochs`, `steps_per_epoch`, `validation_data`, and what else Keras' `fit` takes.
+            labels: must be None: batches contain their labels.
+            model_dir: folder for checkpoints and logs, from which training resumes.
+            resume: "same" raises if `model_dir` was begun with other data or settings; "changed"
+                resumes with the new ones; names of settings allow only these to change.
+            verbose: 0 = silent; "auto" = a line with speed and time left on a corpus, Keras'
+                progress bar on batches.
+            callbacks: Keras callbacks.
+            **settings: on a corpus `steps` and the other fields of `corpus_objective.settings`,
+                such as `batch_size`, `sequence_length`, `learning_rate`, `evaluate_every`. On
+                batches `epochs`, `steps_per_epoch`, `validation_data` and other arguments of
+                Keras' `fit`.
 
         Returns:
             The losses and metrics of each epoch, or phase.
 
         Raises:
             FileNotFoundError: there is no such corpus.
-            TypeError: for an unknown argument.
-            ValueError: for data or settings that do not fit, or if the weights of the end give
-                answers that are not finite.
-            KeyboardInterrupt: after Ctrl-C, with a `model_dir` once a checkpoint is written (and
-                SystemExit after SIGTERM).
+            TypeError: an argument is unknown.
+            ValueError: data or settings do not fit, or the final weights give answers that are not
+                finite.
+            KeyboardInterrupt: after Ctrl-C; with a `model_dir`, once a checkpoint is written.
+                (SystemExit after SIGTERM.)
         """
         return self.make_objective(data, labels, **settings).fit(
             model_dir=model_dir, resume=resume, verbose=verbose, callbacks=callbacks
         )
 
     def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
-        """What `fit` trains with where `compile` was not called.
+        """Returns the optimizer of `fit` if `compile` was not called.
 
         BERT's AdamW at 1e-4, linear warm-up and decay over the run. Warm-up is 10,000 steps, but at
-        most a tenth of the run. Where the length of the run is not known, the rate stays at its
-        peak after the warm-up.
+        most a tenth of the run. If the length of the run is not known, the rate stays at its peak
+        after the warm-up.
 
         Args:
-            total_steps: of the run; None = not known.
+            total_steps: number of steps of the run; None = not known.
         """
         return AdamW(usual_schedule(LEARNING_RATE, total_steps))
 
     @property
     def row_length(self) -> int:
-        """The most tokens of a row."""
+        """Maximum number of tokens in a row."""
         raise NotImplementedError(f"{type(self).__name__} must define `row_length`.")
 
     @property
     def remedy(self) -> str:
-        """What the message that counts texts that are cut ends with."""
+        """End of the warning about truncated texts: what the user can do."""
         return ""
 
     def report_cut(self, cut: int, count: int, what: str = "") -> None:
@@ -237,7 +241,7 @@ class Task(TrainStep, keras.Model):
         warn_of_cut(cut, count, self.row_length, what, self.remedy)
 
     def signatures(self) -> dict[str, Signature]:
-        """The entry points of the exported model; the first is `serving_default`."""
+        """Returns the entry points of the exported model; the first is `serving_default`."""
         raise NotImplementedError(f"{type(self).__name__} must define `signatures`.")
 
     def export(
@@ -249,49 +253,50 @@ class Task(TrainStep, keras.Model):
         max_bytes: int | None = None,
         **options: Any,
     ) -> str:
-        """Writes a model for a server, or for a program that has no TensorFlow.
+        """Exports a model for a server, or for a program without TensorFlow.
 
-        "savedmodel" takes text, and is written as `directory/<n+1>/` for TensorFlow Serving. The
-        others are of tasks on encoders, and "onnx" of `CausalLM` and `Translator` too, the whole
-        writing of a text in it: "onnx" for ONNX Runtime, "openvino", and "litert" (TensorFlow
-        Lite), whose rows are of a few widths. They take token ids, and have the tokenizer's files
-        beside; the first two also the tokenizer as a model, where that is exact.
-        `kbert.export.load_exported(directory).predict(texts)` answers with them. Each is run
-        beside TensorFlow before it is kept; see docs/serving.md for what it holds.
+        "savedmodel" takes text, and is written to `directory/<n+1>/` for TensorFlow Serving. The
+        other runtimes are "onnx" for ONNX Runtime, "openvino", and "litert" (TensorFlow Lite),
+        whose rows have a few fixed widths. They support tasks on encoders; "onnx" also supports
+        `CausalLM` and `Translator`, with the whole generation loop in the model. They take token
+        ids, and the tokenizer's files are saved next to the model. "onnx" and "openvino" also
+        contain the tokenizer as a model, if that is exact.
+        `kbert.export.load_exported(directory).predict(texts)` runs them. Each export is compared
+        with TensorFlow before it is kept; see docs/serving.md for its content.
 
-        Weights and answers that hold NaN or infinity are refused, and nothing is written. On
-        another backend a copy of the task does it, in a process that runs TensorFlow.
+        Raises if weights or answers contain NaN or infinity; nothing is written then. On another
+        backend, a process with TensorFlow exports a copy of the task.
 
         Args:
-            directory: the model's folder; of a SavedModel its newest version is n, of the others it
-                is new or empty.
+            directory: folder of the model. For a SavedModel its newest version is n; for the other
+                formats it must be new or empty.
             format: "savedmodel"; "onnx", "openvino" or "litert", which need an extra of their name;
                 or "safetensors", the folder of `save_to_preset(directory, "huggingface")`, for
                 PyTorch.
-            precision: "float32"; "int8", but for safetensors; "bfloat16" for safetensors, OpenVINO
-                and SavedModels. A SavedModel in "int8" is a quarter as large and as fast as before:
-                weights are stored in 8 bits, and are float32 once it is loaded. In "bfloat16" its
-                products are of that type, and its weights are stored in float32.
-            max_bytes: of a SavedModel the longest text that a request may have (100,000). A task
-                that cuts texts at their end, or a prompt at its beginning, reads no more of a
-                longer one; others refuse it.
-            **options: of safetensors those of `save_to_preset`. Of a SavedModel arguments of the
-                task's `signatures`, which tell what each takes and returns, also for texts that are
-                too long. Of the others those of its `row_export`, such as `method` and
-                `max_new_tokens`. Of all that compute in another way than a SavedModel in float32
-                `texts` that the export is checked on (default: ten of ours) and `tolerance`, the
-                largest difference to TensorFlow in float32, in units of the largest number that it
-                gives (1e-3, of bfloat16 0.1 and of int8 0.3); for LiteRT `widths` in tokens (32,
-                128 and the task's longest).
+            precision: "float32"; "int8", except for safetensors; "bfloat16" for safetensors,
+                OpenVINO and SavedModels. A SavedModel in "int8" is a quarter as large, with the
+                same speed: weights are stored in 8 bits and become float32 when it is loaded. In
+                "bfloat16" it multiplies in that type, and its weights are stored in float32.
+            max_bytes: maximum length of a text in a request to a SavedModel (default: 100,000). A
+                longer text is truncated by tasks that truncate texts at their end, or a prompt at
+                its beginning; others raise an error.
+            **options: for safetensors, options of `save_to_preset`. For a SavedModel, arguments of
+                the task's `signatures`, which describe inputs and outputs, also for texts that are
+                too long. For the other formats, options of the task's `row_export`, such as
+                `method` and `max_new_tokens`. For all formats except safetensors and a SavedModel
+                in float32: `texts` to check the export on (default: ten built-in) and `tolerance`,
+                the largest difference to TensorFlow in float32, relative to the largest number of
+                TensorFlow's output (default: 1e-3; bfloat16 0.1, int8 0.3). For LiteRT also
+                `widths` in tokens (default: 32, 128 and the task's maximum).
 
         Returns:
             The path written.
 
         Raises:
             ImportError: the extra of the format is not installed.
-            ValueError: an unknown format, a precision that it has not, a task that it cannot hold,
-                a folder that is not empty, a `max_bytes` that it has not or below 1, or a
-                difference above the tolerance.
+            ValueError: the format is unknown or does not support the precision, the task or
+                `max_bytes`; the folder is not empty; `max_bytes` is below 1; or the difference
+                exceeds the tolerance.
         """
         refuse_arguments(options, EXPORT, "export")
         check_finite(_arrays(self.parts), os.fspath(directory))
@@ -300,14 +305,16 @@ class Task(TrainStep, keras.Model):
         return late.load("export", "task")(self, directory, **how)
 
     def sample_outputs(self) -> dict[str, Any]:
-        """What the model and the heads give for a short text; of a task without an example: {}."""
+        """Returns the outputs of model and heads for a short text; {} if a task defines none."""
         return {}
 
     def check_answers(self, what: str) -> None:
-        """Raises ValueError where finite weights give answers that are not; computes a few tokens.
+        """Raises ValueError if the outputs for a few tokens are not finite.
+
+        Finite weights can still give such outputs.
 
         Args:
-            what: whose they are, for the message.
+            what: name of what is checked, for the message.
         """
         inference.check_sample(self.sample_outputs, what)
 
@@ -323,17 +330,18 @@ class Task(TrainStep, keras.Model):
         """Writes configuration, weights and tokenizer to a folder that `from_preset` reads.
 
         Args:
-            path: the folder; made if missing.
-            format: "kbert", "huggingface" for one that transformers loads, or "keras_hub" for one
-                that KerasHub loads (heads are left out, and named in a warning). Settings that the
-                others have no place for, such as a stride, are named in a warning too.
-            architecture: the model's kind in the other library; see `Encoder.save_to_preset`.
-            max_shard_size: for "huggingface", bytes of weights in one file; None = all in one.
-            weight_dtype: for "huggingface", of the weights in the files: "float32" or "bfloat16".
+            path: the folder; created if missing.
+            format: "kbert", "huggingface" for a folder that transformers loads, or "keras_hub" for
+                one that KerasHub loads (heads are left out, with a warning). A warning also names
+                settings that the other libraries have no place for, such as a stride.
+            architecture: kind of the model in the other library; see `Encoder.save_to_preset`.
+            max_shard_size: for "huggingface", bytes of weights per file; None = a single file.
+            weight_dtype: for "huggingface", type of the weights in the files: "float32" or
+                "bfloat16".
 
         Raises:
-            ValueError: an unknown format, a model that the other library cannot be, or one whose
-                weights or answers are not finite: nothing is written.
+            ValueError: the format is unknown, the other library has no such model, or weights or
+                answers are not finite; nothing is written.
         """
         parts, record = dict(self.parts), self.record
         if format != "kbert":
@@ -359,7 +367,7 @@ class Task(TrainStep, keras.Model):
             max_shard_size=max_shard_size,
             weight_dtype=weight_dtype,
         )
-        if self.tokenizer is not None:  # ELMo's letters need none
+        if self.tokenizer is not None:  # ELMo's characters need none
             self.tokenizer.save(path)
             if format == "huggingface":
                 _huggingface().write_longest_row(path, record)
@@ -375,30 +383,30 @@ class Task(TrainStep, keras.Model):
         ignore: Collection[str] = (),
         **settings: Any,
     ) -> Self:
-        """A task with the weights and the tokenizer of a folder; of `Task` itself, whichever it is.
+        """Loads a task with weights and tokenizer from a folder; `Task` itself loads any kind.
 
         Args:
-            path: a folder of kbert's, or of Hugging Face's or Google's, or whatever else
-                `kbert.hub.locate` knows. With `new_head` also one of an ELMo, whose biLM is frozen
-                and whose mix is newly initialised.
+            path: a folder of kbert, Hugging Face or Google, or whatever else `kbert.hub.locate`
+                accepts. With `new_head` also the folder of an ELMo, whose biLM is frozen and whose
+                mix is newly initialised.
             dtype: a Keras dtype policy or its name.
-            strict: False takes the weights that fit by name and logs what it leaves: weights and
-                whole heads that the folder lacks stay as they were drawn, others of the folder are
-                not used.
-            new_head: True takes the encoder and the tokenizer alone, whatever heads there are; the
-                task's own are newly initialised. So is the pooler, where the task needs one and
-                there is none. Settings of the folder's task are not used.
-            ignore: names of keys in a Hugging Face `config.json` that say nothing about the model,
-                where kbert does not know them. One of another architecture, or whose name speaks of
-                norms, scales, windows and the like, is refused all the same.
-            **settings: constructor arguments, instead of the folder's. `labels` so gives the
-                classes of the folder's head other names, by their place.
+            strict: False loads the weights that match by name and logs the others. Weights and
+                whole heads that the folder lacks stay newly initialised; further weights of the
+                folder are not used.
+            new_head: True loads only the encoder and the tokenizer; the task's heads are newly
+                initialised. So is the pooler, if the task needs one and the folder has none.
+                Settings of the folder's task are not used.
+            ignore: keys in a Hugging Face `config.json` that kbert does not know and that do not
+                matter for the model. Keys of another architecture still raise, and so do names
+                that suggest norms, scales, windows and the like.
+            **settings: constructor arguments that replace the folder's. `labels` renames the
+                classes of the folder's head, in their order.
 
         Raises:
             FileNotFoundError: there is no such folder or model.
-            ConnectionError: the hub cannot be reached; the message says what to put where.
-            ValueError: it holds another task or none, its weights do not fit, or `labels` are those
-                of the folder in another order.
+            ConnectionError: the hub cannot be reached; the message says which files to put where.
+            ValueError: the folder has another task or none, its weights do not fit, or `labels` are
+                the folder's in another order.
 
         Example:
             >>> import tempfile
@@ -451,22 +459,22 @@ class Task(TrainStep, keras.Model):
 
     @classmethod
     def _read_tokenizer(cls, checkpoint: Checkpoint, folder: PathLike) -> Any:
-        """The tokenizer of a folder."""
+        """Loads the tokenizer of a folder."""
         return read_tokenizer(checkpoint, folder)
 
     @classmethod
     def _make_model(cls, checkpoint: Checkpoint, dtype: DType) -> keras.Model:
-        """The model of a folder's config, its weights drawn."""
+        """Returns the model of a folder's config and edits, with newly initialised weights."""
         model = make_model(checkpoint.config, dtype)
         restore_edits(model, checkpoint.edits, checkpoint.source)
-        model.weights_from = checkpoint.source  # they are set when the heads are there
+        model.weights_from = checkpoint.source  # `from_preset` sets them once the heads exist
         return model
 
     @classmethod
     def _without_heads(
         cls, checkpoint: Checkpoint, tokenizer: TokenizerLike, dtype: DType, strict: bool
     ) -> keras.Model:
-        """The model of a folder alone, for a newly initialised head."""
+        """Loads only the model of a folder, for a newly initialised head."""
         raise ValueError(
             "new_head=True is asked of a task that has a head on an encoder, such as "
             f"TextClassifier. Received: {cls.__name__}, which has none"
@@ -476,12 +484,14 @@ class Task(TrainStep, keras.Model):
 def usual_schedule(
     rate: float, total_steps: int | None, warmup_steps: int = WARMUP_STEPS, **decay: Any
 ) -> WarmupDecay:
-    """Linear warm-up, then decay over the run; the peak where its length is not known.
+    """Returns a schedule of linear warm-up, then decay over the run.
+
+    If the length of the run is not known, the rate stays at the peak after the warm-up.
 
     Args:
-        rate: the peak.
-        total_steps: of the run; None = not known.
-        warmup_steps: of the warm-up, which is at most a tenth of the run.
+        rate: peak learning rate.
+        total_steps: number of steps of the run; None = not known.
+        warmup_steps: steps of the warm-up, which is shortened to a tenth of the run.
         **decay: `decay` and `join` of `WarmupDecay`.
     """
     if total_steps is None:
@@ -490,7 +500,7 @@ def usual_schedule(
 
 
 def _arrays(parts: Mapping[str, keras.layers.Layer]) -> dict[str, np.ndarray]:
-    """The weights of parts by their names in a preset."""
+    """Returns the weights of parts by their names in a preset."""
     each = (get_arrays(part, prefix) for prefix, part in parts.items())
     return {name: array for arrays in each for name, array in arrays.items()}
 
@@ -500,7 +510,7 @@ def _huggingface() -> Any:
 
 
 def _without_place(kind: type[Any], settings: Mapping[str, Any], format: str) -> dict[str, Any]:
-    """Settings that no other library's folder holds, and that are not what they begin as."""
+    """Returns the settings that the format has no place for and that differ from the default."""
     parameters = inspect.signature(kind).parameters.items()
     usual = {name: parameter.default for name, parameter in parameters}
     usual = {name: [*x] if isinstance(x, tuple) else x for name, x in usual.items()}

@@ -1,8 +1,8 @@
-"""Ids without TensorFlow, as arrays, by Hugging Face's `tokenizers`.
+"""Ids as arrays without TensorFlow, by Hugging Face's `tokenizers`.
 
-For JAX and PyTorch without TensorFlow, and for services of other runtimes, which need neither it
-nor its memory. The ids are those of the graph: what `tokenizers` does otherwise is done here before
-it sees a text, and a tokenizer for which that does not hold is refused.
+For JAX and PyTorch without TensorFlow, and for services with other runtimes, which then save
+TensorFlow's memory. The ids equal those of the graph: texts are prepared here wherever `tokenizers`
+behaves differently. Tokenizers for which that is not possible raise `NeedsTensorFlow`.
 
 Shapes: B texts.
 """
@@ -20,11 +20,11 @@ ArrayEncoder = Callable[[Sequence[str | bytes]], Ragged]
 
 
 class NeedsTensorFlow(ValueError):
-    """A tokenizer whose ids only the graph gives."""
+    """Raised for a tokenizer that only the TensorFlow graph supports."""
 
 
 def refuse(tokenizer: Any, what: str) -> NeedsTensorFlow:
-    """The error of a tokenizer that has `what`, which only the graph knows."""
+    """Returns the error for a tokenizer with `what`, which only the graph supports."""
     return NeedsTensorFlow(
         "Without TensorFlow texts are split by byte pairs between the words of GPT-2, and by "
         "WordPiece without added tokens and special tokens in the text. "
@@ -33,18 +33,18 @@ def refuse(tokenizer: Any, what: str) -> NeedsTensorFlow:
 
 
 def array_encoder(model: Any, before: Any, prepare: Callable[[str], str] | None) -> ArrayEncoder:
-    """What gives ids as arrays.
+    """Returns a function from texts to ids as arrays.
 
     Args:
-        model: a model of `tokenizers.models`, which splits words into pieces.
+        model: a model of `tokenizers.models`, which splits words into subwords.
         before: a pre-tokenizer of `tokenizers.pre_tokenizers`, which splits texts into words.
-        prepare: applied to each text first; None = nothing.
+        prepare: function applied to each text first; None = no preparation.
     """
-    import tokenizers  # takes a moment
+    import tokenizers  # a slow import
 
     made = tokenizers.Tokenizer(model)
     made.pre_tokenizer = before
-    # Offsets take as long as the ids.
+    # The fast variant skips offsets, which take as long as the ids.
     run = getattr(made, "encode_batch_fast", made.encode_batch)
 
     def encode(texts: Sequence[str | bytes]) -> Ragged:
@@ -55,13 +55,13 @@ def array_encoder(model: Any, before: Any, prepare: Callable[[str], str] | None)
 
 
 def as_text(text: str | bytes) -> str:
-    """A text without what is no UTF-8, which is dropped as in the graph."""
+    """Returns a text as str; drops what is not valid UTF-8, like the graph."""
     data = text if isinstance(text, bytes) else text.encode("utf-8", "ignore")
     return data.decode("utf-8", "ignore")
 
 
 def encode_each(encode: ArrayEncoder, texts: str | bytes | Iterable[str]) -> Any:
-    """Rows of ids of texts; of one text its ids, an array."""
+    """Returns rows of ids for several texts, or an array of ids for one text."""
     if isinstance(texts, str | bytes):
         return encode([texts])[0]
     return encode(list(each_text(texts)))

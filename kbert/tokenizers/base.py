@@ -1,4 +1,4 @@
-"""What every tokenizer with a vocabulary shares: encoding, decoding, saving."""
+"""The base class of tokenizers with a vocabulary: encoding, decoding, saving."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from kbert.tokenizers.batching import call_with_batch
 from kbert.tokenizers.offsets import bytes_to_characters, word_numbers
 from kbert.tokenizers.serializable import Serializable
 
-# The roles of special tokens that BERT's and RoBERTa's inputs are made of.
+# The roles of special tokens in the inputs of BERT and RoBERTa.
 ROLES = ("pad", "unk", "cls", "sep", "mask")
-# What tokenizers of all kinds are kept in, besides tokenizer_config.json.
+# The files of all kinds of tokenizers, except tokenizer_config.json.
 _FILES = frozenset(
     "vocab.txt vocab.json merges.txt tokenizer.json special_tokens_map.json added_tokens.json "
     "spiece.model sentencepiece.bpe.model spm.model words.txt".split()
 )
 
 
-# Of each piece: ids, starts and ends in bytes (B, None), and whether a word begins with it (P,).
+# Ids of tokens, their starts and ends in bytes (B, None), and whether each begins a word (P,).
 Pieces: TypeAlias = "tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor, tf.Tensor]"
 
 
 class Tokenizer(Serializable):
-    """Text to ids and back, the same eagerly, inside `tf.data` and inside a SavedModel.
+    """Converts text to ids and back: eagerly, in `tf.data` and in a SavedModel, with equal results.
 
-    A kind of tokenizer sets `kind` and `continuation`, and defines `_encode`,
-    `_encode_with_offsets`, `_decode_rows`, `_options`, `get_config`, `_file_names` and
-    `_save_model`.
+    A subclass sets `kind` and `continuation`, and defines `_encode`, `_encode_with_offsets`,
+    `_decode_rows`, `_options`, `get_config`, `_file_names` and `_save_model`.
 
     Args:
-        vocabulary: the pieces in the order of their ids.
+        vocabulary: tokens in the order of their ids.
         special_tokens: role ("pad", "unk", "cls", "sep", "mask", or any other word, such as "bos")
-            -> the special token. Roles without one are left out.
+            -> special token. Roles without a token are omitted.
         additional_special_tokens: special tokens without a role.
 
     Attributes:
-        vocabulary: the pieces in the order of their ids.
-        continuation: (V,) bool, the piece continues a word that an earlier piece began.
-        pad_token, unk_token, cls_token, sep_token, mask_token: the special tokens, None for a role
+        vocabulary: tokens in the order of their ids.
+        continuation: (V,) bool, whether the token continues a word that an earlier token began.
+        pad_token, unk_token, cls_token, sep_token, mask_token: special tokens; None for a role
             without one.
-        pad_id, unk_id, cls_id, sep_id, mask_id: their ids, likewise.
+        pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens; None for a role without
+            one.
     """
 
     # Separators between two segments: [CLS] A [SEP] B [SEP], but <s> A </s></s> B </s>.
@@ -91,7 +91,7 @@ class Tokenizer(Serializable):
 
     @property
     def vocabulary_size(self) -> int:
-        """The number of pieces, special tokens included."""
+        """The number of tokens, including special tokens."""
         return len(self.vocabulary)
 
     @property
@@ -102,11 +102,11 @@ class Tokenizer(Serializable):
 
     @functools.cached_property
     def checksum(self) -> str:
-        """SHA-256 of what decides the ids, in hexadecimal. For WordPiece: of the vocabulary."""
+        """SHA-256 (hexadecimal) of what determines the ids; for WordPiece, of the vocabulary."""
         return fingerprints.sha256("\n".join(self.vocabulary))
 
     def token_to_id(self, token: str) -> int:
-        """The id of a piece. Raises ValueError where the vocabulary lacks it."""
+        """Returns the id of a token. Raises ValueError if it is not in the vocabulary."""
         if token not in self._id_of:
             raise ValueError(
                 f"No such piece among the {self.vocabulary_size} of the vocabulary. "
@@ -115,20 +115,20 @@ class Tokenizer(Serializable):
         return self._id_of[token]
 
     def id_to_token(self, token_id: int) -> str:
-        """The piece of an id. Raises ValueError for an id outside the vocabulary."""
+        """Returns the token of an id. Raises ValueError for an id outside the vocabulary."""
         self._check_ids(np.asarray(token_id))
         return self.vocabulary[int(token_id)]
 
     def encode(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """Ids of the pieces, without the special tokens that begin and end a model's input.
+        """Returns token ids, without the special tokens around a model's input.
 
         Args:
-            texts: a list or 1-D tensor of strings, or one string. UTF-8; bytes that are not are
-                dropped, as google-research/bert does.
+            texts: a list or 1-D tensor of UTF-8 strings, or one string. Invalid bytes are dropped,
+                as in google-research/bert.
 
         Returns:
-            An int32 RaggedTensor (B, None); for one string, a 1-D int32 tensor. Where TensorFlow
-            is not installed a `kbert.core.ragged.Ragged`, which is alike, or an array.
+            An int32 RaggedTensor (B, None); for one string, a 1-D int32 tensor. If TensorFlow is
+            not installed, a similar `kbert.core.ragged.Ragged`; for one string, an array.
         """
         if not has_tensorflow():
             return encode_each(self.array_encoder, texts)
@@ -136,22 +136,22 @@ class Tokenizer(Serializable):
 
     @functools.cached_property
     def array_encoder(self) -> ArrayEncoder:
-        """Lists of texts -> a `Ragged` of their ids, without TensorFlow.
+        """A function from a list of texts to a `Ragged` of their ids, without TensorFlow.
 
         Raises:
-            NeedsTensorFlow: only the graph gives these ids.
+            NeedsTensorFlow: only the TensorFlow graph supports this tokenizer.
         """
         return self._array_encoder()
 
     def encode_words(self, words: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """Ids of words that are split already: each by itself, as it is encoded within a text.
+        """Returns the token ids of pre-split words, each encoded as in the middle of a text.
 
         Args:
-            words: as the texts of `encode`; one string is one word.
+            words: a list or 1-D tensor of UTF-8 strings, or one string; each string is one word.
 
         Returns:
-            As `encode`, one row a word. No row is empty: a word that normalisation empties ("",
-            "\\u00ad") is the unknown token.
+            Ids like those of `encode`, with one row per word. No row is empty: a word that
+            normalisation empties ("", "\\u00ad") becomes the unknown token.
 
         Raises:
             ValueError: the tokenizer has no unknown token.
@@ -173,17 +173,18 @@ class Tokenizer(Serializable):
     def encode_with_offsets(
         self, texts: str | Sequence[str] | tf.Tensor, unit: str = "byte"
     ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
-        """Ids, and the range of each piece in the text as given, before any normalisation.
+        """Returns ids, and the range of each token in the original text before normalisation.
 
         Args:
-            texts: as in `encode`.
-            unit: "byte" counts UTF-8 bytes, "character" code points (indices of a Python str).
+            texts: a list or 1-D tensor of UTF-8 strings, or one string.
+            unit: unit of the ranges: "byte" = UTF-8 bytes, "character" = code points (indices of a
+                Python str).
 
         Returns:
             A dict of int32 RaggedTensors (B, None), 1-D tensors for one string: `token_ids`;
-            `starts` and `ends`, so that `text[start:end]` is the piece; `word_index`, which numbers
-            the words of a text from 0 (a punctuation mark is a word). Accents that were stripped
-            belong to their letter; two pieces of one character (Hangul) both have its range.
+            `starts` and `ends`, so that `text[start:end]` is the token; `word_index`, which numbers
+            the words of a text from 0 (a punctuation mark is a word). Stripped accents belong to
+            their letter. If a character becomes two tokens (Hangul), both have its range.
 
         Example:
             >>> from kbert.tokenizers import WordPieceTokenizer
@@ -198,16 +199,16 @@ class Tokenizer(Serializable):
         return call_with_batch(self._offsets_graphs[unit], texts)
 
     def decode(self, ids: Any, *, skip_special_tokens: bool = True) -> Any:
-        """Text from ids: pieces joined, special tokens left out.
+        """Converts ids to text: joins tokens and skips special tokens.
 
         Args:
             ids: ids (B, T) as a RaggedTensor, matrix or list of lists, or one list of ids.
-            skip_special_tokens: leave special tokens out, except an unknown token that stands for
-                text.
+            skip_special_tokens: whether to skip special tokens, except the unknown token, which
+                stands for text.
 
         Returns:
-            A list of str, for one list of ids a str; for tensors a string tensor (B,) or scalar,
-            in a graph and eagerly.
+            A list of str, or a str for one list of ids. For tensors a string tensor (B,) or scalar,
+            both in a graph and eagerly.
 
         Raises:
             ValueError: an id outside the vocabulary (in a graph: InvalidArgumentError).
@@ -218,7 +219,7 @@ class Tokenizer(Serializable):
         return texts.decode() if isinstance(texts, bytes) else [text.decode() for text in texts]
 
     def cut_at_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """(B,) texts -> (B, 1 + masks) what stands between mask tokens, to be encoded by itself."""
+        """Splits texts (B,) at mask tokens into parts (B, 1 + masks) to be encoded separately."""
         if self.mask_token is None:
             raise ValueError(
                 "Filling masks needs a tokenizer with a mask token. Received: a "
@@ -229,11 +230,11 @@ class Tokenizer(Serializable):
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the vocabulary and tokenizer_config.json.
 
-        `kbert.load_tokenizer` and Hugging Face read them. Files of a tokenizer that was there
-        before are removed: of two kinds in a folder the wrong one might be read.
+        `kbert.load_tokenizer` and Hugging Face load these files. Files of a previous tokenizer in
+        the folder are removed: with two kinds in a folder the wrong one might be loaded.
 
         Args:
-            folder: made where it does not exist.
+            folder: target folder; created if it does not exist.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -244,7 +245,7 @@ class Tokenizer(Serializable):
         super().save(folder)
 
     def _may_stay(self, path: Path) -> bool:
-        """Whether a file beside is KerasHub's of that name, or says of this tokenizer the same."""
+        """Whether a file is KerasHub's tokenizer.json, or one that describes this tokenizer."""
         if path.name != "tokenizer.json" or not path.is_file():
             return False
         content, written = path.read_bytes(), getattr(self, "tokenizer_json", None)
@@ -261,22 +262,25 @@ class Tokenizer(Serializable):
     @property
     @abc.abstractmethod
     def _file_names(self) -> tuple[str, ...]:
-        """The files of the vocabulary."""
+        """Names of the vocabulary files."""
 
     @abc.abstractmethod
     def _save_model(self, folder: Path) -> None:
-        """Writes the files of the vocabulary."""
+        """Writes the vocabulary files."""
 
     @abc.abstractmethod
     def _options(self) -> dict[str, Any]:
-        """Further entries of tokenizer_config.json, under Hugging Face's names; they override."""
+        """Returns further entries of tokenizer_config.json, under Hugging Face's names.
+
+        They override the other entries.
+        """
 
     @abc.abstractmethod
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """(B,) strings -> (B, None) int32 ids."""
 
     def _array_encoder(self) -> ArrayEncoder:
-        """See `array_encoder`; a kind that defines none has the graph alone."""
+        """Creates `array_encoder`; kinds that do not override this need the TensorFlow graph."""
         raise refuse(self, "another kind of pieces")
 
     def _encode_words(self, words: tf.Tensor) -> tf.RaggedTensor:
@@ -287,15 +291,15 @@ class Tokenizer(Serializable):
         return tf.concat([ids, tf.RaggedTensor.from_row_lengths(unknown, nothing)], 1)
 
     def _within_text(self, words: tf.Tensor) -> tf.Tensor:
-        """(W,) words as texts that are encoded as the words are in the middle of a text."""
+        """Returns texts (W,) that are encoded like the words (W,) in the middle of a text."""
         return words
 
     @abc.abstractmethod
     def _encode_with_offsets(self, texts: tf.Tensor) -> Pieces:
-        """(B,) strings -> their pieces."""
+        """(B,) strings -> their tokens, see `Pieces`."""
 
     def _described(self, unit: str, texts: tf.Tensor) -> dict[str, tf.RaggedTensor]:
-        """What `encode_with_offsets` returns."""
+        """Returns the result of `encode_with_offsets`."""
         ids, starts, ends, is_first = self._encode_with_offsets(texts)
         words = word_numbers(ids, is_first)
         if unit == "character":
@@ -317,7 +321,7 @@ class Tokenizer(Serializable):
 
     @property
     def _skipped_ids(self) -> list[int]:
-        """What decoding leaves out; the unknown token stays: it stands for text."""
+        """Ids that decoding skips; the unknown token is not skipped, because it stands for text."""
         return [i for i in self.special_ids if i != self.unk_id]
 
     def _without_specials(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:

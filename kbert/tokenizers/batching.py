@@ -1,4 +1,4 @@
-"""Texts on their way into a graph: checked, in batches, with a progress bar."""
+"""Batches of texts for a graph, with input checks and a progress bar."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _BATCH_TEXTS = 4096
 
 
 def call_with_batch(function: Callable[[tf.Tensor], Any], texts: Any) -> Any:
-    """Calls a function of a batch of strings, also for one string.
+    """Calls a function of a batch of strings; also accepts one string.
 
     Args:
-        function: (B,) strings -> tensors, all with B rows.
+        function: function from strings (B,) to tensors, all with B rows.
         texts: a list or 1-D tensor of strings, or one string.
 
     Returns:
-        What the function returns; for one string its only row.
+        The result of the function; for one string its only row.
 
     Raises:
-        ValueError: strings of more dimensions than one.
+        ValueError: strings with more than one dimension.
 
     Example:
         >>> call_with_batch(tf.strings.length, "three").numpy().item()
@@ -44,7 +44,7 @@ def call_with_batch(function: Callable[[tf.Tensor], Any], texts: Any) -> Any:
 
 
 def batches(texts: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:
-    """The texts in lists of about a megabyte; raises as `kbert.core.in_memory.each_text`.
+    """Yields the texts in lists of about a megabyte; raises like `kbert.core.in_memory.each_text`.
 
     Example:
         >>> list(batches(["one", "two"]))
@@ -54,7 +54,7 @@ def batches(texts: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:
 
 
 def with_progress(texts: Iterable[str | bytes], description: str) -> Iterator[str | bytes]:
-    """The texts, and a progress bar of their bytes on stderr."""
+    """Yields the texts and shows a progress bar of their bytes on stderr."""
     done = 0
     with Progress(description, None, "B") as bar:
         for text in each_text(texts):

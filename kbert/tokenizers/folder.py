@@ -11,26 +11,26 @@ from absl import logging
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 
-# What Hugging Face's files call "…_token".
+# The roles that Hugging Face's files name as "…_token".
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-# Types of models whose tokenizer.json transformers runs, whatever class a file names.
+# Model types for which transformers runs tokenizer.json, whatever class a file names.
 _RUN_AS_WRITTEN = ("modernbert", "modernbert-decoder")
-# Both names of special tokens without a role: of transformers until version 4, and since 5.
+# Names of special tokens without a role: in transformers up to version 4, and since 5.
 _WITHOUT_ROLE = ("additional_special_tokens", "extra_special_tokens")
 
-WORDS_FILE = "words.txt"  # of whole words
+WORDS_FILE = "words.txt"  # a vocabulary of whole words
 
-# The rule for a value, in words, and whether it holds.
+# The rule for a value, in words, and a function that checks it.
 Form = tuple[str, Callable[[Any], bool]]
 
 
 def check_forms(content: Mapping[str, Any], forms: Mapping[str, Form], path: Path) -> None:
-    """Raises ValueError where a value is not of its key's form.
+    """Raises ValueError if a value does not have the form of its key.
 
     Args:
         content: key -> value.
-        forms: key -> rule. A key may be absent.
-        path: the file, for the message.
+        forms: key -> rule. A key may be absent from `content`.
+        path: the file, for the error message.
 
     Example:
         >>> check_forms({"do_lower_case": "maybe"}, {"do_lower_case": FLAG}, Path("x.json"))
@@ -69,7 +69,7 @@ def _is_post_processor(entry: Any) -> bool:
 
 
 def _is_template(step: dict[str, Any]) -> bool:
-    """Whether a step that puts tokens around texts has what its kind needs."""
+    """Whether a post-processor step, which puts tokens around texts, has the fields of its kind."""
     if step.get("type") in ("BertProcessing", "RobertaProcessing"):
         ends = (step.get("cls"), step.get("sep"))
         return all(isinstance(end, list) and [*map(type, end)] == [str, int] for end in ends)
@@ -92,7 +92,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _is_model(entry: Any) -> bool:
-    """Pieces with their ids, or with their scores in the order of their ids."""
+    """Whether an entry has tokens with their ids, or with scores in the order of their ids."""
     if not isinstance(entry, dict):
         return False
     vocabulary = entry.get("vocab", {})
@@ -167,13 +167,13 @@ _FORMS: Mapping[str, Mapping[str, Form]] = {
 
 @dataclass(frozen=True)
 class TokenizerFolder:
-    """A folder, and the contents of its JSON files; empty where there is no such file.
+    """A folder and the contents of its JSON files; empty for missing files.
 
     Attributes:
         path: the folder.
-        config: tokenizer_config.json, settings and names of special tokens.
-        special: special_tokens_map.json, the names in older folders.
-        full: tokenizer.json, all that Hugging Face's `tokenizers` runs.
+        config: tokenizer_config.json: settings and names of special tokens.
+        special: special_tokens_map.json: names of special tokens in older folders.
+        full: tokenizer.json: the complete pipeline of Hugging Face's `tokenizers`.
     """
 
     path: Path
@@ -183,10 +183,10 @@ class TokenizerFolder:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Reads what is there.
+        """Reads the JSON files that exist.
 
         Raises:
-            ValueError: a file is damaged, or holds something of another form; it is named.
+            ValueError: a file is damaged or has an unexpected form; the message names it.
         """
 
         def content(name: str) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class TokenizerFolder:
         return cls(path, config, special, full)
 
     def has(self, *names: str) -> bool:
-        """Whether all these files are there."""
+        """Whether all these files exist."""
         return all((self.path / name).is_file() for name in names)
 
     @property
@@ -210,7 +210,7 @@ class TokenizerFolder:
         """The vocabulary of words: kbert's, or the one next to bilm-tf's options.json.
 
         Raises:
-            ValueError: several of them next to options.json.
+            ValueError: several vocabularies next to options.json.
         """
         if self.has(WORDS_FILE):
             return self.path / WORDS_FILE
@@ -224,10 +224,10 @@ class TokenizerFolder:
 
     @property
     def model_file(self) -> Path | None:
-        """The SentencePiece model: the only file of that kind, or None.
+        """The SentencePiece model: the only *.model file, or None.
 
         Raises:
-            ValueError: there are several.
+            ValueError: there are several models.
         """
         found = sorted(self.path.glob("*.model"))
         if len(found) > 1:
@@ -238,7 +238,7 @@ class TokenizerFolder:
         return found[0] if found else None
 
     def special_tokens(self) -> dict[str, str]:
-        """Role -> special token, as far as the files name them."""
+        """Returns role -> special token, for the roles that the files name."""
         found = {}
         for role in _ROLES:
             entry = self.config.get(f"{role}_token") or self.special.get(f"{role}_token")
@@ -247,7 +247,7 @@ class TokenizerFolder:
         return found
 
     def added_tokens(self) -> list[dict[str, Any]]:
-        """Entries with `id`, `content` and flags, from the first file that has any."""
+        """Returns entries with `id`, `content` and flags, from the first file that has any."""
         if self.full.get("added_tokens"):
             return self.full["added_tokens"]
         if self.config.get("added_tokens_decoder"):
@@ -260,7 +260,7 @@ class TokenizerFolder:
         return []
 
     def specials_without_role(self) -> set[str]:
-        """Special tokens without a role that the settings name."""
+        """Returns the special tokens without a role that the settings name."""
         found = set()
         for key in _WITHOUT_ROLE:
             named = self.config.get(key) or self.special.get(key) or []
@@ -269,13 +269,13 @@ class TokenizerFolder:
 
     @functools.cached_property
     def model_config(self) -> dict[str, Any]:
-        """config.json of the model beside it; empty where there is none."""
+        """The model's config.json in the same folder; empty if there is none."""
         path = self.path / "config.json"
         return read_json(path) if path.is_file() else {}
 
     @functools.cached_property
     def class_name(self) -> str:
-        """Hugging Face's class without "Fast", as transformers finds it; "" where none is named."""
+        """Hugging Face's class without "Fast", as transformers chooses it; "" if none is named."""
         if self.model_config.get("model_type") in _RUN_AS_WRITTEN:
             return "TokenizersBackend"
         named = self.config.get("tokenizer_class") or self.model_config.get("tokenizer_class")
@@ -283,14 +283,14 @@ class TokenizerFolder:
 
     @property
     def stem(self) -> str:
-        """The class's name without "Tokenizer": "Bert", "BertLegacy", "TokenizersBackend"."""
+        """The name of the class without "Tokenizer": "Bert", "BertLegacy", "TokenizersBackend"."""
         return re.sub("Tokenizer(?!s)", "", self.class_name, count=1)
 
     def is_of(self, classes: Collection[str], model_types: Collection[str]) -> bool:
-        """Whether the class is one of these or, where none is named, the type of the model.
+        """Whether the class is in `classes` or, if no class is named, the model in `model_types`.
 
         Args:
-            classes: names without "Tokenizer" and "Fast".
+            classes: names of classes without "Tokenizer" and "Fast".
             model_types: values of `model_type` in config.json.
         """
         if self.class_name:
@@ -298,20 +298,20 @@ class TokenizerFolder:
         return self.model_config.get("model_type") in model_types
 
     def normalizers(self) -> list[dict[str, Any]]:
-        """The steps of the normalizer in tokenizer.json, also where it is a single one."""
+        """Returns the steps of the normalizer in tokenizer.json, also of a single normalizer."""
         normalizer = self.full.get("normalizer")
         return _steps(normalizer, "normalizers") if normalizer else []
 
     def pre_tokenizers(self) -> list[dict[str, Any]]:
-        """The steps of the pre-tokenizer in tokenizer.json, also where it is a single one."""
+        """Returns the steps of the pre-tokenizer in tokenizer.json, also of a single one."""
         found = self.full.get("pre_tokenizer")
         return _steps(found, "pretokenizers") if found else []
 
     def refuse_added(self, vocabulary: Sequence[str]) -> None:
-        """For kinds that find no tokens in texts but special ones, which their vocabulary holds.
+        """Raises for added tokens, in kinds that only find special tokens of the vocabulary.
 
         Raises:
-            ValueError: others were added.
+            ValueError: other tokens were added.
         """
         specials = {*self.special_tokens().values(), *self.specials_without_role()}
         listed = {entry["content"] for entry in self.added_tokens()}
@@ -334,21 +334,22 @@ class TokenizerFolder:
             )
 
     def check_rows(self, tokenizer: Any, *, own_template: bool = False) -> None:
-        """Checks what the files say of an encoder's rows against what is made of them here.
+        """Checks that the files describe the input sequences that kbert builds for an encoder.
 
-        These are CLS A SEP and CLS A SEP B SEP, or XLNet's A SEP B SEP CLS, cut at their end. A
-        template that says nothing of pairs has "A B" for them, which no encoder learned from.
-        `add_bos_token` and `add_eos_token` change nothing, as in transformers 5.
+        These are CLS A SEP and CLS A SEP B SEP, or XLNet's A SEP B SEP CLS, truncated at the end.
+        For pairs a template may also have "A B": the default if it does not define pairs, which no
+        encoder was trained on. `add_bos_token` and `add_eos_token` have no effect, as in
+        transformers 5.
 
         Args:
-            tokenizer: made of these files. One without a mask is no encoder's, and decoders have
-                rows of their own.
-            own_template: transformers makes the template of the tokenizer's class, whatever
-                tokenizer.json says.
+            tokenizer: tokenizer made from these files. Without CLS, SEP or a mask token it does not
+                belong to an encoder and is not checked.
+            own_template: whether transformers uses the template of the tokenizer's class and
+                ignores the one in tokenizer.json.
 
         Raises:
-            ValueError: tokenizer.json's post-processor puts other tokens around texts, or none; or
-                texts are cut at their beginning.
+            ValueError: the post-processor of tokenizer.json puts other tokens around texts, or
+                none; or texts are truncated at the beginning.
         """
         cls, sep = tokenizer.cls_token, tokenizer.sep_token
         if None in (cls, sep, tokenizer.mask_token):
@@ -359,7 +360,7 @@ class TokenizerFolder:
                 "An encoder's texts are cut at their end. "
                 f"Received: truncation_side={side!r} in {self.path}"
             )
-        second = 1 if own_template else None  # segment of a pair's B, as far as the files say it
+        second = 1 if own_template else None  # segment of B in a pair; None = not specified
         step = None if own_template else self.full.get("post_processor")
         if not (own_template or step) and self._runs_tokenizer_json():
             raise ValueError(
@@ -378,7 +379,7 @@ class TokenizerFolder:
                 ids = {name: x["ids"] for name, x in (each.get("special_tokens") or {}).items()}
                 single, pair = (_names_in(each.get(name)) for name in ("single", "pair"))
                 second = max(_types_in(each.get("pair")), default=0)
-            else:  # ByteLevel moves offsets alone
+            else:  # ByteLevel only changes offsets
                 continue
             between = [sep] * tokenizer.pair_separators
             usual = [cls, "A", sep], [cls, "A", *between, "B", sep]
@@ -400,7 +401,7 @@ class TokenizerFolder:
         self._say_segments(0 if tokenizer.pair_separators == 2 else second)
 
     def _runs_tokenizer_json(self) -> bool:
-        """Whether these are an encoder's files of a class that adds nothing to tokenizer.json."""
+        """Whether these are an encoder's files, of a class that adds nothing to tokenizer.json."""
         return (
             self.class_name in ("PreTrainedTokenizer", "TokenizersBackend")
             and bool(self.full.get("model"))
@@ -408,7 +409,7 @@ class TokenizerFolder:
         )
 
     def _say_segments(self, second: int | None) -> None:
-        """Logs where transformers gives both texts of a pair one segment, and kbert two."""
+        """Warns if transformers gives both texts of a pair the same segment, unlike kbert."""
         inputs = self.config.get("model_input_names")
         if inputs is not None and "token_type_ids" not in inputs:
             second = 0
@@ -421,14 +422,14 @@ class TokenizerFolder:
             )  # fmt: skip
 
     def refuse(self, rule: str, asked: Mapping[str, Any]) -> None:
-        """Raises ValueError where tokenizer.json asks for what breaks the rule."""
+        """Raises ValueError if tokenizer.json has settings that break the rule."""
         if asked:
             shown = ", ".join(f"{name}={value!r}" for name, value in asked.items())
             raise ValueError(f"{rule}. Received: {shown} in {self.path / 'tokenizer.json'}")
 
 
 def _type_of(model: Mapping[str, Any]) -> str | None:
-    """The kind of a model in a tokenizer.json of before 2021, which did not say it."""
+    """Infers the kind of a model in a tokenizer.json from before 2021, which does not name it."""
     if isinstance(model.get("vocab"), list):
         return "Unigram"
     if "merges" in model:
@@ -437,22 +438,22 @@ def _type_of(model: Mapping[str, Any]) -> str | None:
 
 
 def _steps(step: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """A step, or those of a sequence, whatever sequences are in it."""
+    """Returns a single step, or the steps of a sequence, with nested sequences flattened."""
     if not isinstance(step.get(key), list):
         return [dict(step)]
     return [found for each in step[key] if isinstance(each, dict) for found in _steps(each, key)]
 
 
 def _names_in(template: Any) -> list[str]:
-    """The tokens and texts of a template, in order."""
+    """Returns the tokens and texts of a template, in order."""
     return [next(iter(part.values()))["id"] for part in template or []]
 
 
 def _types_in(template: Any) -> list[int]:
-    """The segments of a template, in order."""
+    """Returns the segments of a template, in order."""
     return [next(iter(part.values())).get("type_id", 0) for part in template or []]
 
 
 def text_of(token: str | dict[str, Any]) -> str:
-    """The text of a special token, which is there as a string or as an object with options."""
+    """Returns the text of a special token, given as a string or as an object with options."""
     return token["content"] if isinstance(token, dict) else token

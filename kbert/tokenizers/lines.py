@@ -1,4 +1,4 @@
-"""Files of which each line is an entry: vocabularies and merges."""
+"""Files with one entry per line: vocabularies and merges."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -9,12 +9,12 @@ from kbert.io.paths import Path, read_settings
 def read_lines(
     path: str | os.PathLike, what: str = "vocabulary", entry: str = "piece"
 ) -> list[str]:
-    """The lines of a file. Only line feeds end one, with or without a return before.
+    """Reads the lines of a file; only "\\n" and "\\r\\n" end a line.
 
     Args:
         path: the file, UTF-8 with or without a byte order mark.
-        what: the kind of file, for messages.
-        entry: what a line holds, for messages.
+        what: the kind of file, for error messages.
+        entry: the name of an entry, for error messages.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -53,15 +53,15 @@ def check_entries(
     source: str | None,
     lines: Sequence[int] | None = None,
 ) -> None:
-    """Raises where a vocabulary is not valid: see the messages for the rules.
+    """Raises if a vocabulary is not valid; the error messages state the rules.
 
     Args:
-        entries: in the order of their ids.
-        entry: what one of them is called.
-        special: those that must be there.
-        broken_rule: an entry -> the rule of its kind that it breaks, or None.
-        source: the file they came from, for the messages. None: a list.
-        lines: where they stand in the file; None = one a line.
+        entries: entries of the vocabulary, in the order of their ids.
+        entry: the name of an entry, for error messages.
+        special: entries that must be present.
+        broken_rule: function from an entry to the rule that it breaks, or None.
+        source: the file of the entries, for error messages; None = a list.
+        lines: line of each entry in the file; None = one entry per line.
     """
     seen: dict[str, str] = {}
     for index, one in enumerate(entries):

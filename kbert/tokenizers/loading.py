@@ -1,4 +1,4 @@
-"""Reading a tokenizer from a folder: kbert's own, Hugging Face's, KerasHub's or Google's."""
+"""Loading a tokenizer from a folder: kbert's own, Hugging Face's, KerasHub's or Google's."""
 
 import os
 from typing import Any
@@ -10,29 +10,34 @@ from kbert.tokenizers.bpe.files import ends_words, read_model
 from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.loading_saved_model import saved_settings, vocabulary_folder
 
-# Where sentence-transformers may keep a table of vectors, and its tokenizer.
+# Where sentence-transformers may save a static embedding table and its tokenizer.
 STATIC_FOLDER = "0_StaticEmbedding"
 
 
 def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Any:
-    """The tokenizer of a model folder or of prepared data.
+    """Loads the tokenizer of a model folder or of prepared data.
 
-    Its files tell the kind: vocab.txt a WordPiece, vocab.json and merges.txt a byte-level BPE or
-    (where pieces end in "</w>") GPT's, one *.model a SentencePiece unigram tokenizer, and where
-    there is none of these Hugging Face's tokenizer.json or KerasHub's assets/tokenizer any of the
-    three; words.txt whole words, and so does the one vocab*.txt next to bilm-tf's options.json;
-    tokenizer_config.json names the tokenizer of characters. Settings come from
-    tokenizer_config.json and tokenizer.json, special tokens also from special_tokens_map.json and
-    added_tokens.json. A WordPiece folder without settings (Google's TensorFlow 1 releases) is taken
-    for uncased where no piece holds an upper-case letter. In a SavedModel of TF Hub the files lie
-    in assets/, and the variable do_lower_case says it, where there is one. To a WordPiece in
-    tokenizer.json that puts nothing around texts the special tokens are added that it lacks
-    (model2vec).
+    The files in the folder determine the kind:
+
+    - vocab.txt: WordPiece.
+    - vocab.json and merges.txt: byte-level BPE, or GPT's BPE if tokens end in "</w>".
+    - one *.model: SentencePiece unigram.
+    - words.txt, or a single vocab*.txt next to bilm-tf's options.json: whole words.
+    - tokenizer_config.json that names `CharacterTokenizer`: characters.
+    - otherwise Hugging Face's tokenizer.json or KerasHub's assets/tokenizer: WordPiece, BPE or
+      unigram.
+
+    Settings come from tokenizer_config.json and tokenizer.json, special tokens also from
+    special_tokens_map.json and added_tokens.json. A WordPiece folder without settings (Google's
+    TensorFlow 1 releases) counts as uncased if no token contains an upper-case letter. In a
+    SavedModel of TF Hub the files are in assets/, and its variable do_lower_case, if any, sets the
+    case. A WordPiece from tokenizer.json without a post-processor gets the special tokens that its
+    vocabulary lacks (model2vec).
 
     Args:
-        folder: the folder, a SentencePiece `.model` in one, or a model's name:
-            "bert-base-uncased", "hf:owner/name@revision" (see `kbert.hub.locate`), of which the
-            weights are not fetched.
+        folder: a folder, a SentencePiece `.model` file, or the name of a model:
+            "bert-base-uncased", "hf:owner/name@revision" (see `kbert.hub.locate`). The weights are
+            not downloaded.
         options: arguments of the tokenizer that override the folder.
 
     Returns:
@@ -40,9 +45,10 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Any:
         `UnigramTokenizer`, `WordTokenizer` or `CharacterTokenizer`.
 
     Raises:
-        FileNotFoundError: no such folder or model, or nothing in it that holds a vocabulary.
-        ConnectionError: the hub cannot be reached; the message says what to put where.
-        ValueError: another kind of tokenizer, or a vocabulary that breaks the rules.
+        FileNotFoundError: no such folder or model, or no vocabulary in it.
+        ConnectionError: the hub cannot be reached; the message lists the files to provide and
+            where.
+        ValueError: another kind of tokenizer, or an invalid vocabulary.
 
     Example:
         >>> import tempfile
@@ -65,7 +71,7 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Any:
 
 
 def _kind(files: TokenizerFolder) -> str:
-    """What the table of late bindings calls the tokenizer of a folder."""
+    """Returns the name of a folder's tokenizer in the table of late bindings."""
     model = (files.full.get("model") or {}).get("type")
     if files.config.get("tokenizer_class") == "CharacterTokenizer":
         return "characters"

@@ -1,6 +1,6 @@
-"""Reading a tokenizer from a preset of KerasHub's.
+"""Loading a tokenizer from a KerasHub preset.
 
-`tokenizer.json` names its class and settings there, `assets/tokenizer/` holds its vocabulary.
+There `tokenizer.json` contains the class and settings, `assets/tokenizer/` the vocabulary.
 (keras_hub, src/tokenizers/*.py and src/models/<name>/<name>_tokenizer.py.)
 """
 
@@ -13,20 +13,20 @@ from kbert.tokenizers.folder import FLAG, TokenizerFolder, check_forms
 from kbert.tokenizers.unigram.tokenizer import UnigramTokenizer
 from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 
-# Settings of WordPiece of which kbert supports one value only.
+# Settings of WordPiece for which kbert supports a single value.
 _FIXED = {"split": True, "suffix_indicator": "##", "oov_token": "[UNK]"}
 
 
 def load_keras_hub(folder: TokenizerFolder, **options: Any) -> Tokenizer:
-    """The tokenizer of a folder whose `tokenizer.json` is KerasHub's, not Hugging Face's.
+    """Loads the tokenizer of a folder whose `tokenizer.json` is KerasHub's, not Hugging Face's.
 
     Args:
-        folder: the preset.
+        folder: the folder of the preset.
         options: arguments of kbert's tokenizer that override the files.
 
     Returns:
-        A tokenizer of the kind of the vocabulary. Ids are those of KerasHub's; special tokens in
-        a text are not looked for unless `special_tokens_in_text` asks for it.
+        A tokenizer of the kind that the vocabulary determines, with KerasHub's ids. Special tokens
+        in a text are not recognised unless `special_tokens_in_text` is set.
 
     Raises:
         FileNotFoundError: no vocabulary among the assets.

@@ -1,6 +1,6 @@
-"""What a SavedModel of TF Hub says about its tokenizer.
+"""The tokenizer of a SavedModel from TF Hub.
 
-Its vocabulary lies in `assets/`. Those in TensorFlow 2 format also have a variable
+The vocabulary is in `assets/`. SavedModels in TensorFlow 2 format also have a variable
 `do_lower_case` (official/nlp/tools/export_tfhub_lib.py of tensorflow/models).
 """
 
@@ -12,7 +12,7 @@ _LOWER_CASE = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def vocabulary_folder(folder: Path) -> Path | None:
-    """Where the vocabulary of a SavedModel lies; None where the folder is none, or has none."""
+    """Returns the vocabulary folder of a SavedModel; None if it has none or is no SavedModel."""
     found = folder / "assets"
     if not (folder / "saved_model.pb").is_file() or not found.is_dir():
         return None
@@ -20,13 +20,13 @@ def vocabulary_folder(folder: Path) -> Path | None:
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:
-    """Arguments of the tokenizer that the variables of a SavedModel name.
+    """Reads arguments of the tokenizer from the variables of a SavedModel.
 
     Args:
-        folder: of the SavedModel.
+        folder: the folder of the SavedModel.
 
     Returns:
-        `lowercase`, or nothing: TensorFlow 1 modules keep it in their program.
+        `lowercase`, or an empty dict: TensorFlow 1 modules have the setting in their graph.
 
     Raises:
         ValueError: the variables are damaged.

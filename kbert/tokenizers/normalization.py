@@ -1,4 +1,4 @@
-"""Text normalisation in the graph: what BERT's own tokenizer does to a text before it splits words.
+"""Text normalisation in the graph, as BERT's original tokenizer does before it splits words.
 
 Source: `BasicTokenizer` in google-research/bert, tokenization.py, rebuilt from TensorFlow's and
 tensorflow-text's C++ kernels so that it runs in `tf.data`, in a `tf.function` and in a SavedModel.
@@ -13,24 +13,24 @@ import numpy as np
 
 from kbert.core.late import tf, tf_text
 
-# Dropped as BERT's `_clean_text` does: U+0000, U+FFFD, format characters and controls, but not
-# tab, newline and carriage return, which separate words. U+0000 also has to go before the
-# lower-casing kernel, which takes it for the end of the text.
+# Dropped as in BERT's `_clean_text`: U+0000, U+FFFD, format characters and controls, but not
+# tab, newline and carriage return, which separate words. U+0000 must also be dropped before the
+# lower-casing kernel, for which it ends the text.
 _DROPPED = (
     r"\x{0000}\x{FFFD}\p{Cf}"
     r"\x{01}-\x{08}\x{0b}\x{0c}\x{0e}-\x{1f}\x{7f}-\x{9f}"
 )  # fmt: skip
 # Python's `str.split`, which Google's code uses, splits at these; tensorflow-text does not.
 _LINE_SEPARATORS = r"\x{2028}\x{2029}"
-_SURROGATES = r"\x{D800}-\x{DFFF}"  # no UTF-8, but not to RE2
-# Cheap tests of a whole text: what is true of a text need not be done to it.
+_SURROGATES = r"\x{D800}-\x{DFFF}"  # invalid UTF-8, but accepted by RE2
+# Cheap tests of a whole text: a text that matches needs no processing.
 _PLAIN_ASCII = r"[\t\n\r -~]*"
 _CLEAN = rf"[^{_DROPPED}{_LINE_SEPARATORS}{_SURROGATES}]*"
 _VALID = rf"[^{_SURROGATES}]*"
 
 # Code points from here on (private use planes) normalise to themselves: four bytes, kept.
 TABLE_SIZE = 0xE0200
-# Stands for bytes that are not valid UTF-8: a surrogate, which no valid text holds.
+# Stands for bytes that are not valid UTF-8: a surrogate, which no valid text contains.
 INVALID = 0xD800
 # Flag of `byte_table`: a dropped mark that belongs to the character before it.
 IS_MARK = 128
@@ -41,14 +41,14 @@ def normalize(
 ) -> tf.Tensor:
     """Cleans, lower-cases and strips accents as BERT does; runs in a graph and eagerly.
 
-    Bytes that are not valid UTF-8 are dropped, as google-research/bert drops them
+    Bytes that are not valid UTF-8 are dropped, as in google-research/bert
     (`convert_to_unicode` decodes with "ignore").
 
     Args:
         texts: string tensor of any shape, UTF-8.
-        lowercase: lower-case by Unicode's rules. The result does not depend on the locale.
-        strip_accents: decompose (NFD) and drop the combining marks. None: as `lowercase`, which
-            is BERT's rule.
+        lowercase: whether to lower-case by Unicode's rules, independently of the locale.
+        strip_accents: whether to decompose (NFD) and drop the combining marks. None = the value of
+            `lowercase`, which is BERT's rule.
 
     Returns:
         A string tensor of the same shape: valid UTF-8, words still separated by white space.
@@ -63,7 +63,7 @@ def normalize(
     shape = tf.shape(texts)
     texts = tf.reshape(texts, [-1])
     if lowercase:
-        # ASCII first: the Unicode kernel takes the locale of the process, and a Turkish one would
+        # ASCII first: the Unicode kernel uses the locale of the process, and a Turkish one would
         # turn "TITLE" into "tıtle".
         texts = tf.strings.lower(texts)
 
@@ -86,7 +86,7 @@ def _clean(texts: tf.Tensor) -> tf.Tensor:
 
 
 def drop_invalid(texts: tf.Tensor) -> tf.Tensor:
-    """(N,) texts without the bytes that are not valid UTF-8.
+    """Drops the bytes that are not valid UTF-8 from texts (N,).
 
     >>> drop_invalid(tf.constant([b"caf\\xff\\xc3\\xa9"])).numpy()[0].decode()
     'café'
@@ -99,22 +99,22 @@ def drop_invalid(texts: tf.Tensor) -> tf.Tensor:
 
 
 def unless(pattern: str, texts: tf.Tensor, function: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """(N,) texts, those that do not match the whole pattern sent through the function."""
+    """Applies the function to those of the texts (N,) that do not match the pattern as a whole."""
     rows = tf.where(~tf.strings.regex_full_match(texts, pattern))
     return tf.tensor_scatter_nd_update(texts, rows, function(tf.gather_nd(texts, rows)))
 
 
 @functools.cache
 def byte_table(lowercase: bool, strip_accents: bool) -> np.ndarray:
-    """How many bytes each code point becomes under `normalize`; 0 where it is dropped.
+    """Returns how many bytes each code point becomes under `normalize`; 0 if it is dropped.
 
-    Dropped combining marks also carry the flag `IS_MARK`. Normalisation works on each character
-    alone but for two rules, and neither changes a length: a final sigma has the two bytes of any
-    sigma, and reordered marks (NFD) are dropped, but for a few musical signs of four bytes each.
+    Dropped combining marks also have the flag `IS_MARK`. Normalisation treats each character
+    separately, with two exceptions that do not change lengths. A final sigma has the two bytes of
+    any sigma. Reordered marks (NFD) are dropped, except for a few musical signs of four bytes each.
 
     Args:
-        lowercase: as in `normalize`.
-        strip_accents: as in `normalize`, but not None.
+        lowercase: whether `normalize` lower-cases texts.
+        strip_accents: whether `normalize` strips accents; not None.
 
     Returns:
         A uint8 array; the last entry stands for every code point past it.

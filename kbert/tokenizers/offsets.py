@@ -1,6 +1,6 @@
-"""From ranges in the normalised text to ranges in the text as given.
+"""Conversion of ranges in normalised text to ranges in the original text.
 
-Shapes: B texts, C characters of all texts together, P pieces of all texts together.
+Shapes: B texts, C characters of all texts together, P tokens of all texts together.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from kbert.tokenizers.normalization import INVALID, IS_MARK
 def original_ranges(
     texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor, table: tf.Tensor
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """Byte ranges in the original texts.
+    """Converts byte ranges in normalised texts to byte ranges in the original texts.
 
-    The text is laid out as characters; how many normalised bytes each became is known from its
-    code point alone (`byte_table`), so a running sum leads from a normalised byte to its character.
+    The number of normalised bytes of a character depends only on its code point (`byte_table`), so
+    a cumulative sum maps each normalised byte to its character.
 
     Args:
         texts: (B,) texts before normalisation.
-        starts: (B, None) first byte of each piece in the normalised text.
-        ends: (B, None) the byte after its last.
+        starts: (B, None) first byte of each token in the normalised text.
+        ends: (B, None) byte after the last byte of each token in the normalised text.
         table: `byte_table` of the normalisation that was used.
 
     Returns:
-        Starts and ends of the same shapes, in bytes of `texts`. A piece takes the stripped accents
-        that follow its last character.
+        Starts and ends of the same shapes, in bytes of `texts`. A token includes the stripped
+        accents that follow its last character.
     """
     codes, offsets = tf.strings.unicode_decode_with_offsets(
         texts, "UTF-8", replacement_char=INVALID
@@ -35,13 +35,13 @@ def original_ranges(
     lengths = tf.cast(tf.where(is_mark, tf.zeros_like(entry), entry), tf.int32)
     normal = tf.cumsum(lengths, exclusive=True)  # (C,) first normalised byte of each character
 
-    # Everything counts from the start of the batch, so that texts need no loop.
+    # All offsets count from the start of the batch, so that no loop over texts is needed.
     text_bytes = tf.strings.length(texts)
     text_ends = tf.cumsum(text_bytes)  # (B,)
     text_starts = text_ends - text_bytes
     rows = offsets.value_rowids()
     original = tf.cast(offsets.flat_values, tf.int32) + tf.gather(text_starts, rows)  # (C,)
-    # A character ends where the next one begins that is not a mark of it.
+    # A character ends where the next character that is not a mark begins.
     cluster = tf.cumsum(tf.cast(~is_mark, tf.int32))
     cluster_starts = tf.concat([tf.boolean_mask(original, ~is_mark), text_ends[-1:]], 0)
 
@@ -62,7 +62,7 @@ def original_ranges(
 def bytes_to_characters(
     texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """Ranges in bytes of `texts` as ranges in code points.
+    """Converts ranges in bytes of `texts` to ranges in code points.
 
     Args:
         texts: (B,) texts.
@@ -71,7 +71,7 @@ def bytes_to_characters(
 
     Returns:
         Starts and ends of the same shapes, as indices of a Python str. A range that begins or ends
-        inside a character takes the whole of it.
+        inside a character includes the whole character.
     """
     _, offsets = tf.strings.unicode_decode_with_offsets(texts, "UTF-8")
     text_starts = tf.cumsum(tf.strings.length(texts), exclusive=True)
@@ -93,13 +93,13 @@ def bytes_to_characters(
 def given_ranges(
     texts: tf.Tensor, valid: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """Ranges in texts without their invalid bytes as ranges in the texts as given.
+    """Converts ranges in texts without their invalid bytes to ranges in the original texts.
 
     Args:
         texts: (B,) texts, perhaps with bytes that are not UTF-8.
-        valid: (B,) what is left of them, see `normalization.drop_invalid`.
-        starts: (B, None) byte offsets in that.
-        ends: (B, None) likewise.
+        valid: (B,) texts without invalid bytes, see `normalization.drop_invalid`.
+        starts: (B, None) byte offsets in `valid`.
+        ends: (B, None) byte offsets in `valid`.
 
     Returns:
         Starts and ends of the same shapes, in bytes of `texts`.
@@ -133,11 +133,11 @@ def _given_ranges(
 
 
 def word_numbers(ids: tf.RaggedTensor, is_first: tf.Tensor) -> tf.RaggedTensor:
-    """(B, None) int32: which word of its text each piece belongs to, counted from 0.
+    """Returns the index of each token's word in its text, from 0: (B, None) int32.
 
     Args:
-        ids: (B, None) pieces.
-        is_first: (P,) bool, the piece is the first of a word; true for the first of each text.
+        ids: (B, None) token ids.
+        is_first: (P,) bool, whether a token begins a word; true for the first token of each text.
     """
     words = tf.cumsum(tf.cast(is_first, tf.int32)) - 1
     before = tf.gather(words, tf.gather(ids.row_starts(), ids.value_rowids()))

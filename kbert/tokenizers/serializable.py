@@ -1,4 +1,4 @@
-"""What every tokenizer can do, with a vocabulary or without: be rebuilt from its settings."""
+"""The base class of all tokenizers, with or without a vocabulary: rebuilding from settings."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from kbert.core.types import PathLike
 from kbert.io import atomic, fingerprints
 from kbert.io.paths import Path
 
-# The constructors' arguments that are kept in files of their own.
+# Arguments of the constructors that are saved in separate files.
 _MODEL_ARGUMENTS = ("vocabulary", "merges", "model")
 
 
 class Serializable(abc.ABC):
-    """Rebuilt from its constructor's arguments: in another process, from a folder.
+    """A tokenizer that can be rebuilt from its constructor's arguments, e.g. from a folder.
 
-    A kind sets `kind`, and defines `get_config` and `_config_file`.
+    A subclass sets `kind` and defines `encode`, `get_config` and `_config_file`.
     """
 
     kind: str
 
     @abc.abstractmethod
     def encode(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """Ids of texts; see the kinds."""
+        """Returns ids of texts; see the subclasses."""
 
     def __call__(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """`encode`: eagerly, in `tf.data`, and in the `call` of a Keras layer.
+        """Calls `encode`: eagerly, in `tf.data`, and in the `call` of a Keras layer.
 
         Args:
             texts: a list or 1-D tensor of strings, or one string.
@@ -48,7 +48,7 @@ class Serializable(abc.ABC):
 
     @abc.abstractmethod
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Serializable(abc.ABC):
 
     @property
     def resources(self) -> list[Any]:
-        """What a SavedModel of this tokenizer's graphs must track, such as lookup tables."""
+        """Objects that a SavedModel of the tokenizer's graphs must track, such as lookup tables."""
         return []
 
     @cached_property
@@ -68,17 +68,17 @@ class Serializable(abc.ABC):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """A tokenizer from `get_config()`."""
+        """Creates a tokenizer from the result of `get_config`."""
         return cls(**config)
 
     def __reduce__(self) -> tuple:
         return _revive, (type(self), self.get_config())
 
     def save(self, folder: PathLike) -> None:
-        """Writes tokenizer_config.json, which `kbert.load_tokenizer` reads.
+        """Writes tokenizer_config.json, which `kbert.load_tokenizer` loads.
 
         Args:
-            folder: made where it does not exist.
+            folder: target folder; created if it does not exist.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ class Serializable(abc.ABC):
 
     @abc.abstractmethod
     def _config_file(self) -> dict[str, Any]:
-        """What tokenizer_config.json holds, under Hugging Face's names where they have one."""
+        """Returns the content of tokenizer_config.json, under Hugging Face's names if any."""
 
 
 def _revive(kind: type[Serializable], config: dict[str, Any]) -> Serializable:

@@ -1,18 +1,18 @@
-"""What kbert uses of tensorflow-text beside its public names, all of it.
+"""All uses of tensorflow-text's private names in kbert.
 
 The public classes compute the same with the same operators, but
 
 - `SentencepieceTokenizer` keeps its model in a resource outside of the graph, which a SavedModel
-  would have to track. Here the operator that makes the resource is in the graph, the model with it.
-- `FastSentencepieceTokenizer` converts a model twice, to split and to join, and copies both through
-  lists of numbers: 0.9 instead of 0.45 seconds for the 250,000 pieces of XLM-R.
-- Importing it imports Keras for layers of its own.
+  would have to track. Here the operator that creates the resource is in the graph, with the model.
+- `FastSentencepieceTokenizer` converts a model twice, for splitting and for joining, and copies
+  both through lists of numbers: 0.9 instead of 0.45 seconds for the 250,000 pieces of XLM-R.
+- Importing tensorflow-text imports Keras for its layers.
 
-`tests/tokenizers/test_text_ops.py` compares the operators with the public classes. Where a version
-of tensorflow-text has moved something, it has to be found again here: the public classes' modules
-show where.
+`tests/tokenizers/test_text_ops.py` compares the operators with the public classes. If a version of
+tensorflow-text moves an operator, update the names here; the modules of the public classes show
+the new place.
 
-Shapes: B texts, P pieces of all texts together.
+Shapes: B texts, P subwords of all texts together.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _LAYERS = "tensorflow_text.python.keras"
 def import_without_keras() -> None:
     """Imports TensorFlow and tensorflow-text without Keras, in a process that only splits texts.
 
-    Takes half the time. TensorFlow imports Keras if it is installed, and does without it if not;
-    tensorflow-text imports it for its layers. Keras can be imported afterwards. Nothing happens
-    where one of the three was imported before.
+    This takes half the time. TensorFlow imports Keras only if it is installed; tensorflow-text
+    imports it for its layers. Keras can be imported afterwards. Does nothing if one of the three is
+    already imported.
     """
     if {"tensorflow", "tensorflow_text", "keras"} & set(sys.modules):
         return
@@ -53,36 +53,36 @@ def import_without_keras() -> None:
 
 
 def sentencepiece(model: bytes, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Pieces of texts by SentencePiece.
+    """Splits texts by SentencePiece.
 
     Args:
-        model: serialised; of any kind that SentencePiece has.
+        model: serialised SentencePiece model of any kind.
         texts: (B,) UTF-8.
 
     Returns:
-        (P,) int32 ids; (B + 1,) int64, where each text's begin.
+        Ids (P,) int32, and row splits (B + 1,) int64 of the texts.
     """
     ops = _SENTENCEPIECE.gen_sentencepiece_tokenizer
     return ops.sentencepiece_tokenize_op(ops.sentencepiece_op(model=model), texts, **_BEST)
 
 
 def sentencepiece_with_offsets(model: bytes, texts: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """As `sentencepiece`; and (P,) the first byte of each piece, (P,) the byte after its last."""
+    """Like `sentencepiece`; also returns the first byte of each subword (P,) and its end (P,)."""
     ops = _SENTENCEPIECE.gen_sentencepiece_tokenizer
     handle = ops.sentencepiece_op(model=model)
     return ops.sentencepiece_tokenize_with_offsets_op(handle, texts, **_BEST)
 
 
 def fast_model(model: bytes) -> np.ndarray:
-    """A serialised unigram model as `fast_sentencepiece` reads it, uint8."""
+    """Converts a serialised unigram model to the uint8 array that `fast_sentencepiece` reads."""
     return np.frombuffer(_CONVERTER.convert_sentencepiece_model(model), np.uint8)
 
 
 def fast_sentencepiece(model: tf.Tensor, texts: tf.Tensor) -> tf.RaggedTensor:
-    """Pieces of texts by a unigram model, (B, None) int32 ids.
+    """Splits texts by a unigram model into ids (B, None) int32.
 
     Args:
-        model: what `fast_model` returns, as a constant.
+        model: result of `fast_model`, as a constant.
         texts: (B,) UTF-8.
     """
     ops = _FAST.gen_fast_sentencepiece_tokenizer

@@ -1,7 +1,7 @@
-"""Tokens that are written in texts: found, and the rest encoded around them.
+"""Recognition of added and special tokens in texts; the text between them is encoded as usual.
 
-Shapes: B texts, S segments of all texts together, T tokens found in all texts together, P pieces of
-all segments together.
+Shapes: B texts, S segments of all texts together, T tokens found in all texts together, P subwords
+of all segments together.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from kbert.core.ragged import Ragged
 from kbert.tokenizers.arrays import ArrayEncoder, as_text
 from kbert.tokenizers.base import Pieces
 
-# White space as Unicode has it (and so Python and Hugging Face); RE2's \s is ASCII's.
+# White space of Unicode (as in Python and Hugging Face); RE2's \s is ASCII only.
 WHITE_SPACE = r"\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}"
-# Its characters; Python takes four controls more for white space.
+# The same characters as a string; Python counts four more control characters as white space.
 _WHITE_SPACE = "".join(
     x for x in map(chr, range(0x3001)) if x.isspace() and not "\x1c" <= x <= "\x1f"
 )
-# Characters of words: `\w` as Unicode has it (UTS 18, annex C), and so Hugging Face.
+# Characters of words: `\w` of Unicode (UTS 18, annex C), as in Hugging Face.
 _IN_WORDS = (
     r"[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}"
     r"\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}]"
 )
-# No valid UTF-8 holds this byte, and no class of RE2's matches it.
+# Valid UTF-8 does not contain this byte, and no character class of RE2 matches it.
 CUT = b"\xff"
 
 
 class _Cut(NamedTuple):
-    """Texts in segments; each text's are text, token, text, … and begin and end with text."""
+    """Segments of texts: text, token, text, …; each text begins and ends with a text segment."""
 
-    rest: tf.Tensor  # (S,) the texts between tokens, "" in the place of a token
+    rest: tf.Tensor  # (S,) the texts between tokens, "" for a token
     begins: tf.Tensor  # (S,) int32, first byte in the text
     is_token: tf.Tensor  # (S,) bool
     token_ids: tf.Tensor  # (T,) int32
@@ -45,17 +45,18 @@ class _Cut(NamedTuple):
 
 
 class TokenSegments:
-    """Finds tokens in texts as the `AddedVocabulary` of Hugging Face's `tokenizers` does.
+    """Finds tokens in texts like the `AddedVocabulary` of Hugging Face's `tokenizers`.
 
-    The leftmost is found first, of those that begin at one place the longest. Then white space
-    goes to the token that takes it.
+    Matches the leftmost token first, and the longest of several at the same position. Then the
+    token `takes_space` absorbs the white space before it.
 
     Args:
         tokens: token -> id.
-        takes_space: the token that takes the white space before it, None for none.
-        spaces: a pattern of characters for each of which a space in a token stands.
-        single_words: those of the tokens that are text where a character of a word is beside them.
-        alone: a pattern of characters that are words by themselves.
+        takes_space: token that absorbs the white space before it; None = no such token.
+        spaces: regular expression for the characters that a space in a token matches.
+        single_words: tokens that count as plain text next to a character of a word.
+        alone: regular expression for characters that are words of their own; None = no such
+            characters.
     """
 
     def __init__(
@@ -79,24 +80,24 @@ class TokenSegments:
 
     @functools.cached_property
     def _by_hash(self) -> tuple[np.ndarray, np.ndarray]:
-        """Fingerprints of the tokens in order, (n,) int64, and their ids, (n,) int32."""
+        """Sorted fingerprints of the tokens, (n,) int64, and the ids in that order, (n,) int32."""
         with tf.init_scope(), tf.device("CPU"):
             found = fingerprints(tf.constant(list(self._tokens))).numpy()
         order = np.argsort(found)
         return found[order], np.array(list(self._tokens.values()), np.int32)[order]
 
     def around(self, encode_rest: ArrayEncoder) -> ArrayEncoder:
-        """What gives the ids of texts without TensorFlow, those of the tokens among them.
+        """Returns an encoder without TensorFlow that also recognises the tokens.
 
-        It knows neither other spaces in tokens nor single words.
+        It supports neither `spaces` nor `single_words`.
 
         Args:
-            encode_rest: gives the ids of the texts between tokens.
+            encode_rest: encoder of the texts between tokens.
         """
         pattern = re.compile(f"({'|'.join(map(re.escape, self._tokens))})")
 
         def encode(texts: Sequence[str | bytes]) -> Ragged:
-            cut = [pattern.split(as_text(text)) for text in texts]  # in turn text and token
+            cut = [pattern.split(as_text(text)) for text in texts]  # text, token, text, …
             for parts in cut:
                 for place in range(1, len(parts), 2):
                     if parts[place] == self._space_token:
@@ -113,14 +114,14 @@ class TokenSegments:
         return encode
 
     def encode(self, texts: tf.Tensor, encode_rest: Callable[[tf.Tensor], Pieces]) -> Pieces:
-        """Pieces of texts, the tokens that are found among them.
+        """Encodes texts, including the tokens found in them.
 
         Args:
             texts: (B,) valid UTF-8.
-            encode_rest: gives the pieces of texts, "" none. It is called once, so that the graph
-                holds its model once.
+            encode_rest: encoder of the texts between tokens; "" must give no subwords. It is
+                called once, so that the graph contains its model once.
         """
-        # Most batches have no token.
+        # Most batches contain no token.
         found = tf.reduce_any(tf.strings.regex_full_match(texts, rf"(?s).*?({self._pattern}).*"))
         cut = tf.cond(found, lambda: self._cut(texts), lambda: _uncut(texts))
         pieces = encode_rest(cut.rest)
@@ -139,7 +140,7 @@ class TokenSegments:
         rest = tf.where(is_token, "", flat)
         num_bytes = tf.strings.length(flat)
         if self._takes_space is not None:
-            # A token has a text before it, if an empty one.
+            # There is a text segment before every token, if only an empty one.
             place = tf.boolean_mask(tf.where(is_token), token_ids == self._takes_space)
             before = tf.gather_nd(rest, place - 1)
             bare = tf.strings.regex_replace(before, f"[{WHITE_SPACE}]+$", "")
@@ -154,14 +155,14 @@ class TokenSegments:
         return _Cut(rest, begins, is_token, token_ids, token_bytes, segments.row_splits)
 
     def _with_parts_of_words_as_text(self, segments: tf.RaggedTensor) -> tf.RaggedTensor:
-        """Segments with those tokens joined to the text around them that must be words and are not.
+        """Joins tokens of `single_words` to the text around them where they are part of a word.
 
         Args:
-            segments: (B, None) in turn text and token, text first and last.
+            segments: (B, None) text, token, text, …, with text first and last.
         """
         flat, index = segments.flat_values, _index_in_row(segments)
         to_end = tf.repeat(segments.row_lengths(), segments.row_lengths()) - 1 - index
-        # An empty text between two tokens has no characters: the next token's count.
+        # An empty text between two tokens has no characters: those of the next token count.
         before = tf.where(index >= 3, tf.roll(flat, 2, 0), "") + tf.roll(flat, 1, 0)
         after = tf.roll(flat, -1, 0) + tf.where(to_end >= 3, tf.roll(flat, -2, 0), "")
         touches = self._is_in_word(before, "(?s).*{}") | self._is_in_word(after, "(?s){}.*")
@@ -174,7 +175,7 @@ class TokenSegments:
         return tf.RaggedTensor.from_row_splits(joined, row_splits, validate=False)
 
     def _is_in_word(self, texts: tf.Tensor, place: str) -> tf.Tensor:
-        """Whether the character at one end of a text is of a word that others are in too."""
+        """Whether the character at one end of a text is part of a word, and not one of `alone`."""
         found = tf.strings.regex_full_match(texts, place.format(_IN_WORDS))
         if self._alone is None:
             return found
@@ -182,7 +183,7 @@ class TokenSegments:
 
 
 def _index_in_row(rows: tf.RaggedTensor) -> tf.Tensor:
-    """(S,) int64, the place of every value in its row."""
+    """Returns the index of every value in its row, (S,) int64."""
     starts = tf.repeat(rows.row_starts(), rows.row_lengths())
     return tf.range(tf.size(rows.flat_values, tf.int64)) - starts
 
@@ -195,7 +196,7 @@ def _uncut(texts: tf.Tensor) -> _Cut:
 
 
 def _joined(pieces: Pieces, cut: _Cut) -> Pieces:
-    """Pieces of texts from those of their segments, whose tokens have none yet."""
+    """Merges the subwords of segments and the found tokens into the subwords of texts."""
     ids, starts, ends, is_first = pieces
     is_token = tf.cast(cut.is_token, tf.int64)
     before = tf.cumsum(tf.concat([[0], is_token], 0))  # (S + 1,) tokens before each segment
@@ -204,7 +205,7 @@ def _joined(pieces: Pieces, cut: _Cut) -> Pieces:
     num_pieces, num_tokens = tf.size(ids.flat_values), tf.size(cut.token_ids)
     of_text = tf.ones([num_pieces + num_tokens], tf.int32)
     of_text = tf.tensor_scatter_nd_update(of_text, places, tf.zeros_like(cut.token_ids))
-    # Where in the pieces, behind which are the tokens, each of the result is.
+    # Index of each result in the concatenation of subwords and found tokens.
     index = tf.tensor_scatter_nd_update(
         tf.cumsum(of_text) - 1, places, num_pieces + tf.range(num_tokens)
     )
@@ -226,10 +227,10 @@ def _joined(pieces: Pieces, cut: _Cut) -> Pieces:
 
 
 def split_at(texts: tf.Tensor, pattern: str) -> tf.RaggedTensor:
-    """(B,) valid UTF-8 -> (B, None) in turn what is between matches of a pattern, and a match.
+    """Splits (B,) valid UTF-8 into (B, None): text, match of the pattern, text, ….
 
-    It is all of the text; an odd number of strings a text, those between perhaps empty.
-    tensorflow-text's `regex_split` loses texts with U+0000.
+    Nothing is dropped. Each text gives an odd number of strings; the texts between matches may be
+    empty. tensorflow-text's `regex_split` loses texts with U+0000.
 
     Example:
         >>> import tensorflow as tf
@@ -240,7 +241,7 @@ def split_at(texts: tf.Tensor, pattern: str) -> tf.RaggedTensor:
 
 
 def fingerprints(words: tf.Tensor) -> tf.Tensor:
-    """Numbers to find strings by, int64 of the same shape."""
+    """Returns hashes for the lookup of strings, int64 of the same shape."""
     return tf.strings.to_hash_bucket_fast(words, 2**62)
 
 
@@ -251,7 +252,7 @@ def check_added_tokens(
     normalized_tokens: Collection[str] | None,
     normalization: str | None,
 ) -> None:
-    """Raises where tokens that are found in texts do not fit the vocabulary or each other."""
+    """Raises if tokens to find in texts do not fit the vocabulary or each other."""
     known = set(vocabulary) - {""}
     for token in added_tokens:
         if token not in known:

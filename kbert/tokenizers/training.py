@@ -1,4 +1,4 @@
-"""Training a tokenizer of any kind."""
+"""Training of tokenizers of any kind."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +14,7 @@ from kbert.tokenizers.wordpiece.training import train_wordpiece
 from kbert.tokenizers.words.tokenizer import WordTokenizer
 from kbert.tokenizers.words.training import train_words
 
-# Those that keep a text as it is.
+# Kinds that keep a text unchanged.
 _CASED = ("bpe", "words")
 
 
@@ -26,20 +26,20 @@ def train_tokenizer(
     lowercase: bool | None = None,
     progress: bool = False,
 ) -> Tokenizer:
-    """A tokenizer learned from texts, with the special tokens of the models that use its kind.
+    """Trains a tokenizer on texts, with the special tokens of the models that use its kind.
 
     Args:
         texts: lines or documents, UTF-8.
-        vocabulary_size: how many pieces at most, special tokens included. For "words" 0 is all.
+        vocabulary_size: maximum number of tokens, including special tokens. For "words" 0 = all.
         kind: "wordpiece" (BERT, ELECTRA, DistilBERT: [CLS] …), "bpe" (RoBERTa: <s> …), "unigram"
             (ALBERT: [CLS] …) or "words" (ELMo: </S> …); see `train_wordpiece`, `train_byte_pair`,
             `train_unigram` and `train_words`.
-        lowercase: lower case and no accents; false keeps both. None: true, but for "bpe" and
-            "words", which keep a text as it is.
-        progress: show a progress bar.
+        lowercase: whether to lower-case texts and strip accents; False keeps both. None = True,
+            except for "bpe" and "words", which keep a text unchanged.
+        progress: whether to show a progress bar.
 
     Raises:
-        ValueError: no such kind, no lower-casing of that kind, or what the trainer says.
+        ValueError: an unknown kind, a kind that cannot lower-case, or an error of the trainer.
 
     Example:
         >>> train_tokenizer(["low lower lowest"] * 9, 30, kind="unigram").kind
@@ -63,8 +63,8 @@ def train_tokenizer(
         return UnigramTokenizer(model, **settings)
     if kind == "words":
         return WordTokenizer(train_words(texts, vocabulary_size, progress=progress))
-    # A corpus is encoded sentence by sentence: without a space before each, the last word of one
-    # and the first of the next would run together.
+    # A corpus is encoded sentence by sentence: without a space before each sentence, its first word
+    # would be joined to the last word of the previous sentence.
     vocabulary, merges = train_byte_pair(
         texts, vocabulary_size, add_prefix_space=True, progress=progress
     )

@@ -1,4 +1,4 @@
-"""Counted words on their way to a trainer."""
+"""Word counts for the trainers of tokenizers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kbert.core.graphs import on_cpu
 from kbert.core.late import tf
 from kbert.tokenizers.batching import batches, with_progress
 
-# Different words held at a time (about 1 GB); past it the words seen once are forgotten.
+# Maximum number of distinct words in memory (about 1 GB); beyond it, words seen once are dropped.
 _MAX_WORDS = 8_000_000
-# A trainer takes text, not counts: a word goes to it as often as it was seen, in strings of about
-# this many characters.
+# A trainer accepts text, not counts: each word is repeated as often as it was seen, in strings of
+# about this many characters.
 _FEED_CHARACTERS = 50_000
 
 
@@ -28,12 +28,13 @@ def count(
 
     Args:
         texts: lines or documents, UTF-8.
-        divide: (B,) texts -> (B, None) words. The same function each time: its graph is kept.
-        spell: a word as the trainer will read it.
-        progress: show a progress bar.
+        divide: function from texts (B,) to words (B, None). Pass the same function each time: its
+            graph is cached.
+        spell: function from a word to the string for the trainer.
+        progress: whether to show a progress bar.
 
     Returns:
-        Word -> how often it was seen.
+        Word -> its count.
 
     Example:
         >>> sorted(count(["so so", "it"], tf.strings.split, bytes.decode).items())
@@ -53,7 +54,7 @@ def count(
 def _distinct_words(
     divide: Callable[[tf.Tensor], tf.RaggedTensor],
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """A batch of texts -> its different words and how often each is in it. Traced once."""
+    """Returns a graph from a batch of texts to its distinct words and their counts, traced once."""
 
     def distinct(batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         words, _, repeats = tf.unique_with_counts(divide(batch).flat_values)
@@ -63,7 +64,7 @@ def _distinct_words(
 
 
 def limited(counts: Counter[str]) -> Counter[str]:
-    """The counts, without the words seen once where there are too many.
+    """Returns the counts; drops words seen once if there are too many words.
 
     Example:
         >>> limited(Counter("abba"))
@@ -75,7 +76,7 @@ def limited(counts: Counter[str]) -> Counter[str]:
 
 
 def repeated(counts: Mapping[str, int]) -> Iterator[str]:
-    """Every word as often as it was counted, in strings of words between spaces.
+    """Yields every word as often as it was counted, in strings of words separated by spaces.
 
     Example:
         >>> list(repeated({"low": 2, "new": 1}))

@@ -1,4 +1,4 @@
-"""One vector for each word: word2vec, GloVe and fastText, read, written and trained."""
+"""Static word vectors: loads word2vec, GloVe and fastText, saves and trains."""
 
 from typing import TYPE_CHECKING
 

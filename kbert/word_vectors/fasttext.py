@@ -1,4 +1,4 @@
-"""fastText's .bin files: vectors of words and of their n-grams, so that unseen words have some.
+"""fastText's .bin files: vectors of words and of their n-grams, which unseen words are made of.
 
 (Bojanowski et al. 2017, https://arxiv.org/abs/1607.04606; the layout is that of
 `FastText::saveModel`, version 12, in facebookresearch/fastText.)
@@ -24,12 +24,12 @@ _END_OF_SENTENCE = "</s>"  # has no n-grams
 
 
 class Subwords:
-    """Vectors of n-grams of letters, by the hash of each.
+    """Vectors of character n-grams, looked up by their hash.
 
     Args:
-        table: (B, D) float32.
-        shortest: letters of an n-gram at least, "<" and ">" around the word among them.
-        longest: at most.
+        table: vectors of the buckets, (B, D) float32.
+        shortest: fewest characters of an n-gram, counting the "<" and ">" around the word.
+        longest: most characters of an n-gram, counted in the same way.
     """
 
     def __init__(self, table: np.ndarray, shortest: int, longest: int) -> None:
@@ -37,7 +37,7 @@ class Subwords:
         self.shortest, self.longest = shortest, longest
 
     def rows(self, word: str) -> list[int]:
-        """Which rows of the table a word's n-grams have.
+        """Returns the table rows of a word's n-grams.
 
         Example:
             >>> Subwords(np.zeros((1000, 2)), 3, 3).rows("où")
@@ -59,12 +59,12 @@ class Subwords:
         return found
 
     def vector(self, word: str) -> np.ndarray:
-        """(D,) of a word that has no vector of its own: the mean of its n-grams'; zeros of none."""
+        """Returns the vector (D,) of an unseen word: the mean of its n-grams, zeros without any."""
         rows = self.rows(word)
         if not rows:
             return np.zeros(self.table.shape[1], np.float32)
         vector = self.table[rows].mean(0)
-        if not np.isfinite(vector).all():  # of a table on disk nobody has read all
+        if not np.isfinite(vector).all():  # a memory-mapped table is not checked on loading
             raise ValueError(
                 "Vectors of n-grams are finite numbers. "
                 f"Received: NaN or infinity in those of {word!r:.80}"
@@ -73,21 +73,21 @@ class Subwords:
 
 
 def read_fasttext(path: str, limit: int | None) -> tuple[list[str], np.ndarray, Subwords]:
-    """Words with their vectors, and the n-grams.
+    """Reads words, their vectors, and the n-grams.
 
-    A word's vector is the mean of its own and of those of its n-grams, as fastText prints it. The
-    tables stay on disk and are mapped into memory.
+    The vector of a word is the mean of its table row and of its n-grams' rows, as fastText prints
+    it. The tables stay on disk and are memory-mapped.
 
     Args:
-        path: a file of this machine.
-        limit: words to read, the most frequent ones; None = all.
+        path: local path of the file.
+        limit: number of words to read, the most frequent ones; None = all.
 
     Returns:
-        W words, (W, D) float32, and the n-grams.
+        W words, their vectors (W, D) float32, and the n-grams.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a file of another version, a quantised one, or one whose parts do not fit.
+        ValueError: the file has another version, is quantised, or its parts do not fit together.
     """
     path = local_only(path, "A fastText file is mapped into memory")
     found = Collected(path)
@@ -159,7 +159,7 @@ def _entry(file: BinaryIO, path: str) -> str:
             raise ValueError(
                 f"A word ends with a NUL byte. Received: {bytes(content)!r:.80}, {path}"
             )
-    _read(file, struct.Struct("<qb"), path)  # how often it occurred, and whether it is a label
+    _read(file, struct.Struct("<qb"), path)  # the word's count, and whether it is a label
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -1,8 +1,8 @@
-"""Files of word vectors: word2vec's text and binary ones, GloVe's and fastText's text.
+"""Files of word vectors: word2vec's text and binary formats, GloVe's and fastText's text.
 
-All are read in one pass and memory for the vectors that are kept, and checked: a file that ends
-early, a vector of another width, what is no finite number and words that are not UTF-8 raise, with
-the place. Of a word that stands there twice the first vector counts, and a warning says how many.
+Each file is read in one pass, with memory only for the vectors that are kept. A file that ends
+early, a vector of another width, a number that is not finite and a word that is not UTF-8 raise an
+error with the position. Of a duplicate word the first vector is kept; a warning reports how many.
 
 Shapes: W words, D width.
 """
@@ -26,14 +26,14 @@ from kbert.io.paths import Path
 _MAX_LINE_BYTES = 1 << 20
 _MAX_WORD_BYTES = 1 << 16
 _MAX_WIDTH = 1 << 16
-_ROWS = 4096  # vectors of a block
+_ROWS = 4096  # vectors per block
 
 
 class Collected:
-    """Words and vectors as they are read, in blocks.
+    """Collects words and vectors in blocks while a file is read.
 
     Args:
-        path: the file, for messages.
+        path: path of the file, for messages.
     """
 
     def __init__(self, path: str) -> None:
@@ -43,10 +43,10 @@ class Collected:
         self._twice = 0
 
     def add(self, word: str, vector: np.ndarray, where: str) -> None:
-        """Keeps a word, unless it is there already.
+        """Adds a word, unless it is there already.
 
         Raises:
-            ValueError: the vector has what is no finite number.
+            ValueError: the vector has a number that is not finite.
         """
         if not np.isfinite(vector).all():
             raise ValueError(
@@ -63,10 +63,10 @@ class Collected:
         self.rows[word] = number
 
     def result(self) -> tuple[list[str], np.ndarray]:
-        """The words, and their vectors (W, D).
+        """Returns the words and their vectors (W, D), and frees the blocks.
 
         Raises:
-            ValueError: there are none.
+            ValueError: there are no words.
         """
         if not self.rows:
             raise ValueError(f"{self._path} holds no vector of a word")
@@ -80,23 +80,26 @@ class Collected:
         for start in range(0, len(vectors), _ROWS):
             part = vectors[start : start + _ROWS]
             part[:] = self._blocks[start // _ROWS][: len(part)]
-            self._blocks[start // _ROWS] = part  # the block's memory is free
+            self._blocks[start // _ROWS] = part  # frees the block's memory
         return [*self.rows], vectors
 
 
 def read_text(path: str, limit: int | None) -> tuple[list[str], np.ndarray]:
-    """Lines of a word and its numbers, with word2vec's header (as in fastText's .vec) or without.
+    """Reads lines of a word and its numbers, with or without a header.
+
+    The header is word2vec's, which fastText's .vec has too.
 
     Args:
-        path: the file; `.gz` is unpacked while reading.
-        limit: words to read; None = all.
+        path: path of the file; `.gz` is unpacked while reading.
+        limit: number of words to read; None = all.
 
     Returns:
-        W words and (W, D) float32.
+        W words and their vectors (W, D) float32.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: see the module.
+        ValueError: the file ends early, a vector has another width or a number that is not finite,
+            or a word is not UTF-8.
     """
     found = Collected(path)
     declared = width = None
@@ -121,18 +124,21 @@ def read_text(path: str, limit: int | None) -> tuple[list[str], np.ndarray]:
 
 
 def read_binary(path: str, limit: int | None) -> tuple[list[str], np.ndarray]:
-    """word2vec's binary file: a header, then each word, a blank, and float32 in little endian.
+    """Reads word2vec's binary file.
+
+    It is a header, then for each word the word, a blank, and float32 in little endian.
 
     Args:
-        path: the file; `.gz` is unpacked while reading.
-        limit: words to read; None = all.
+        path: path of the file; `.gz` is unpacked while reading.
+        limit: number of words to read; None = all.
 
     Returns:
-        W words and (W, D) float32.
+        W words and their vectors (W, D) float32.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: see the module.
+        ValueError: the file ends early, a vector has a number that is not finite, or a word is not
+            UTF-8.
     """
     found = Collected(path)
     with _opened(path) as file:
@@ -156,28 +162,28 @@ def read_binary(path: str, limit: int | None) -> tuple[list[str], np.ndarray]:
 
 
 def write_text(path: PathLike, words: list[str], vectors: np.ndarray, header: bool) -> None:
-    """word2vec's text file, or GloVe's, which has no header; whole or not at all.
+    """Writes word2vec's text file, or GloVe's, which has no header. The write is atomic.
 
     Args:
-        path: the file.
-        words: W of them.
-        vectors: (W, D).
-        header: whether the first line says W and D.
+        path: path of the file.
+        words: W words.
+        vectors: their vectors (W, D).
+        header: whether the first line has W and D, as in word2vec's format.
 
     Raises:
-        ValueError: a word that such a line cannot hold.
+        ValueError: a word is empty or has a blank or an end of line.
     """
     _check_words(words)
     with atomic.writing(os.fspath(path)) as file:
         if header:
             file.write(f"{len(words)} {vectors.shape[1]}\n".encode())
         for word, vector in zip(words, vectors, strict=True):
-            # As many digits as tell each float32 from its neighbours.
+            # As many digits as distinguish each float32 from its neighbours.
             file.write(f"{word} {' '.join(map(str, vector))}\n".encode())
 
 
 def write_binary(path: PathLike, words: list[str], vectors: np.ndarray) -> None:
-    """word2vec's binary file, whole or not at all; arguments as of `write_text`."""
+    """Writes W words and their vectors (W, D) as word2vec's binary file. The write is atomic."""
     _check_words(words)
     with atomic.writing(os.fspath(path)) as file:
         file.write(f"{len(words)} {vectors.shape[1]}\n".encode())
@@ -187,7 +193,7 @@ def write_binary(path: PathLike, words: list[str], vectors: np.ndarray) -> None:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    """A file to read bytes of; unsound gzip data raises ValueError."""
+    """Opens a file to read bytes; damaged gzip data raises ValueError."""
     with Path(path).open("rb") as file:
         if not path.endswith(".gz"):
             yield file
@@ -199,8 +205,8 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 def _header(text: str) -> tuple[int, int] | None:
-    """How many words, and the width; None where the line is none."""
-    fields = text.split(" ")  # not of blanks: a line that begins with one has no word
+    """Returns the number of words and the width; None if the line is not a header."""
+    fields = text.split(" ")  # not split(): a line that begins with a blank is not a header
     if len(fields) != 2 or not all(field.isascii() and field.isdecimal() for field in fields):
         return None
     if max(map(len, fields)) > 18:
@@ -210,7 +216,7 @@ def _header(text: str) -> tuple[int, int] | None:
 
 
 def _parsed(where: str, text: str, width: int | None) -> tuple[str, np.ndarray]:
-    # From the right: some files of GloVe have words with blanks in them.
+    # Split from the right: some GloVe files have words with blanks in them.
     word, *fields = text.split(" ") if width is None else text.rsplit(" ", width)
     if not word or not fields or (width is not None and len(fields) != width):
         rule = "numbers" if width is None else f"{width} numbers"
@@ -222,7 +228,7 @@ def _parsed(where: str, text: str, width: int | None) -> tuple[str, np.ndarray]:
             f"{where}: a line is a word and {width} numbers, as the first one is, and has no more. "
             f"Received: {text!r:.80}"
         )
-    with np.errstate(over="ignore"):  # infinite then, and refused
+    with np.errstate(over="ignore"):  # an overflow becomes infinite, which raises below
         numbers = np.array([_number(field) for field in fields], np.float32)
     if not np.isfinite(numbers).all():
         bad = fields[int(np.argmin(np.isfinite(numbers)))]
@@ -244,7 +250,7 @@ def _read_word(file: BinaryIO, where: str) -> str:
     for byte in _bytes(file):
         if byte == b" ":
             break
-        if byte != b"\n" or content:  # some programs end vectors with one
+        if byte != b"\n" or content:  # some programs write a newline after each vector
             content += byte
         if len(content) > _MAX_WORD_BYTES:
             break

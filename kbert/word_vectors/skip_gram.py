@@ -1,10 +1,11 @@
-"""Skip-gram with negative sampling: words learn to tell neighbours from words drawn at random.
+"""Skip-gram with negative sampling: words learn to distinguish neighbours from random words.
 
-(Mikolov et al. 2013, https://arxiv.org/abs/1310.4546: subsampling of section 2.3, negatives by the
-counts to the power of 3/4; windows of a random width as in word2vec.c.) Where word2vec updates pair
-after pair, here a batch is one step, by Adagrad, whose rates fall where words have many pairs.
+(Mikolov et al. 2013, https://arxiv.org/abs/1310.4546: subsampling of section 2.3, negatives sampled
+by the counts to the power of 3/4; windows of a random width as in word2vec.c.) word2vec updates
+after each pair; here a batch of pairs is one step of Adagrad, which lowers the learning rate of
+words with many pairs.
 
-Shapes: W words, D width, N tokens, P pairs of a batch, K negatives of each.
+Shapes: W words, D width, N tokens, P pairs of a batch, K negatives of each pair.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from kbert.core.late import tf
 from kbert.io.progress import Progress
 from kbert.word_vectors.vectors import WordVectors, split_words
 
-_BLOCK = 1 << 19  # tokens whose pairs are in memory, and shuffled, together
+_BLOCK = 1 << 19  # tokens whose pairs are in memory and shuffled together
 _POWER = 0.75
-_ACCUMULATED = 0.1  # of Adagrad, at the beginning
-_LEAST_RATE = 1e-4  # of the first rate, at the end
+_ACCUMULATED = 0.1  # Adagrad's initial sum of squares
+_LEAST_RATE = 1e-4  # lowest learning rate, as a share of the first
 
 
 def train_skip_gram(
@@ -43,24 +44,24 @@ def train_skip_gram(
 ) -> WordVectors:
     """Learns a vector for each word of texts.
 
-    The same seed gives the same vectors. Four bytes of memory for each token of the texts are
-    needed, and 16 for each number of the vectors.
+    The same seed gives the same vectors. Training needs 8 bytes of memory for each token of the
+    texts (its word and its sentence) and 16 for each number of the vectors.
 
     Args:
-        texts: sentences, whose words are each other's context; read once. Of files and `docs:`
-            `kbert.text.documents` gives them.
-        width: D.
-        window: the most words on either side that are context.
-        negatives: K.
-        min_count: words that occur fewer times are left out, as if they were not there.
-        subsample: the share of all tokens above which a word's are left out at random; None = none
-            are.
+        texts: sentences; the words of one are each other's context. They are read once. For files
+            and `docs:` see `kbert.text.documents`, which yields a list of sentences per document.
+        width: width of the vectors, D.
+        window: most words on either side that count as context.
+        negatives: negatives of each pair, K.
+        min_count: fewest occurrences of a word; rarer words are removed from the texts.
+        subsample: share of all tokens above which a word's tokens are left out at random; None =
+            no token is left out.
         epochs: passes over the texts.
-        learning_rate: of Adagrad, falling to nothing in a straight line.
-        batch_size: P.
-        lowercase: whether words are learnt in lower case.
-        seed: of all random numbers.
-        verbose: whether there is a progress line; "auto" = in a terminal.
+        learning_rate: first learning rate of Adagrad; it decays linearly to almost zero.
+        batch_size: pairs of a batch, P.
+        lowercase: whether words are converted to lower case.
+        seed: seed of all random numbers.
+        verbose: progress bar: 1 = always, 0 = never, "auto" = if training takes over 2 seconds.
 
     Returns:
         The vectors, the most frequent words first.
@@ -110,7 +111,7 @@ def train_skip_gram(
 
 
 class _Tables:
-    """Vectors of words and of contexts, and Adagrad's sums of squares."""
+    """Word vectors, context vectors, and Adagrad's sums of squares."""
 
     def __init__(self, count: int, width: int, negatives: int, seed: int) -> None:
         limit = 0.5 / width
@@ -123,7 +124,7 @@ class _Tables:
         self._run = graph(self._step, autograph=False, input_signature=[pair, pair, others, rate])
 
     def step(self, centre: Any, context: Any, others: Any, rate: float) -> None:
-        """One update by P pairs: (P,), (P,) and (P, K) words."""
+        """Runs one update on P pairs: word ids (P,), context ids (P,) and negatives (P, K)."""
         self._run(centre, context, others, np.float32(rate))
 
     def _step(
@@ -133,7 +134,7 @@ class _Tables:
         vectors, targets = tf.gather(self.words, centre), tf.gather(self.contexts, ids)
         scores = tf.linalg.matvec(targets, vectors)
         is_right = tf.one_hot(tf.zeros_like(centre), tf.shape(ids)[1])
-        # The right word may be drawn too: then it is no wrong one.
+        # A negative can be the right word by chance; it is then left out of the loss.
         counted = tf.maximum(is_right, tf.cast(ids != context[:, None], tf.float32))
         slope = (tf.sigmoid(scores) - is_right) * counted  # (P, 1 + K)
         of_centre = tf.linalg.matvec(targets, slope, transpose_a=True)
@@ -147,7 +148,7 @@ class _Tables:
 def _adagrad(
     table: tf.Variable, squares: tf.Variable, ids: tf.Tensor, slopes: tf.Tensor, rate: tf.Tensor
 ) -> None:
-    """Updates some rows; those of the same row are added first, so the result has no order."""
+    """Updates table rows; gradients of one row are summed first, so their order is irrelevant."""
     rows, places = tf.unique(ids)
     slopes = tf.math.unsorted_segment_sum(slopes, places, tf.size(rows))
     squares.scatter_add(tf.IndexedSlices(slopes**2, rows))
@@ -159,7 +160,7 @@ def _adagrad(
 def _encoded(
     texts: Iterable[str], min_count: int, lowercase: bool
 ) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
-    """Words by their counts, the counts (W,), and of each token that is left word and sentence."""
+    """Returns words sorted by count, counts (W,), and the word and sentence of each kept token."""
     if isinstance(texts, str):
         raise ValueError(f"`texts` are several. Received: one string, {texts!r:.60}")
     known: dict[str, int] = {}
@@ -194,7 +195,7 @@ def _pairs(
     window: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """(…, 2) int32 in random order: a word, and one in its window."""
+    """Returns (…, 2) int32 in random order: a word, and a word in its window."""
     there = rng.random(len(ids)) < kept[ids]
     ids, sentences = ids[there], sentences[there]
     widths = rng.integers(1, window + 1, len(ids))

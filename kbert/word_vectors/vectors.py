@@ -1,6 +1,6 @@
-"""One vector for every word, wherever it stands.
+"""Static word vectors: one vector for every word, whatever its context.
 
-Shapes: W words, D width, N texts, K found.
+Shapes: W words, D width, N texts.
 """
 
 import functools
@@ -23,11 +23,11 @@ FORMATS = ("text", "binary", "glove")
 
 
 def split_words(text: str | bytes, lowercase: bool = True) -> list[str]:
-    """Words and signs of a text.
+    """Splits a text into words and punctuation marks.
 
     Args:
-        text: UTF-8, of any length.
-        lowercase: whether they are given in lower case.
+        text: string or UTF-8 bytes, of any length.
+        lowercase: whether to convert the text to lower case.
 
     Example:
         >>> split_words("Don't stick it there!")
@@ -40,15 +40,15 @@ def split_words(text: str | bytes, lowercase: bool = True) -> list[str]:
 
 
 class WordVectors:
-    """Words with a vector each, such as word2vec, GloVe and fastText give them.
+    """Words with one vector each, such as those of word2vec, GloVe and fastText.
 
     Args:
         words: W different words.
         vectors: (W, D) finite numbers.
-        subwords: n-grams, from which words that are not there have vectors; None = they have none.
+        subwords: n-grams that give vectors to unseen words; None = unseen words have no vector.
 
     Raises:
-        ValueError: a word twice, another shape, or NaN.
+        ValueError: a word occurs twice, the shape is another, or a number is not finite.
 
     Example:
         >>> vectors = WordVectors(["man", "woman", "king", "queen"],
@@ -78,17 +78,18 @@ class WordVectors:
 
     @classmethod
     def load(cls, path: PathLike, *, limit: int | None = None) -> Self:
-        """Vectors of a file of word2vec's text or binary form, of GloVe's or fastText's.
+        """Loads a file in the format of word2vec (text or binary), GloVe or fastText.
 
         Args:
-            path: `.bin` (or `.bin.gz`) for word2vec's binary form and fastText's models; any other
-                suffix for text, which fastText's `.vec` is too, also with `.gz`.
-            limit: words to read, of the first, which are the most frequent; None = all. Of
-                fastText's models later words have the vectors of their n-grams alone.
+            path: path of the file. `.bin` means fastText's models or word2vec's binary format, and
+                `.bin.gz` the latter. Any other suffix, also with `.gz`, means text, such as
+                fastText's `.vec`.
+            limit: number of words to read from the start, the most frequent ones; None = all. With
+                a fastText model, later words get the vectors of their n-grams only.
 
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: a damaged file, by the place; never is anything unpickled.
+            ValueError: the file is damaged; the message has the position. Nothing is unpickled.
 
         Example:
             >>> import tempfile
@@ -112,16 +113,16 @@ class WordVectors:
         return cls(*formats.read_binary(path, limit))
 
     def save(self, path: PathLike, format: str | None = None) -> None:
-        """Writes the words and their vectors, without n-grams.
+        """Saves the words and their vectors, without n-grams.
 
         Args:
-            path: the file; `load` takes `.bin` for the binary form, and any other suffix for text.
-            format: "binary" or "text", word2vec's; "glove", text without a header. None = as the
-                suffix says, "binary" or "text".
+            path: path of the file; `load` reads `.bin` as binary and any other suffix as text.
+            format: "binary" or "text" (word2vec's formats) or "glove" (text without a header).
+                None = "binary" for the suffix `.bin`, else "text".
 
         Raises:
-            ValueError: another format, one that the suffix contradicts, `.gz`, which is read and
-                not written, or words that the format cannot hold.
+            ValueError: the format is unknown or contradicts the suffix, the path ends with `.gz`
+                (which is read but not written), or the format cannot represent a word.
 
         Example:
             >>> import tempfile
@@ -153,20 +154,20 @@ class WordVectors:
 
     @property
     def width(self) -> int:
-        """D."""
+        """Width of the vectors, D."""
         return self.matrix.shape[1]
 
     def vectors(self, words: Sequence[str]) -> np.ndarray:
-        """The vectors of words.
+        """Returns the vectors of words.
 
         Args:
-            words: of these, or with n-grams any.
+            words: words of the vocabulary; with `subwords` also unseen words.
 
         Returns:
             (len(words), D) float32.
 
         Raises:
-            KeyError: a word without a vector.
+            KeyError: a word has no vector.
         """
         words = [words] if isinstance(words, str) else list(words)
         found = np.zeros((len(words), self.width), np.float32)
@@ -182,14 +183,14 @@ class WordVectors:
         return found
 
     def text_vectors(self, texts: Iterable[str], lowercase: bool = True) -> np.ndarray:
-        """The means of the vectors of texts' words: features for a classifier.
+        """Returns the mean word vector of each text: features for a classifier.
 
         Args:
-            texts: N of them.
+            texts: N texts.
             lowercase: whether words are looked up in lower case.
 
         Returns:
-            (N, D) float32; zeros for a text of which no word has a vector.
+            (N, D) float32; zeros for a text in which no word has a vector.
         """
         found = np.zeros((len(texts := as_texts(texts)), self.width), np.float32)
         for row, text in enumerate(texts):
@@ -199,11 +200,11 @@ class WordVectors:
         return found
 
     def nearest(self, word: str, k: int = 10) -> list[tuple[str, float]]:
-        """The words of the largest cosine, the word itself left out.
+        """Returns the words with the highest cosine to a word, without the word itself.
 
         Args:
-            word: with a vector.
-            k: how many.
+            word: word that has a vector.
+            k: number of words to return.
 
         Returns:
             Words and cosines, the nearest first.
@@ -214,16 +215,16 @@ class WordVectors:
         return self._found(self.vectors([word])[0], {word}, k)
 
     def analogy(self, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
-        """What is to `c` as `b` is to `a`: the words nearest to b - a + c.
+        """Returns the words that are to `c` as `b` is to `a`: those nearest to b - a + c.
 
-        (Mikolov et al. 2013, https://aclanthology.org/N13-1090; vectors at length 1, and none of
-        the three words.)
+        (Mikolov et al. 2013, https://aclanthology.org/N13-1090.) Vectors are scaled to length 1,
+        and the three words themselves are left out.
 
         Args:
-            a: as the next two, a word with a vector.
-            b: another.
-            c: another.
-            k: how many.
+            a: word that has a vector, the first of the known pair.
+            b: word that has a vector, the second of the known pair.
+            c: word that has a vector, the first of the searched pair.
+            k: number of words to return.
 
         Returns:
             Words and cosines, the nearest first.

@@ -1,8 +1,8 @@
-"""ELMo's released weights: `*options.json` and `*weights.hdf5`, as allenai/bilm-tf has them.
+"""Reads and writes ELMo's weights in bilm-tf's format: `*options.json` and `*weights.hdf5`.
 
 (`_pretrained_initializer` and `BidirectionalLanguageModelGraph` in bilm/model.py; `dump_weights` in
-bilm/training.py.) The files hold no softmax. A table of 261 characters lacks the padding's zeros,
-whichever of the two numbers the options say.
+bilm/training.py of allenai/bilm-tf.) The files contain no softmax. The character table has 261
+rows, without the zeros of padding, whether the options say 261 or 262.
 """
 
 import io
@@ -26,15 +26,15 @@ from kbert.io.arrays import check_arrays
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 
-OPTIONS_FILE, WEIGHTS_FILE = "options.json", "lm_weights.hdf5"  # as they are written
-_OPTIONS, _WEIGHTS = "*options.json", "*weights.hdf5"  # as they are found
+OPTIONS_FILE, WEIGHTS_FILE = "options.json", "lm_weights.hdf5"  # names for writing
+_OPTIONS, _WEIGHTS = "*options.json", "*weights.hdf5"  # patterns for reading
 
 READS = "one of ELMo's (*options.json + *weights.hdf5)"
 TAKES = ("task",)
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether one of the two files is there."""
+    """Whether the folder has at least one of the two files."""
     return bool(_files(folder, _OPTIONS) or _files(folder, _WEIGHTS))
 
 
@@ -42,20 +42,20 @@ def read_folder(folder: Path) -> Checkpoint:
     """Reads options and weights.
 
     Args:
-        folder: holds one file of each kind, whatever stands before "options.json" and
-            "weights.hdf5" in their names.
+        folder: folder with one file of each kind; their names may have any prefix before
+            "options.json" and "weights.hdf5".
 
     Returns:
-        The checkpoint; weights under kbert's names.
+        The checkpoint, with weights under kbert's names.
 
     Raises:
-        ValueError: a file is missing, there are several of a kind, one is damaged, an option is
-            not understood, or the weights are not exactly those that the options need.
+        ValueError: a file is missing or damaged, there are several of a kind, an option is not
+            understood, or the weights are not exactly those that the options require.
     """
     options, weights = _only(folder, _OPTIONS), _only(folder, _WEIGHTS)
     config = read_options(read_json(options), str(options))
     found = _read_hdf5(weights)
-    # Before the table is made, which is as long as the options say.
+    # Checked before the table of names is made, whose length depends on the options.
     check_size(config, sum(array.size for array in found.values()), str(folder))
     table = places(config)
     check_arrays({place.theirs: place.shape for place in table}, found, str(weights))
@@ -69,19 +69,19 @@ def write_folder(
     arrays: Arrays,
     task: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes `options.json` and `lm_weights.hdf5`, both or none.
+    """Writes `options.json` and `lm_weights.hdf5`, both or neither.
 
-    The format has no softmax: that of `arrays` is left out, which is logged.
+    The format has no softmax, so that of `arrays` is left out, with a warning.
 
     Args:
-        folder: made where it is missing. Other files in it are left alone.
-        config: the model's.
+        folder: folder to write to; created if missing. Other files in it are kept.
+        config: config of the model.
         arrays: weight name -> array, under kbert's names.
-        task: settings of a task around the model, which the format cannot hold.
+        task: settings of the model's task; must be None, because the format cannot store them.
 
     Raises:
-        ValueError: the original cannot be such a model, there is a task, or the folder holds a
-            model in another format or under other names.
+        ValueError: bilm-tf has no such model, there is a task, or the folder holds a model in
+            another format or under other file names.
     """
     if task is not None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Where each weight of a biLM lies in the original's file, and in which shape.
+"""Names and shapes of a biLM's weights in bilm-tf's HDF5 file.
 
 Shapes: `C` characters, `E` width of a character, `A` filters of all widths, `P` width of the
 projection, `U` units of an LSTM.
@@ -15,12 +15,12 @@ from kbert.configs.elmo import ElmoConfig
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """One weight under both names.
+    """A weight under both names.
 
     Attributes:
         ours: kbert's name.
-        theirs: the name in the HDF5 file.
-        shape: there. A convolution is one over an image of height 1.
+        theirs: name in the HDF5 file.
+        shape: shape in the HDF5 file, where a convolution is one over an image of height 1.
     """
 
     ours: str
@@ -28,16 +28,16 @@ class Place:
     shape: tuple[int, ...]
 
     def to_ours(self, array: np.ndarray) -> np.ndarray:
-        """The array in kbert's shape."""
+        """Returns the array in kbert's shape."""
         return array[0] if len(self.shape) == 4 else array
 
     def to_theirs(self, array: np.ndarray) -> np.ndarray:
-        """The reverse."""
+        """Returns the array in the HDF5 file's shape."""
         return array[None] if len(self.shape) == 4 else array
 
 
 def places(config: ElmoConfig) -> list[Place]:
-    """All weights of a biLM, without its softmax.
+    """Returns all weights of a biLM except its softmax.
 
     Example:
         >>> places(ElmoConfig())[1]

@@ -1,6 +1,6 @@
-"""options.json of a biLM, read into an `ElmoConfig` and written from one.
+"""Converts the options.json of a biLM to an `ElmoConfig` and back.
 
-Every key is used, known to say nothing about the model, or refused.
+Every key is used or known not to affect the model; any other raises an error.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Any
 from kbert.checkpoints.keys import check_keys, make_config
 from kbert.configs.elmo import ElmoConfig
 
-# Key -> field of ElmoConfig. bin/train_elmo.py of allenai/bilm-tf has them all.
+# Key -> field of ElmoConfig; all keys are in bin/train_elmo.py of allenai/bilm-tf.
 _LSTM = {
     "dim": "lstm_size",
     "projection_dim": "projection_size",
@@ -24,7 +24,7 @@ _CHARACTERS = {
     "max_characters_per_token": "max_characters",
     "n_highway": "num_highway",
 }
-# What the original takes where a key is absent.
+# The original's default for an absent key, by field of ElmoConfig.
 _ABSENT = {
     "num_layers": 1,
     "cell_clip": None,
@@ -32,7 +32,7 @@ _ABSENT = {
     "skip_connections": False,
     "num_highway": 0,
 }
-# Of a training run's file: how it was trained, and the size of a softmax that is not released.
+# Keys of a training run's file: training settings, and the size of a softmax that is not released.
 _TRAINING = (
     *("all_clip_norm_val", "batch_size", "n_epochs", "n_negative_samples_batch"),
     *("n_tokens_vocab", "n_train_tokens", "sample_softmax", "unroll_steps"),
@@ -41,14 +41,14 @@ _ACTIVATIONS = ("relu", "tanh")
 
 
 def read_options(content: Mapping[str, Any], source: str) -> ElmoConfig:
-    """The config that options describe.
+    """Returns the config described by a file of options.
 
     Args:
-        content: of the file.
-        source: where it is from, for messages.
+        content: key -> value of the file.
+        source: name of the file, for messages.
 
     Raises:
-        ValueError: a key is unknown or missing, or a value that kbert's model has no equal for.
+        ValueError: a key is unknown or missing, or kbert does not support a value.
     """
     check_keys(
         content,
@@ -66,7 +66,7 @@ def read_options(content: Mapping[str, Any], source: str) -> ElmoConfig:
         characters,
         fields=(*_CHARACTERS, "embedding"),
         defaults=("n_highway",),
-        # 261 in a training run's file, 262 with the padding that prediction adds.
+        # 261 in a training run's file; 262 with the padding that prediction adds.
         required={"n_characters": (262, 261), "activation": _ACTIVATIONS},
         title="a biLM's char_cnn",
         source=source,
@@ -84,10 +84,10 @@ def read_options(content: Mapping[str, Any], source: str) -> ElmoConfig:
 
 
 def write_options(config: ElmoConfig) -> dict[str, Any]:
-    """The reverse of `read_options`.
+    """Returns the content of options.json for a config; reverses `read_options`.
 
     Raises:
-        ValueError: the original cannot be such a model.
+        ValueError: bilm-tf has no such model.
     """
     if config.activation not in _ACTIVATIONS:
         raise ValueError(
@@ -121,7 +121,7 @@ def _part(content: Mapping[str, Any], key: str, source: str) -> dict[str, Any]:
 
 
 def _check_projection(config: Any, source: str) -> None:
-    # With equal sizes the original leaves the projection out, and kbert does not.
+    # With equal sizes the original has no projection, but kbert does.
     if config.projection_size >= config.lstm_size:
         raise ValueError(
             "A cell's output must be projected to fewer numbers than its state has. Received: "

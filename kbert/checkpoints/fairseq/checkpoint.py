@@ -1,8 +1,8 @@
-"""RoBERTa and XLM-R as fairseq saves them: a folder with `model.pt`, a pickle that is never run.
+"""Reads RoBERTa and XLM-R in fairseq's format: a folder with `model.pt`, a pickle never executed.
 
-The file is a dict of `args` (an argparse.Namespace; newer files have `cfg`) and `model`, the
-weights, perhaps with the state of a training. Beside it lie the vocabulary's files, which say
-nothing about the model. (fairseq/checkpoint_utils.py, models/roberta/model.py.)
+The file is a dict with `args` (an argparse.Namespace; newer files have `cfg`) and `model`, the
+weights. It may contain training state too. The vocabulary's files next to it do not describe the
+model. (fairseq/checkpoint_utils.py, models/roberta/model.py.)
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from kbert.io.paths import Path
 
 MODEL_FILE = "model.pt"
 READS = f"RoBERTa of fairseq ({MODEL_FILE})"
-# Key of the settings -> of Hugging Face's config.
+# Key of fairseq's settings -> key of Hugging Face's config.
 _SIZES = {
     "encoder_layers": "num_hidden_layers",
     "encoder_embed_dim": "hidden_size",
@@ -34,7 +34,7 @@ _OTHERS = {
     "dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
 }
-# What makes another model of it, unless it is so.
+# Setting -> the only value that is supported: any other is another model.
 _REQUIRED = {
     "encoder_normalize_before": False,
     "untie_weights_roberta": False,
@@ -45,7 +45,7 @@ _REQUIRED = {
     "layernorm_embedding": True,
     "no_scale_embedding": True,
 }
-_REQUIRED_OF_HEADS = {"pooler_activation_fn": "tanh"}  # of the layer under the classes
+_REQUIRED_OF_HEADS = {"pooler_activation_fn": "tanh"}  # of the layer before the class logits
 _ENCODER = re.compile(r"^(decoder|encoder)\.(sentence_encoder\.)?")
 _LAYER = re.compile(r"^layers\.(\d+)\.(.+)\.(weight|bias)$")
 _PACKED = re.compile(r"^layers\.(\d+)\.self_attn\.in_proj_(weight|bias)$")
@@ -63,7 +63,7 @@ _PARTS = {
 _TABLES = {
     "embed_tokens": "embeddings.word_embeddings",
     "embed_positions": "embeddings.position_embeddings",
-    # Before version 0.10, and since.
+    # Before version 0.10, and since then.
     "emb_layer_norm": "embeddings.LayerNorm",
     "layernorm_embedding": "embeddings.LayerNorm",
 }
@@ -72,21 +72,22 @@ _POSITIONS = "roberta.embeddings.position_embeddings.weight"
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether the folder holds a model of fairseq's."""
+    """Whether the folder has a fairseq model."""
     return (folder / MODEL_FILE).is_file()
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    """Reads a folder for which `is_folder` holds.
+    """Reads a fairseq folder, one for which `is_folder` is true.
 
     Args:
-        folder: holds `model.pt`.
+        folder: folder with `model.pt`.
 
     Returns:
-        The checkpoint; with the head of a classifier, where there is one.
+        The checkpoint, including the head of a classifier if there is one.
 
     Raises:
-        ValueError: the file is damaged, holds what is not of weights, or is of another model.
+        ValueError: the file is damaged, contains objects other than weights and settings, or has
+            another model.
     """
     path = folder / MODEL_FILE
     file = open_pytorch(path, below="model")
@@ -115,7 +116,7 @@ def read_folder(folder: Path) -> Checkpoint:
                 f"Received: no {name} of {len(arrays)} arrays in {path}"
             )
     content = _config(settings, arrays)
-    segment = np.zeros((1, arrays[_WORDS].shape[1]), np.float32)  # which fairseq has not
+    segment = np.zeros((1, arrays[_WORDS].shape[1]), np.float32)  # fairseq has no segments
     arrays["roberta.embeddings.token_type_embeddings.weight"] = segment
     if classifiers:
         _require(_REQUIRED_OF_HEADS, settings, str(path))
@@ -147,7 +148,7 @@ def _settings(beside: Mapping[str, Any], source: str) -> Mapping[str, Any]:
 
 
 def _require(required: Mapping[str, Any], settings: Mapping[str, Any], source: str) -> None:
-    """Raises for a setting that makes another model; one that is not there is as it must be."""
+    """Raises ValueError for settings of another model; an absent setting has the required value."""
     for key, value in required.items():
         if settings.get(key, value) not in (value, None):
             raise ValueError(
@@ -157,21 +158,21 @@ def _require(required: Mapping[str, Any], settings: Mapping[str, Any], source: s
 
 
 def _config(settings: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
-    """A `config.json` of the same model."""
+    """Returns the content of a Hugging Face `config.json` for the same model."""
     return {
         "model_type": "roberta",
         "vocab_size": len(arrays[_WORDS]),
         "max_position_embeddings": len(arrays[_POSITIONS]),
         "type_vocab_size": 1,
         "pad_token_id": 1,
-        "layer_norm_eps": 1e-5,  # of PyTorch's LayerNorm, which fairseq takes as it is
+        "layer_norm_eps": 1e-5,  # the default of PyTorch's LayerNorm, which fairseq uses
         **{there: settings[key] for key, there in _SIZES.items()},
         **{there: settings[key] for key, there in _OTHERS.items() if key in settings},
     }
 
 
 def _renamed(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
-    """A weight under the names of Hugging Face's RoBERTa; an unknown one stays what it is."""
+    """Renames a weight to Hugging Face's names for RoBERTa; unknown names stay unchanged."""
     if packed := _PACKED.match(name):  # before version 0.8
         layer, kind = packed.groups()
         parts = np.split(array, 3) if array.ndim and len(array) % 3 == 0 else [array] * 3

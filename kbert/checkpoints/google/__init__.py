@@ -1,1 +1,1 @@
-"""Google's TensorFlow 1 releases: BERT, ALBERT and ELECTRA, read."""
+"""Reads Google's releases of BERT, ALBERT and ELECTRA."""

@@ -1,4 +1,4 @@
-"""TensorFlow's checkpoints: finding the one a folder means, and reading it whole or not at all."""
+"""Finds the TensorFlow checkpoint of a folder and reads its variables."""
 
 import math
 import re
@@ -13,22 +13,22 @@ _NAMED = re.compile(r'^model_checkpoint_path:\s*"(.*)"', re.MULTILINE)
 
 
 def holds_checkpoint(folder: Path) -> bool:
-    """Whether a file of such a checkpoint lies in `folder`, complete or not."""
+    """Whether `folder` has a file of a TensorFlow checkpoint, which may be incomplete."""
     return any(re.search(r"\.(index|data-\d+-of-\d+)$", path.name) for path in _files(folder))
 
 
 def find_checkpoint(folder: Path) -> Path:
-    """The prefix of the checkpoint that a folder means.
+    """Returns the prefix of the checkpoint in a folder.
 
     Args:
-        folder: holds `PREFIX.index` and `PREFIX.data-…`, or several of them and the file
-            `checkpoint` that names one, as `tf.train.Saver` writes it.
+        folder: folder with `PREFIX.index` and `PREFIX.data-…`. If there are several checkpoints,
+            also with the file `checkpoint` that names one, as `tf.train.Saver` writes it.
 
     Returns:
-        The path without `.index`, as TensorFlow takes it.
+        The path without `.index`, as TensorFlow expects it.
 
     Raises:
-        ValueError: no index, or several checkpoints and none of them named.
+        ValueError: there is no index, or there are several checkpoints and none is named.
 
     Example:
         >>> import tempfile
@@ -47,7 +47,7 @@ def find_checkpoint(folder: Path) -> Path:
         return folder / prefixes[0]
     state = folder / "checkpoint"
     match = _NAMED.search(state.read_text(encoding="utf-8")) if state.is_file() else None
-    # A path of the machine that trained: only its last part holds here.
+    # A path on the machine that trained the model: only its last part is valid here.
     named = match and re.split(r"[/\\]", match[1])[-1]
     if named is None or named not in prefixes:
         raise ValueError(
@@ -59,7 +59,7 @@ def find_checkpoint(folder: Path) -> Path:
 
 
 def variable_names(prefix: Path) -> list[str]:
-    """The names of all variables of a checkpoint that `read_tensors` could read."""
+    """Returns the names of all variables of a checkpoint that `read_tensors` can read."""
     import tensorflow as tf
 
     return [name for name, _ in tf.train.list_variables(str(prefix))]
@@ -69,14 +69,14 @@ def read_tensors(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, np.nd
     """Reads the variables of a checkpoint.
 
     Args:
-        prefix: the checkpoint's path without `.index`.
-        wanted: says by its name whether a variable is read.
+        prefix: path of the checkpoint without `.index`.
+        wanted: function of a variable's name: whether to read the variable.
 
     Returns:
-        name -> array.
+        Name -> array.
 
     Raises:
-        ValueError: a file is missing, cut short or damaged.
+        ValueError: a file is missing, truncated or damaged.
     """
     import tensorflow as tf
 
@@ -91,10 +91,10 @@ def read_tensors(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, np.nd
         shapes = reader.get_variable_to_shape_map()
         names = [name for name in shapes if wanted(name)]
         types = reader.get_variable_to_dtype_map()
-        # TensorFlow takes the memory of a shape before it looks for the values.
+        # TensorFlow allocates memory for a shape before it reads the values.
         declared = sum(math.prod(shapes[name]) * types[name].size for name in names)
         stored = sum(path.stat().st_size for path in values)
-        if declared > stored:  # nothing is compressed there
+        if declared > stored:  # values are not compressed
             raise ValueError(f"{declared:,} bytes declared, {stored:,} stored")
         return {name: _as_array(reader.get_tensor(name)) for name in sorted(names)}
     except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
@@ -105,7 +105,7 @@ def read_tensors(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, np.nd
 
 
 def _as_array(value: Any) -> np.ndarray:
-    """Scalar strings come as bytes, of which NumPy's own type would drop zeros at the end."""
+    """Converts a value to an array; bytes become an object, as NumPy would drop trailing zeros."""
     return np.array(value, dtype=object) if isinstance(value, bytes) else np.asarray(value)
 
 

@@ -1,10 +1,10 @@
-"""Google's releases of BERT, ALBERT and ELECTRA: config and names.
+"""Reads Google's releases of BERT, ALBERT and ELECTRA: config and weights.
 
-A release is a folder with `*_config.json` and `*.ckpt*`. Names are those that the variables have in
-the original TensorFlow 1 code: google-research/bert and /albert (modeling.py, run_pretraining.py,
-run_classifier.py, run_squad.py), google-research/electra (model/modeling.py, run_pretraining.py);
-or in the TensorFlow Model Garden's (`garden_names.py`), whose checkpoints are object-based
-(`object_graph.py`). What those of TensorFlow 1 mean here:
+A release is a folder with `*_config.json` and `*.ckpt*`. Variable names are those of the original
+TensorFlow 1 code: google-research/bert and /albert (modeling.py, run_pretraining.py,
+run_classifier.py, run_squad.py), google-research/electra (model/modeling.py, run_pretraining.py).
+Or they are those of the TensorFlow Model Garden (`garden_names.py`), whose checkpoints are
+object-based (`object_graph.py`). Names of TensorFlow 1 and the kbert names they become:
 
     bert/…, electra/…             -> encoder/…
     cls/predictions/…             -> masked_lm/…
@@ -15,10 +15,11 @@ or in the TensorFlow Model Garden's (`garden_names.py`), whose checkpoints are o
     generator/…, generator_predictions/… -> encoder/… and masked_lm/…, if the config is the
                                      generator's
 
-An ELECTRA checkpoint holds two models. The config says which one is read: the discriminator,
-unless its `hidden_size` is that of the generator alone. Optimizer slots are left out by name.
+An ELECTRA checkpoint contains two models. The config decides which one is read: the generator if
+`hidden_size` is that of the generator and not of the discriminator, else the discriminator.
+Optimizer slots are recognised by name and left out.
 
-`gelu` is the tanh form in BERT's and ALBERT's code and the Model Garden's, and the erf form in
+`gelu` is the tanh form in the code of BERT, ALBERT and the Model Garden, and the erf form in
 ELECTRA's. The epsilon of LayerNorm is 1e-12 in all of them (that of
 tf.contrib.layers.layer_norm).
 """
@@ -50,10 +51,10 @@ from kbert.core.types import Arrays
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 
-# Hugging Face kept Google's keys; only the epsilon is fixed in Google's code.
 READS = "a Google one (*_config.json + *.ckpt.index, TensorFlow 1 or the Model Garden's)"
+# Hugging Face kept Google's keys, except for the epsilon, which is fixed in Google's code.
 _FIELDS = {key: field for key, field in Bert.fields.items() if key != "layer_norm_eps"}
-# What the original code takes for a key that is absent.
+# The original code's default for an absent key.
 _DEFAULTS = {
     "max_position_embeddings": 512,
     "hidden_act": "gelu",
@@ -65,19 +66,21 @@ _DEFAULTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """What the code of one of the repositories calls things.
+    """Names and defaults in the code of one repository.
 
     Attributes:
-        name: for messages, and of the file `NAME_config.json`.
+        name: name in messages and in the file name `NAME_config.json`.
         fields: key of the config -> field of `EncoderConfig`.
-        defaults: key -> value where it is absent.
-        required: key -> values that kbert's encoder has an equal for.
-        sentence_objective: what the sentence head was trained for, as `infer_task` takes it.
-        gelu: the form that "gelu" has.
-        rules: config, names of the variables -> table, and the beginnings of names to leave out.
-        measured: the tables of tokens, positions and segments, and the first matrix of a
-            feed-forward part: they tell the sizes.
-        group_of: layer, layers, groups -> the group of the layer, where layers share weights.
+        defaults: key -> value if the key is absent.
+        required: key -> values that kbert supports.
+        sentence_objective: objective of the sentence head, as an argument of `infer_task`.
+        gelu: form of the activation that the code calls "gelu".
+        rules: function of the config and the variables; returns the table of weight names and the
+            prefixes of names to leave out.
+        measured: names of the token, position and segment tables and of the first feed-forward
+            matrix, from whose shapes the sizes are inferred.
+        group_of: function of layer, number of layers and number of groups; returns the group of the
+            layer. None = layers do not share weights.
     """
 
     name: str
@@ -101,7 +104,7 @@ def _measured(scope: str, inner: str) -> tuple[str, str, str, str]:
 _BERT = Architecture(
     name="bert",
     fields=_FIELDS,
-    defaults=_DEFAULTS,  # no `type_vocab_size`: the code's 16 is not what any release means
+    defaults=_DEFAULTS,  # no `type_vocab_size`: no release has the code's default, 16
     required={"directionality": ("bidi",), "pooler_type": ("first_token_transform",)},
     sentence_objective="next_sentence",
     gelu="gelu_tanh",
@@ -148,7 +151,7 @@ _GARDEN_TABLES = (
 )
 _GARDEN_BERT = dataclasses.replace(
     _BERT,
-    # A narrower table is projected to the hidden width, as ELECTRA's is.
+    # A narrower embedding table is projected to the hidden width, as in ELECTRA.
     fields=_FIELDS | {"embedding_size": "embedding_size"},
     defaults=_DEFAULTS | {"embedding_size": None},
     rules=garden_rules(albert=False),
@@ -160,7 +163,7 @@ _GARDEN_ALBERT = dataclasses.replace(
     measured=(*_GARDEN_TABLES, "transformer/intermediate/kernel"),
     required={**_ALBERT.required, "num_hidden_groups": (1,)},
 )
-# Beginning of a variable's name -> whose it is; the first that any name has.
+# Prefix of a variable's name -> architecture; the first prefix that any name has decides.
 _STARTS = {
     "electra/": _ELECTRA,
     "bert/encoder/transformer/": _ALBERT,
@@ -168,33 +171,33 @@ _STARTS = {
     "transformer/layer_": _GARDEN_BERT,
     "transformer/self_attention/": _GARDEN_ALBERT,
 }
-_ENCODERS = ("bert/", "electra/", "generator/")  # scopes of the code of TensorFlow 1
+_ENCODERS = ("bert/", "electra/", "generator/")  # scopes in the TensorFlow 1 code
 _SLOTS = re.compile(
     r"(^|/)(adam_[mv]|lamb_[mv]|Adam(_1)?|beta[12]_power|global_step|current_loss_scale|good_steps)$"
 )
-# The pooler's keys of Google's later releases, which its code never reads, and one that says in
-# which shape the Model Garden's code keeps kernels of attention.
+# Keys of the pooler in Google's later releases, which its code never reads, and a key for the shape
+# in which the Model Garden's code stores attention kernels.
 _IGNORED = frozenset(
     "pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head".split()
 ) | {"backward_compatible"}
-# Files of other programs whose names end alike.
+# Files of other programs whose names have the same ending.
 _OTHER_CONFIGS = frozenset(("tokenizer_config.json", "generation_config.json"))
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether the folder holds a checkpoint of TensorFlow's, whole or not."""
+    """Whether the folder has a TensorFlow checkpoint, which may be incomplete."""
     return holds_checkpoint(folder)
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    """Reads a folder for which `is_folder` holds.
+    """Reads a Google folder, one for which `is_folder` is true.
 
     Args:
-        folder: holds `*_config.json` and a checkpoint of TensorFlow's.
+        folder: folder with `*_config.json` and a TensorFlow checkpoint.
 
     Returns:
-        The checkpoint. A variable that no rule knows stays in under "encoder/" and its own name:
-        whoever loads an encoder lists it as unexpected.
+        The checkpoint. A variable without a rule is included under "encoder/" and its own name, so
+        that loading an encoder reports it as unexpected.
 
     Raises:
         ValueError: a file is missing, damaged or not understood.
@@ -206,7 +209,7 @@ def read_folder(folder: Path) -> Checkpoint:
     if path is None:
         content = measure(variables)
         hint = ""
-        if content is not None:  # ELECTRA's releases bring no config
+        if content is not None:  # ELECTRA's releases have no config
             hint = f" By the shapes of the weights it is {json.dumps(content)}."
         raise ValueError(
             f"The sizes of a Google model lie in {architecture.name}_config.json next to its "
@@ -220,10 +223,10 @@ class Variables:
     """The variables of a checkpoint.
 
     Attributes:
-        architecture: whose they are.
+        architecture: architecture that the variables belong to.
         tensors: name -> array.
-        left: keys of the checkpoint that are not among them.
-        prefix: the checkpoint.
+        left: keys of the checkpoint that are not in `tensors`.
+        prefix: path of the checkpoint without `.index`.
     """
 
     architecture: Architecture
@@ -238,18 +241,18 @@ class Variables:
 
     @property
     def is_named_by_garden(self) -> bool:
-        """Whether the names are the Model Garden's, whose kernels have an axis of heads."""
+        """Whether names are the Model Garden's, whose attention kernels have an axis of heads."""
         return self.architecture in (_GARDEN_BERT, _GARDEN_ALBERT)
 
 
 def read_variables(prefix: Path) -> Variables:
-    """Reads the variables of a checkpoint, without an optimizer's.
+    """Reads the variables of a checkpoint, without those of the optimizer.
 
     Args:
-        prefix: the checkpoint's path without `.index`.
+        prefix: path of the checkpoint without `.index`.
 
     Raises:
-        ValueError: it is damaged, or none of the known models' checkpoint.
+        ValueError: the checkpoint is damaged, or is of an unknown model.
     """
     named = read_named_variables(prefix)
     if named is None:
@@ -262,11 +265,11 @@ def read_variables(prefix: Path) -> Variables:
 
 
 def make_checkpoint(variables: Variables, config: EncoderConfig) -> Checkpoint:
-    """Variables under kbert's names.
+    """Makes a checkpoint with kbert's names from variables.
 
     Args:
-        variables: of a checkpoint.
-        config: of the model.
+        variables: variables of a TensorFlow checkpoint.
+        config: config of the model.
 
     Returns:
         The checkpoint.
@@ -287,7 +290,7 @@ def make_checkpoint(variables: Variables, config: EncoderConfig) -> Checkpoint:
         foreign_head = f"a head that kbert has no task for ({', '.join(sorted(heads))})"
     task = None if heads else infer_task(arrays, architecture.sentence_objective)
     labels = None
-    if task is not None and task["kind"] == "classify":  # whose names no file holds
+    if task is not None and task["kind"] == "classify":  # no file has the class names
         labels = default_labels(len(arrays["classifier/dense/bias"]))
     elif task is not None and task["kind"] == "tag":
         labels = default_labels(arrays["tokens/dense/kernel"].shape[-1])
@@ -319,10 +322,10 @@ def _architecture(names: Iterable[str], prefix: Path) -> Architecture:
 
 
 def find_config(folder: Path, architecture: Architecture) -> Path | None:
-    """The file with the config of a folder's model, or None.
+    """Returns the path of the config file in a folder, or None.
 
     Raises:
-        ValueError: there are several, and none has the architecture's name.
+        ValueError: there are several config files, and none has the architecture's name.
     """
     found = sorted(p.name for p in folder.glob("*_config.json") if p.name not in _OTHER_CONFIGS)
     if f"{architecture.name}_config.json" in found:
@@ -338,15 +341,15 @@ def find_config(folder: Path, architecture: Architecture) -> Path | None:
 def read_config(
     architecture: Architecture, content: Mapping[str, Any], source: str
 ) -> EncoderConfig:
-    """The config of a model, as Google's JSON says it.
+    """Converts Google's JSON config to an `EncoderConfig`.
 
     Args:
-        architecture: the model's.
+        architecture: architecture of the model.
         content: key -> value.
-        source: where it is from, for messages.
+        source: where the config is from, for messages.
 
     Raises:
-        ValueError: a key that is not understood or missing, or a value that it cannot have.
+        ValueError: a key is unknown or missing, or has an invalid value.
     """
     check_keys(
         content,
@@ -364,7 +367,7 @@ def read_config(
         values["activation"], activations, "`hidden_act`", source
     )
     if architecture is _GARDEN_BERT and values["embedding_size"] == values["hidden_size"]:
-        values["embedding_size"] = None  # there is no projection then
+        values["embedding_size"] = None  # equal sizes: no projection
     config = make_config(EncoderConfig, values, source)
     layers, groups = config.num_layers, config.num_blocks
     if architecture.group_of is not None:
@@ -374,16 +377,16 @@ def read_config(
 
 
 def measure(variables: Variables) -> dict[str, int] | None:
-    """A config as the shapes tell it, of all but the number of ALBERT's layers.
+    """Infers the config from the shapes, except for the number of ALBERT's layers.
 
-    The number of heads is an axis of the Model Garden's kernels of attention. Where it is none, it
-    is that of heads of width 64, as all of Google's published models have them.
+    The number of heads is an axis of the Model Garden's attention kernels. Other kernels have no
+    such axis: there heads of width 64 are assumed, as in all of Google's published models.
 
     Args:
-        variables: of a checkpoint.
+        variables: variables of a TensorFlow checkpoint.
 
     Returns:
-        Key -> value; None where a variable that tells a size is missing or of another rank.
+        Key -> value; None if one of the needed variables is missing or has another rank.
     """
     tensors, measured = variables.tensors, variables.architecture.measured
     if any(name not in tensors or tensors[name].ndim != 2 for name in measured):

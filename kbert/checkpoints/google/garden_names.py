@@ -1,9 +1,9 @@
-"""The names of the variables in the TensorFlow Model Garden's code (tensorflow/models).
+"""Variable names in the code of the TensorFlow Model Garden (tensorflow/models).
 
 official/nlp/modeling/networks: bert_encoder.py, albert_encoder.py; layers/masked_lm.py and
-cls_head.py; models/bert_pretrainer.py, bert_classifier.py, bert_span_labeler.py. Those of its
-first releases (November 2019 to spring 2020) are named as in BERT_NAME_REPLACEMENTS of
-official/nlp/tools/tf1_bert_checkpoint_converter_lib.py. Its exports to TF Hub keep the names.
+cls_head.py; models/bert_pretrainer.py, bert_classifier.py, bert_span_labeler.py. The first releases
+(November 2019 to spring 2020) have the names in BERT_NAME_REPLACEMENTS of
+official/nlp/tools/tf1_bert_checkpoint_converter_lib.py. Exports to TF Hub keep the names.
 """
 
 import re
@@ -15,13 +15,13 @@ from kbert.checkpoints.renames import Rule, dense, norm
 from kbert.configs.encoder import EncoderConfig
 from kbert.core.types import Arrays
 
-# What the model is called before these differs from class to class and from version to version.
+# The model's own name, before these, differs between classes and versions.
 _KNOWN = re.compile(
     r"^(?:.*?/)?((?:word_embeddings|position_embedding|type_embeddings)/embeddings$"
     r"|embeddings/layer_norm/|embedding_projection/|transformer/|pooler_transform/"
     r"|cls/predictions/|predictions/transform/logits/|(?:sentence_prediction|next_sentence)/)"
 )
-# Name of the first releases -> name of today's.
+# Name in the first releases -> name today.
 _FIRST = (
     ("/embedding_postprocessor/type_embeddings", "/type_embeddings/embeddings"),
     ("/embedding_postprocessor/position_embeddings", "/position_embedding/embeddings"),
@@ -33,7 +33,7 @@ _MASKED_LM, _LOGITS = "cls/predictions", "predictions/transform/logits"
 
 
 def garden_name(name: str) -> str:
-    """A variable's name without that of its model, and as today's code has it.
+    """Returns a variable's name in today's code, without the name of its model.
 
     Example:
         >>> garden_name("bert_model/encoder/layer_0/self_attention_output/bias")
@@ -50,11 +50,11 @@ def garden_name(name: str) -> str:
 
 
 def garden_rules(albert: bool) -> Callable[..., tuple[list[Rule], tuple[str, ...]]]:
-    """The table of one of the two encoders, as `checkpoint.py` takes it.
+    """Returns a function for `Architecture.rules` in `checkpoint.py`.
 
-    A layer `predictions/transform/logits` is the sentence head where there is a masked-LM one
-    (bert_pretrainer.py); else, of two outputs, of start and end of an answer
-    (bert_span_labeler.py), and of another number, of the classes of tokens
+    The layer `predictions/transform/logits` is the sentence head if there is a masked-LM head
+    (bert_pretrainer.py). Without one, a layer with two outputs predicts the start and end of an
+    answer (bert_span_labeler.py); one with another number predicts classes of tokens
     (bert_token_classifier.py).
 
     Args:
@@ -89,7 +89,10 @@ def garden_rules(albert: bool) -> Callable[..., tuple[list[Rule], tuple[str, ...
 
 
 def _heads(tensors: Arrays) -> tuple[list[Rule], tuple[str, ...]]:
-    """Heads and pooler: a head with a pooler of its own has not trained the encoder's."""
+    """Returns the rules of heads and pooler, and prefixes to leave out.
+
+    If a head has its own pooler, that one is read: the encoder's pooler was not trained with it.
+    """
     pooler, other = "pooler_transform", ()
     for head in ("next_sentence", "sentence_prediction"):
         if f"{head}/pooler_dense/kernel" in tensors:
@@ -109,7 +112,7 @@ def _heads(tensors: Arrays) -> tuple[list[Rule], tuple[str, ...]]:
 
 
 def _attention(name: str, scope: str, width: int, heads: int) -> tuple[Rule, ...]:
-    """Heads have an axis of their own there."""
+    """Returns the rules of an attention layer; the Model Garden's kernels have an axis of heads."""
     split = (heads, width // heads)
     parts = [f"{scope}/{part}" for part in ("query", "key", "value")]
     kernels, biases = (tuple(f"{part}/{kind}" for part in parts) for kind in ("kernel", "bias"))

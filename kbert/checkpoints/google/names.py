@@ -1,4 +1,4 @@
-"""The names of the variables in Google's TensorFlow 1 code, as tables that go both ways.
+"""Variable names in Google's TensorFlow 1 code, as tables that translate in both directions.
 
 google-research/bert and /albert: modeling.py, run_pretraining.py, run_classifier.py, run_squad.py.
 google-research/electra: model/modeling.py, run_pretraining.py.
@@ -12,10 +12,10 @@ from kbert.core.types import Arrays
 
 
 def bert_rules(config: EncoderConfig) -> list[Rule]:
-    """The names of google-research/bert.
+    """Returns the table of weight names of google-research/bert.
 
     Args:
-        config: the encoder's; says how many layers there are.
+        config: config of the encoder, for the number of layers.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1, num_heads=2,
@@ -32,10 +32,10 @@ def bert_rules(config: EncoderConfig) -> list[Rule]:
 
 
 def albert_rules(config: EncoderConfig) -> list[Rule]:
-    """The names of google-research/albert, where a group of layers shares its variables.
+    """Returns the names of google-research/albert, where the layers of a group share variables.
 
     Args:
-        config: the encoder's; says how many groups there are.
+        config: config of the encoder, for the number of groups.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=4, num_heads=2,
@@ -62,13 +62,13 @@ def albert_rules(config: EncoderConfig) -> list[Rule]:
 def electra_rules(
     config: EncoderConfig, scope: str = "electra", embeddings: str = "electra"
 ) -> list[Rule]:
-    """The names of google-research/electra: of one of its two models, and of both heads.
+    """Returns the names of google-research/electra for one of its two models and for both heads.
 
     Args:
-        config: of the model; says how many layers there are.
-        scope: "electra", the discriminator, or "generator".
-        embeddings: whose embeddings it uses: the generator shares the discriminator's, unless it
-            was trained with `untied_generator_embeddings`.
+        config: config of the model, for the number of layers.
+        scope: scope of the model: "electra" (the discriminator) or "generator".
+        embeddings: scope of the model's embeddings. The generator shares the discriminator's,
+            unless it was trained with `untied_generator_embeddings`.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1, num_heads=2,
@@ -89,15 +89,15 @@ def electra_rules(
 
 
 def electra_model(config: EncoderConfig, tensors: Arrays) -> tuple[list[Rule], tuple[str, ...]]:
-    """Which of the two models of an ELECTRA checkpoint is meant.
+    """Selects one of the two models of an ELECTRA checkpoint by the config.
 
     Args:
-        config: of the model.
-        tensors: name there -> array.
+        config: config of the model.
+        tensors: name in the checkpoint -> array.
 
     Returns:
-        The table for the discriminator, unless the config's width is that of the generator alone;
-        and the beginnings of the names that belong to the other one.
+        The table of the generator if only the generator has the config's hidden width, else that of
+        the discriminator; and the prefixes of names that belong to the other model.
     """
     generator = tensors.get("generator/encoder/layer_0/attention/self/query/kernel")
     discriminator = tensors.get("electra/encoder/layer_0/attention/self/query/kernel")
@@ -153,7 +153,7 @@ def _attention(name: str, scope: str) -> tuple[Rule, ...]:
 
 
 def _output(name: str, scope: str) -> tuple[Rule, ...]:
-    """The heads whose matrix lies as (classes, H) in the original code."""
+    """Returns the rules of a head whose matrix is (classes, H) in the original code."""
     return (
         Rule(f"{name}/kernel", (f"{scope}output_weights",), transpose=True),
         Rule(f"{name}/bias", (f"{scope}output_bias",)),

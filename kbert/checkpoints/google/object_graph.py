@@ -1,8 +1,9 @@
-"""Object-based checkpoints of TensorFlow 2: what the variables of a model are called.
+"""Reads object-based checkpoints of TensorFlow 2 by the names of the variables.
 
-The keys of such a checkpoint are paths through the objects of the program that wrote it, which
-differ from class to class (`encoder/layer_with_weights-4/_attention_layer/…`, `variables/7/…`). The
-names that the variables had lie beside them, in the graph of the objects; they are read by these.
+The keys of such a checkpoint are paths through the objects of the program that wrote it. They
+differ between classes (`encoder/layer_with_weights-4/_attention_layer/…`, `variables/7/…`). The
+checkpoint also stores a graph of the objects with the names of the variables, which are used
+instead of the keys.
 """
 
 import re
@@ -16,21 +17,21 @@ from kbert.io.paths import Path
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _OF_OPTIMIZERS = re.compile(r"(^|/)(optimizer|\.OPTIMIZER_SLOT)/")
 
-_NO_WEIGHTS = "iubO"  # integers, flags, strings; bfloat16 is no kind of NumPy's
+_NO_WEIGHTS = "iubO"  # integers, flags, strings; bfloat16 has none of NumPy's kinds
 
 
 def read_named_variables(prefix: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]] | None:
-    """The floating-point variables of a model under the names that they had.
+    """Reads the floating-point variables of a model by their original names.
 
     Args:
-        prefix: the checkpoint's path without `.index`.
+        prefix: path of the checkpoint without `.index`.
 
     Returns:
-        name -> array, and the keys that are left out: an optimizer's, counters and flags. None
-        where the checkpoint is a TensorFlow 1 one, whose keys are the names.
+        Name -> array, and the keys that are left out: optimizer slots, counters and flags. None for
+        a TensorFlow 1 checkpoint, whose keys are the names.
 
     Raises:
-        ValueError: the checkpoint is damaged, a variable has no name, or two have the same one.
+        ValueError: the checkpoint is damaged, a variable has no name, or two have the same name.
     """
     stored = read_tensors(prefix, lambda key: key == _GRAPH)
     if not stored:
@@ -54,7 +55,7 @@ def read_named_variables(prefix: Path) -> tuple[dict[str, np.ndarray], tuple[str
 
 
 def _names(graph: np.ndarray, prefix: Path) -> dict[str, str]:
-    """Key -> name of the variable."""
+    """Returns key of the checkpoint -> name of the variable."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 

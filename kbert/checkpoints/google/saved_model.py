@@ -1,10 +1,10 @@
-"""SavedModels of TF Hub: BERT, ALBERT and ELECTRA, read as weights and never run.
+"""Reads SavedModels of TF Hub (BERT, ALBERT and ELECTRA) as weights, without running them.
 
 `variables/` is a checkpoint, with the names of the Model Garden's code (TensorFlow 2 format) or of
-the original code (TensorFlow 1 format); its shapes tell the sizes. What they do not tell is read
-off the program in `saved_model.pb`, as data: the form of GELU from the operations that occur, and
-the number of ALBERT's layers from how often attention is computed. A `*_config.json` beside it, as
-Google's releases have one, goes before all of this.
+the original code (TensorFlow 1 format). The sizes are inferred from its shapes. Two values are
+inferred from the program in `saved_model.pb`, read as data: the form of GELU from its operations,
+and the number of ALBERT's layers from how often attention is computed. A `*_config.json` in the
+folder, as in Google's releases, is used instead of all this.
 """
 
 import json
@@ -30,7 +30,7 @@ from kbert.io.paths import Path
 GRAPH_FILE = "saved_model.pb"
 _VARIABLES = "variables"
 READS = f"a SavedModel of TF Hub ({GRAPH_FILE} + {_VARIABLES}/)"
-# What the original ALBERT's code calls the scope of a layer (modeling.py, transformer_model).
+# Scope of a layer in the original ALBERT code (modeling.py, transformer_model).
 _LAYER = re.compile(r"/layer_(\d+)/inner_group_0/")
 
 
@@ -41,16 +41,16 @@ def is_folder(folder: Path) -> bool:
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    """Reads a folder for which `is_folder` holds.
+    """Reads a SavedModel, a folder for which `is_folder` is true.
 
     Args:
-        folder: holds `saved_model.pb`, `variables/` and perhaps `*_config.json`.
+        folder: folder with `saved_model.pb` and `variables/`; `*_config.json` is optional.
 
     Returns:
         The checkpoint.
 
     Raises:
-        ValueError: a file is damaged, or another model's.
+        ValueError: a file is damaged, or of another model.
     """
     variables = read_variables(find_checkpoint(folder / _VARIABLES))
     path = find_config(folder, variables.architecture)
@@ -71,7 +71,7 @@ def read_folder(folder: Path) -> Checkpoint:
 
 
 def _content(variables: Variables, graph: Any, folder: Path) -> dict[str, int]:
-    """The config by what the files tell."""
+    """Infers the content of the config from the files."""
     beside = f"{variables.architecture.name}_config.json, as Google's releases have one"
     content = measure(variables)
     if content is None:
@@ -103,7 +103,7 @@ def _content(variables: Variables, graph: Any, folder: Path) -> dict[str, int]:
 
 
 def _read_graph(path: Path) -> Any:
-    """The program of a SavedModel."""
+    """Reads the graph of a SavedModel."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
@@ -120,10 +120,10 @@ def _all_nodes(graph: Any) -> Iterable[Any]:
 
 
 def _depth(graph: Any) -> int:
-    """How many layers of attention one run has; 0 = it does not show.
+    """Returns the number of attention layers in one run; 0 = unknown.
 
-    TensorFlow 1 has all nodes in one graph, under the names of their layers. In TensorFlow 2 each
-    layer computes one softmax, in functions that call each other.
+    TensorFlow 1 has all nodes in one graph, named by their layers. In TensorFlow 2 each layer
+    computes one softmax, in functions that call each other.
     """
     layers = {match[1] for match in (_LAYER.search(node.name) for node in graph.node) if match}
     if layers:
@@ -136,7 +136,7 @@ def _depth(graph: Any) -> int:
 
     def of(name: str) -> int:
         if name not in known:
-            known[name] = 0  # a function that calls itself is no layer
+            known[name] = 0  # a function that calls itself is not a layer
             known[name] = count(functions.get(name, ()))
         return known[name]
 

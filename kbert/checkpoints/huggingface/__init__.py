@@ -1,1 +1,1 @@
-"""Hugging Face's folders: config, weights in one file or in shards, read and written."""
+"""Reads and writes Hugging Face's folders: config, and weights in one file or in shards."""

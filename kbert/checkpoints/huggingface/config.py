@@ -1,4 +1,4 @@
-"""Hugging Face's `config.json`, in both directions."""
+"""Converts Hugging Face's `config.json` to a config and back."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -16,20 +16,20 @@ _SHOWN = 5  # names in a message
 
 
 def read_config(architecture: Architecture, content: Mapping[str, Any], source: str) -> Config:
-    """A `config.json` -> a config. Every key is used or known to say nothing.
+    """Converts a `config.json` to a config. Every key must be used or known to be irrelevant.
 
-    `hidden_act` decides the form of GELU: "gelu" is the erf form there, but in GPT.
+    `hidden_act` decides the form of GELU: "gelu" is the erf form, except in GPT.
 
     Args:
-        architecture: the table.
-        content: the JSON object.
-        source: where it is from, for messages.
+        architecture: table of the architecture.
+        content: key -> value of `config.json`.
+        source: where the config is from, for messages.
 
     Returns:
-        The config, without a pooler: whether there is one is for the weights to say.
+        The config, without a pooler: the weights determine whether there is one.
 
     Raises:
-        ValueError: an unknown key, or a value that kbert's encoder has no equal for.
+        ValueError: a key is unknown, or kbert does not support a value.
 
     Example:
         >>> from kbert.checkpoints.huggingface.architectures import find
@@ -63,18 +63,18 @@ def read_config(architecture: Architecture, content: Mapping[str, Any], source: 
 def write_config(
     architecture: Architecture, config: Any, tokenizer: TokenizerLike | None = None
 ) -> dict[str, Any]:
-    """A config -> the content of a `config.json`, the reverse of `read_config`.
+    """Converts a config to the content of a `config.json`; reverses `read_config`.
 
     Args:
-        architecture: the table.
-        config: the model's; no more than the architecture can be.
-        tokenizer: whose special ids the config repeats, or None.
+        architecture: table of the architecture.
+        config: config of the model.
+        tokenizer: tokenizer whose special ids `config.json` repeats, or None.
 
     Returns:
-        The JSON object.
+        Key -> value of `config.json`.
 
     Raises:
-        ValueError: the architecture cannot be this model; the message says why.
+        ValueError: the architecture cannot be this model; the message gives the reasons.
     """
     incompatibilities = architecture.incompatibilities(config)
     if incompatibilities:
@@ -89,18 +89,19 @@ def write_config(
 
 
 def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[str, ...]:
-    """The names of classes, in the order of the logits.
+    """Returns the class names in the order of the logits.
 
-    `id2label` decides, as in transformers; where it is missing, `label2id` does. A `label2id` that
-    says otherwise is named in a warning: programs that encode labels by it were trained so.
+    They are from `id2label`, as in transformers, or from `label2id` if it is missing. A `label2id`
+    that contradicts `id2label` logs a warning: a program that encodes labels by it would have
+    trained the model on that order.
 
     Args:
-        content: the JSON object; both keys may be missing.
-        count: how many classes the head has.
-        source: where it is from, for messages.
+        content: key -> value of `config.json`; both keys may be missing.
+        count: number of classes of the head.
+        source: where the config is from, for messages.
 
     Raises:
-        ValueError: `id2label` names another number of classes.
+        ValueError: `id2label` does not name exactly the classes of the head.
 
     Example:
         >>> read_labels({"id2label": {"1": "good", "0": "bad"}}, 2, "memory")
@@ -140,21 +141,22 @@ def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[st
 
 
 def read_problem_type(content: Mapping[str, Any], source: str) -> str | None:
-    """What a classifier is for, one of `PROBLEM_TYPES`; None where the config does not say it.
+    """Returns the problem type of a classifier, a key of `PROBLEM_TYPES`; None if there is none.
 
     Args:
-        content: the JSON object.
-        source: where it is from, for messages.
+        content: key -> value of `config.json`.
+        source: where the config is from, for messages.
 
     Raises:
-        ValueError: transformers has no such type.
+        ValueError: transformers has no such problem type.
 
     Example:
         >>> read_problem_type({"problem_type": "regression"}, "memory")
         'regression'
     """
     problem_type = content.get("problem_type")
-    if problem_type is not None and problem_type not in list(PROBLEM_TYPES):  # of any kind
+    # A list, as the value may not be hashable.
+    if problem_type is not None and problem_type not in list(PROBLEM_TYPES):
         raise ValueError(
             f"`problem_type` must be one of {', '.join(PROBLEM_TYPES)}. "
             f"Received: {problem_type!r} in {source}"
@@ -165,20 +167,20 @@ def read_problem_type(content: Mapping[str, Any], source: str) -> str | None:
 def read_head_dropout(
     architecture: Architecture, content: Mapping[str, Any], head: str, usual: float, source: str
 ) -> float | None:
-    """The rate of dropout before the last layer of a fine-tuned head.
+    """Returns the dropout rate before the last layer of a fine-tuned head.
 
     Args:
-        architecture: the table.
-        content: the JSON object.
-        head: which of `CLASSIFIERS`.
-        usual: the encoder's rate.
-        source: where it is from, for messages.
+        architecture: table of the architecture.
+        content: key -> value of `config.json`.
+        head: name of the head, one of `CLASSIFIERS`.
+        usual: dropout rate of the encoder.
+        source: where the config is from, for messages.
 
     Returns:
-        The rate; None where it is the encoder's.
+        The rate; None if it is the encoder's.
 
     Raises:
-        ValueError: it is no rate.
+        ValueError: the value is not a rate.
 
     Example:
         >>> from kbert.checkpoints.huggingface.architectures import find
@@ -199,13 +201,15 @@ def read_head_dropout(
 def write_head_dropout(
     architecture: Architecture, head: str, rate: float | None, usual: float
 ) -> dict[str, float]:
-    """The reverse of `read_head_dropout`; a rate that has no place is named in a warning.
+    """Returns the config key of a head's dropout rate; reverses `read_head_dropout`.
+
+    A rate that the architecture has no key for logs a warning.
 
     Args:
-        architecture: the table.
-        head: which of `CLASSIFIERS`.
-        rate: the task's; None = the encoder's.
-        usual: the encoder's rate.
+        architecture: table of the architecture.
+        head: name of the head, one of `CLASSIFIERS`.
+        rate: dropout rate of the task; None = the encoder's.
+        usual: dropout rate of the encoder.
     """
     key, absent = architecture.head_dropouts.get(head, (None, None))
     if key is None and rate not in (None, usual):
@@ -219,14 +223,14 @@ def write_head_dropout(
 
 
 def write_labels(labels: Sequence[str] | None, count: int) -> dict[str, Any]:
-    """The reverse of `read_labels`.
+    """Returns `id2label` and `label2id` of class names; reverses `read_labels`.
 
     Args:
-        labels: the names; None = transformers' own, "LABEL_0" and so on.
-        count: how many classes the head has.
+        labels: class names; None = transformers' defaults, "LABEL_0" and so on.
+        count: number of classes of the head.
 
     Raises:
-        ValueError: there are more or fewer names.
+        ValueError: there are more or fewer names than classes.
     """
     names = default_labels(count) if labels is None else labels
     if len(names) != count:

@@ -1,9 +1,9 @@
-"""Weights that transformers' TensorFlow and Flax classes wrote, as its PyTorch classes name them.
+"""Reads weights of transformers' TensorFlow and Flax classes, by the names of its PyTorch classes.
 
 The TensorFlow classes (until version 4) wrote Keras' HDF5: GROUP/MODEL/path/of/layers/kernel:0,
-where the groups are the model's direct layers, and a layer that shares the token table has a copy
-of it. The Flax classes wrote nested dicts of arrays in MessagePack. Both call things as the PyTorch
-classes do, but for what the leaves are called and how they lie. (modeling_tf_pytorch_utils.py and
+where the groups are the model's direct layers. A layer that shares the token table has a copy of
+it. The Flax classes wrote nested dicts of arrays in MessagePack. Both use the names of the PyTorch
+classes, except for the names and the orientation of the leaves. (modeling_tf_pytorch_utils.py and
 modeling_flax_pytorch_utils.py of transformers 4; flax/serialization.py.)
 """
 
@@ -24,30 +24,30 @@ _KERNELS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "depthwise_kernel": lambda kernel: kernel.transpose(1, 2, 0),
     "pointwise_kernel": lambda kernel: kernel.transpose(2, 1, 0),
 }
-# Of tables and norms; the other leaves have one name everywhere.
+# Names of leaves of tables and norms; other leaves have the same name everywhere.
 _LEAVES = {
     **dict.fromkeys(("embeddings", "gamma", "embedding", "scale"), "weight"),
     "beta": "bias",
 }
-# Of PyTorch's convolutions, which hold their two parts as layers of their own.
+# In PyTorch, the two parts of a separable convolution are separate layers.
 _CONVOLUTIONS = {"depthwise_kernel": "depthwise.weight", "pointwise_kernel": "pointwise.weight"}
-# `layer_._0` is item 0 of the list `layer`; of `mlm___cls` the first part tells two of them apart.
+# `layer_._0` is item 0 of the list `layer`; in `mlm___cls`, `mlm` distinguishes two layers `cls`.
 _ITEM, _TOLD_APART = re.compile(r"_\._(?=\d+$)"), re.compile(r".*___")
-_ARRAY, _SCALAR = 1, 3  # flax' kinds of MessagePack's extensions
-_CHUNKED = "__msgpack_chunked_array__"  # how flax writes an array of more than a gigabyte
+_ARRAY, _SCALAR = 1, 3  # MessagePack extension codes of Flax
+_CHUNKED = "__msgpack_chunked_array__"  # in Flax, the key of an array of more than a gigabyte
 _DTYPES = frozenset(
     "float16 float32 float64 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
 )
 
 
 def read_tensorflow(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of a `tf_model.h5`.
+    """Reads all arrays of a `tf_model.h5`.
 
     Args:
-        path: the file.
+        path: path of the file.
 
     Returns:
-        name in PyTorch's class -> array; float16 is widened.
+        Name in the PyTorch class -> array; float16 is cast to float32.
 
     Raises:
         ValueError: the file is damaged, or two copies of an array differ.
@@ -71,30 +71,30 @@ def read_tensorflow(path: Path) -> dict[str, np.ndarray]:
                     f"Received: two of {name} in {path}"
                 )
             arrays[name] = array
-    # ALBERT's class has two biases, and adds the second.
+    # ALBERT's TensorFlow class has two biases and adds only the second.
     if "predictions.decoder.bias" in arrays:
         arrays["predictions.bias"] = arrays["predictions.decoder.bias"]
     return arrays
 
 
 def read_flax(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of a `flax_model.msgpack`.
+    """Reads all arrays of a `flax_model.msgpack`.
 
     Args:
-        path: the file.
+        path: path of the file.
 
     Returns:
-        name in PyTorch's class -> array; bfloat16 and float16 are widened.
+        Name in the PyTorch class -> array; bfloat16 and float16 are cast to float32.
 
     Raises:
         ImportError: msgpack is not installed.
-        ValueError: the file is damaged, or holds something else than nested dicts of arrays.
+        ValueError: the file is damaged, or contains anything but nested dicts of arrays.
     """
     msgpack = optional("msgpack", "msgpack", str(path))
     arrays: dict[str, np.ndarray] = {}
     content = path.read_bytes()
     try:
-        # No text, list or array is longer than the file: msgpack compares before it allocates.
+        # No string, list or array can be longer than the file; msgpack checks before it allocates.
         value = msgpack.unpackb(content, ext_hook=_extension, max_ext_len=len(content))
         _flatten(value, [], arrays)
     except (ValueError, TypeError, KeyError, RecursionError, msgpack.UnpackException) as error:
@@ -111,7 +111,7 @@ def _renamed(parts: list[str], array: np.ndarray) -> tuple[str, np.ndarray]:
         array = np.ascontiguousarray(_KERNELS[leaf](array))
         leaf = _CONVOLUTIONS.get(leaf, "weight")
     elif leaf == "bias" and array.ndim == 2:
-        array = array[0]  # of GPT's convolutions of width 1, which have rows
+        array = array[0]  # (1, outputs) in GPT's convolutions of width 1
     return ".".join([*layers, _LEAVES.get(leaf, leaf)]), array
 
 
@@ -124,7 +124,7 @@ def _extension(code: int, content: bytes) -> np.ndarray:
     if kind not in _DTYPES:
         raise ValueError(f"an array of {kind!r:.40}")
     dtype = np.dtype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
-    return np.frombuffer(numbers, dtype).reshape(shape).copy()  # to be written to, as others
+    return np.frombuffer(numbers, dtype).reshape(shape).copy()  # writable, like other arrays
 
 
 def _flatten(value: Any, parts: list[str], arrays: dict[str, np.ndarray]) -> None:

@@ -1,4 +1,4 @@
-"""Models of Hugging Face's library, in both directions: `config.json` and the weights' names."""
+"""Reads and writes folders of Hugging Face's transformers: `config.json` and weights."""
 
 import dataclasses
 import json
@@ -53,24 +53,24 @@ READS = (
 TAKES = ("task", "tokenizer", "labels", "architecture", "max_shard_size", "weight_dtype")
 WEIGHT_DTYPES = ("float32", "bfloat16")
 _IN_SHARDS = ("tf_model.h5.index.json", "flax_model.msgpack.index.json")
-# Kinds of tasks whose rows transformers cuts at the tokenizer's `model_max_length`.
+# Kinds of tasks whose sequences transformers truncates at the tokenizer's `model_max_length`.
 ON_ROWS = ("classify", "regress", "tag", "answer", "choose")
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether the folder is one of Hugging Face's with weights that kbert reads."""
+    """Whether the folder is a Hugging Face folder with weights that kbert reads."""
     return static_embedding.is_folder(folder) or (
         has_weights(folder) and (folder / CONFIG_FILE).is_file()
     )
 
 
 def check_has_keys(folder: Path, keys: Iterable[str], is_one: bool) -> None:
-    """Raises unless keys that are to be ignored stand in the `config.json` of a folder.
+    """Raises ValueError unless keys to ignore are in the `config.json` of a folder.
 
     Args:
-        folder: the model's folder.
-        keys: their names.
-        is_one: whether it is one of Hugging Face's.
+        folder: folder of the model.
+        keys: names of the keys.
+        is_one: whether the folder is a Hugging Face folder.
     """
     content = read_json(folder / CONFIG_FILE) if is_one and (folder / CONFIG_FILE).is_file() else {}
     if absent := [key for key in keys if key not in content]:
@@ -81,12 +81,12 @@ def check_has_keys(folder: Path, keys: Iterable[str], is_one: bool) -> None:
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    """Reads a folder for which `is_folder` holds; see `import_model`."""
+    """Reads a Hugging Face folder, one for which `is_folder` is true; see `import_model`."""
     if static_embedding.is_folder(folder):
         return static_embedding.read_folder(folder)
     content = read_json(folder / CONFIG_FILE)
     if (activation := sentence_transformers.activation(folder)) is not None:
-        content["sentence_transformers"] = {"activation_fn": activation}  # as version 4 has it
+        content["sentence_transformers"] = {"activation_fn": activation}  # the form of version 4
     for file, edit in late.load_each("file of an edit"):
         if edit.beside is not None and (folder / file).is_file():
             logging.warning("%s: %s of %s %s", folder, edit.what, file, edit.beside)
@@ -112,16 +112,17 @@ def write_folder(
     """Writes a folder that transformers loads.
 
     Args:
-        folder: made where it is missing. Files in it that are not of a model are left alone.
-        config: the model's.
-        arrays: weight name -> array, under kbert's names; heads as far as there are any.
-        max_shard_size: bytes of weights in one file; None = all in one.
-        weight_dtype: of the weights in the files, "float32" or "bfloat16".
-        **options: of `export_model`.
+        folder: folder to write to; created if missing. Files in it that do not belong to a model
+            are kept.
+        config: config of the model.
+        arrays: weight name -> array, under kbert's names, including any heads.
+        max_shard_size: maximum bytes of weights in one file; None = one file.
+        weight_dtype: dtype of the weights in the files, "float32" or "bfloat16".
+        **options: arguments of `export_model`: `architecture`, `task`, `tokenizer` and `labels`.
 
     Raises:
-        ValueError: another `weight_dtype`, the architecture cannot be this model, or the folder
-            holds a preset.
+        ValueError: `weight_dtype` is invalid, the architecture cannot be this model, or the folder
+            holds a kbert or KerasHub preset.
     """
     if weight_dtype not in WEIGHT_DTYPES:
         raise ValueError(
@@ -151,11 +152,13 @@ def write_folder(
 
 
 def write_longest_row(folder: PathLike, task: Mapping[str, Any]) -> None:
-    """Writes the longest row of a task where `read_folder` and transformers find it.
+    """Writes a task's `max_length` to the tokenizer's config, as `model_max_length`.
+
+    `read_folder` and transformers read it there.
 
     Args:
-        folder: the one to write, which holds the tokenizer already.
-        task: its kind and settings.
+        folder: folder to write to, which already has the tokenizer.
+        task: kind and settings of the task.
     """
     longest = task.get("max_length")
     if task.get("kind") not in ON_ROWS or longest is None:
@@ -166,23 +169,23 @@ def write_longest_row(folder: PathLike, task: Mapping[str, Any]) -> None:
 
 
 def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Checkpoint:
-    """Hugging Face's config and arrays -> kbert's.
+    """Converts Hugging Face's config and arrays to kbert's.
 
-    Takes names with or without the prefix (`bert.`), the `gamma`/`beta` of old files, and what
-    torch.compile and DataParallel put before names.
+    Names may lack the prefix (`bert.`), may have the `gamma`/`beta` of old files, and may have the
+    prefixes that torch.compile and DataParallel add.
 
     Args:
-        content: what `config.json` holds; without a `model_type`, as in old files, see `identify`.
-        arrays: name there -> array.
-        source: where they are from, for messages.
+        content: key -> value of `config.json`; without a `model_type`, as in old files, see
+            `identify`.
+        arrays: name in transformers -> array.
+        source: where the model is from, for messages.
 
     Returns:
-        The checkpoint. Arrays that have no name here are left in under "encoder/" or "decoder/":
-        whoever loads the model lists them as unexpected.
+        The checkpoint. Arrays that kbert has no name for are included under "encoder/" or
+        "decoder/", so that loading the model reports them as unexpected.
 
     Raises:
-        ValueError: an architecture, a key or a value that kbert does not know, or tied weights
-            that differ.
+        ValueError: an architecture, a key or a value is unknown to kbert, or tied weights differ.
     """
     arrays = {modern_name(k): array for k, array in _unwrapped(arrays).items()}
     architecture = identify(content, source, arrays)
@@ -242,18 +245,20 @@ def export_model(
     tokenizer: TokenizerLike | None = None,
     labels: Sequence[str] | None = None,
 ) -> tuple[dict[str, Any], Arrays]:
-    """The reverse of `import_model`: the content of `config.json`, and name there -> array.
+    """Converts kbert's config and arrays to Hugging Face's; reverses `import_model`.
+
+    Returns the content of `config.json`, and name in transformers -> array.
 
     Args:
-        config: the model's.
-        arrays: name here -> array.
-        architecture: its `model_type` there; None = see `architectures.infer`.
-        task: settings of the task around the model.
-        tokenizer: whose special ids the config repeats.
-        labels: names of the classes of a fine-tuned head; None = transformers' own.
+        config: config of the model.
+        arrays: kbert's weight name -> array.
+        architecture: `model_type` in transformers; None = chosen by `architectures.infer`.
+        task: settings of the model's task.
+        tokenizer: tokenizer whose special ids `config.json` repeats.
+        labels: class names of a fine-tuned head; None = transformers' defaults.
 
     Raises:
-        ValueError: the architecture cannot be this model; the message says why.
+        ValueError: the architecture cannot be this model; the message gives the reasons.
     """
     kind = None if tokenizer is None else tokenizer.kind
     table = find(architecture or infer(config, arrays, kind), "`architecture`")
@@ -280,7 +285,7 @@ def export_model(
 
 
 def _unwrapped(arrays: Arrays) -> Arrays:
-    """Names without what is no module of the model: where it was compiled, or run on many GPUs.
+    """Removes from names the prefixes that torch.compile and DataParallel add.
 
     Example:
         >>> list(_unwrapped({"module.bert.x": np.zeros(1), "module.bert._orig_mod.y": np.zeros(1)}))
@@ -309,7 +314,10 @@ def _foreign_head(
     here: Arrays,
     unknown: Iterable[str],
 ) -> str | None:
-    """The head that kbert has no task for, in words, or None; `unknown` are names there."""
+    """Describes a head that kbert has no task for; returns None if there is no such head.
+
+    `unknown` are names in transformers of arrays that no rule used.
+    """
     if task is not None and task["kind"] == "regress":
         bias = here["classifier/dense/bias"]
         if len(bias) != 1:
@@ -327,7 +335,7 @@ def _foreign_head(
 
 
 def _tell_of_activation(content: Mapping[str, Any], task: Mapping[str, Any], source: str) -> None:
-    """Logs what a CrossEncoder of sentence-transformers makes of logits, where kbert does not."""
+    """Warns if a CrossEncoder of sentence-transformers has another activation than kbert."""
     own = content.get("sentence_transformers")
     if isinstance(own, dict) and "activation_fn" in own:
         said = own["activation_fn"]
@@ -365,7 +373,7 @@ def _class_ending(architecture: Architecture, arrays: Arrays, head: str | None) 
 
 
 def _check_rows(architecture: Architecture, arrays: Arrays, task: Mapping[str, Any]) -> None:
-    """A classifier learned on rows of one form; there every model of an architecture has one."""
+    """Raises ValueError if a classifier was trained with input tokens that transformers lacks."""
     bare = not architecture.classifier_settings.get("input_tokens", True)
     if bare and "classifier/dense/kernel" in arrays and task.get("input_tokens", True):
         raise ValueError(
@@ -375,7 +383,10 @@ def _check_rows(architecture: Architecture, arrays: Arrays, task: Mapping[str, A
 
 
 def _check_objective(architecture: Architecture, arrays: Arrays, task: Mapping[str, Any]) -> None:
-    """Both sentence objectives have the same head; only the task knows which one it learned."""
+    """Raises ValueError if the sentence head was trained on another objective than there.
+
+    The head is the same for both objectives; only the task has the objective.
+    """
     objectives = [name for name in ("next_sentence", "sentence_order") if task.get(name)]
     if "sentence/dense/kernel" not in arrays or not objectives:
         return
@@ -387,7 +398,7 @@ def _check_objective(architecture: Architecture, arrays: Arrays, task: Mapping[s
 
 
 def why_not(files: Collection[str]) -> str | None:
-    """Why a folder of these files is none of this format, where it almost is one."""
+    """Returns why a folder with these files is almost, but not, in this format; else None."""
     for name in _IN_SHARDS:
         if name in files:
             return (

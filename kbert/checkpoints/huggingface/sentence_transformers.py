@@ -1,12 +1,13 @@
-"""Folders of sentence-transformers: a model of Hugging Face's, and modules that make one vector.
+"""Reads and writes folders of sentence-transformers: a Hugging Face model with modules on top.
 
-A reranker's folder (since version 5.4) has one module, the model with its head.
+The modules turn the hidden states into one embedding per text. A reranker's folder (since version
+5.4) has a single module, the model with its head.
 
-modules.json            which modules there are, in order, and in which folders
-sentence_bert_config.json   the longest row
+modules.json            the modules in order, with their folders
+sentence_bert_config.json   the maximum sequence length
 config_sentence_transformers.json   prompts, and a reranker's activation
-1_Pooling/config.json   how tokens' vectors become one
-2_Dense/…               config.json and the weights of a dense layer, perhaps
+1_Pooling/config.json   how token embeddings are pooled
+2_Dense/…               optional: config.json and weights of a dense layer
 """
 
 import dataclasses
@@ -25,14 +26,14 @@ from kbert.io.arrays import WEIGHTS_FILE, write_safetensors
 from kbert.io.json_file import parse_json, read_json
 from kbert.io.paths import Path, read_settings
 
-KIND = "embed"  # of the task
-RERANKERS = ("regress", "classify")  # kinds of tasks
+KIND = "embed"  # kind of the task of an embedder
+RERANKERS = ("regress", "classify")  # kinds of tasks of a reranker
 MODULES_FILE = "modules.json"
 _LENGTHS_FILE, _PROMPTS_FILE = "sentence_bert_config.json", "config_sentence_transformers.json"
 _CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
 _HEAD = "projection/"
 _TYPES = "sentence_transformers.models."
-# Our name of a pooling -> theirs, in `pooling_mode` and as the ending of a switch of its own.
+# kbert's name of a pooling -> its value of `pooling_mode`, and the ending of its own flag.
 _POOLINGS = {
     "mean": ("mean", "mean_tokens"),
     "cls": ("cls", "cls_token"),
@@ -50,19 +51,19 @@ _PROMPTS = ("query", "document")
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether a folder of Hugging Face's is also one of sentence-transformers."""
+    """Whether a Hugging Face folder is also a folder of sentence-transformers."""
     return (folder / MODULES_FILE).is_file()
 
 
 def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
-    """The checkpoint of the model, with the task and the weights of the modules.
+    """Returns the checkpoint of a model extended by the task and the weights of the modules.
 
     Args:
-        checkpoint: what the folder holds of Hugging Face's.
-        folder: of the modules.
+        checkpoint: checkpoint of the Hugging Face model in the folder.
+        folder: folder with `modules.json`.
 
     Raises:
-        ValueError: a module or a setting that kbert does not have.
+        ValueError: kbert does not have a module or a setting.
     """
     settings = row_settings(folder, checkpoint.config.max_positions)
     modules = read_modules(folder)
@@ -100,25 +101,27 @@ def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
 
 
 def split(arrays: Arrays) -> tuple[Arrays, Arrays]:
-    """The model's weights, and those of the modules."""
+    """Splits weights into those of the model and those of the modules."""
     own = {name: x for name, x in arrays.items() if name.startswith(_HEAD)}
     return {name: x for name, x in arrays.items() if name not in own}, own
 
 
 def remove_modules(folder: Path) -> None:
-    """Makes a folder one of a model alone, before another is written to it."""
+    """Removes the files of sentence-transformers, before another model is written to the folder."""
     for name in (MODULES_FILE, _LENGTHS_FILE, _PROMPTS_FILE):
         atomic.remove(folder / name)
 
 
 def write_modules(folder: Path, arrays: Arrays, task: Mapping[str, Any], width: int) -> None:
-    """Writes the modules beside a model; `modules.json`, without which none counts, at the end.
+    """Writes the modules to the folder of a model.
+
+    `modules.json` comes last: without it no module is read.
 
     Args:
-        folder: of the model.
-        arrays: the modules' weights.
+        folder: folder of the model.
+        arrays: weights of the modules.
         task: settings of a `TextEmbedder`.
-        width: of the model's vectors.
+        width: hidden width of the model.
     """
     places = ["", "1_Pooling"]
     kinds = ["Transformer", "Pooling"]
@@ -152,10 +155,10 @@ def write_modules(folder: Path, arrays: Arrays, task: Mapping[str, Any], width: 
 
 
 def write_prompts(folder: Path, task: Mapping[str, Any]) -> None:
-    """Writes what is put before texts.
+    """Writes the prompts, which are prepended to texts.
 
     Args:
-        folder: of the modules.
+        folder: folder with `modules.json`.
         task: settings of a `TextEmbedder`.
     """
     prompts = {k: found for k in _PROMPTS if (found := task.get(f"{k}_prompt")) is not None}
@@ -168,12 +171,12 @@ def _write(folder: Path, content: Mapping[str, Any], name: str = _CONFIG_FILE) -
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """The class and the folder of each module, one at least."""
+    """Returns the class name and the folder of each module, at least one."""
     path = folder / MODULES_FILE
     try:
         found = parse_json(read_settings(path))
         modules = [(module["type"].rpartition(".")[2], module["path"]) for module in found]
-        modules[0]  # there is one
+        modules[0]  # raises if there is none
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(f"{path} is a list of modules with `type` and `path` ({error})") from error
     for _, place in modules:
@@ -189,13 +192,13 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def activation(folder: Path) -> str | None:
-    """The class that a reranker applies to its logits, where the folder's own file says it."""
+    """Returns the class of a reranker's activation, if the folder's own file has it; else None."""
     path = folder / _PROMPTS_FILE
     return read_json(path).get("activation_fn") if path.is_file() else None
 
 
 def row_settings(folder: Path, max_positions: int) -> dict[str, Any]:
-    """The longest row and the prompts, as settings of a `TextEmbedder`."""
+    """Returns the maximum sequence length and the prompts, as settings of a `TextEmbedder`."""
     path = folder / _LENGTHS_FILE
     content = read_json(path) if path.is_file() else {}
     settings = longest_row(folder, max_positions, content.get("max_seq_length"))
@@ -208,27 +211,28 @@ def row_settings(folder: Path, max_positions: int) -> dict[str, Any]:
 
 
 def longest_row(folder: Path, max_positions: int, longest: Any = None) -> dict[str, Any]:
-    """The longest row as a task's setting, where it is shorter than the model's positions.
+    """Returns `max_length` as a task setting, or nothing if the model's positions are the limit.
 
     Args:
-        folder: the model's folder.
-        max_positions: the model's limit.
-        longest: what another file says; None = what the tokenizer's says (`max_len` until version
-            2 of transformers), which since version 6 of sentence-transformers is always so.
+        folder: folder of the model.
+        max_positions: positions of the model.
+        longest: maximum length in another file; None = read it from the tokenizer's config
+            (`max_len` until version 2 of transformers). Since version 6 of sentence-transformers
+            it is always there.
 
     Raises:
-        ValueError: the length is no whole number.
+        ValueError: the length is not a whole number.
     """
     path = folder / _LENGTHS_FILE
     if longest is None:
         path = folder / TOKENIZER_FILE
         content = _of_tokenizer(folder)
-        # Null is no limit there, whatever `max_len` says.
+        # Null means no limit, even if there is a `max_len`.
         longest = content.get("model_max_length", content.get("max_len"))
     is_number = isinstance(longest, int | float) and not isinstance(longest, bool)
-    if longest is None or (is_number and longest >= max_positions):  # 1e30 is no limit there
+    if longest is None or (is_number and longest >= max_positions):  # 1e30 means no limit
         return {}
-    if not is_number or longest % 1 != 0:  # of NaN too
+    if not is_number or longest % 1 != 0:  # also true for NaN
         raise ValueError(
             f"The longest row is a number of tokens, a whole one. Received: {longest!r} for {path}"
         )
@@ -236,7 +240,7 @@ def longest_row(folder: Path, max_positions: int, longest: Any = None) -> dict[s
 
 
 def prompt_settings(folder: Path) -> dict[str, Any]:
-    """The prompts, as settings of a `TextEmbedder`; logs a similarity that is not kbert's."""
+    """Returns the prompts as settings of a `TextEmbedder`; warns of a similarity but the cosine."""
     path = folder / _PROMPTS_FILE
     if not path.is_file():
         return {}
@@ -283,7 +287,7 @@ def _read_pooling(folder: Path) -> str:
 
 
 def _read_dense(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Settings and weights of a dense layer."""
+    """Reads settings and weights of a dense layer."""
     path = folder / _CONFIG_FILE
     content = read_json(path)
     said = content.get("activation_function")

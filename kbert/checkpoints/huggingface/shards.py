@@ -1,4 +1,4 @@
-"""Weights in several files, with an index that says which array lies in which."""
+"""Reads and writes weights in several files, with an index of array name -> file."""
 
 import json
 import re
@@ -21,20 +21,20 @@ def read_shards(
     index_file: str = INDEX_FILE,
     read: Callable[[Path], dict[str, np.ndarray]] = read_safetensors,
 ) -> dict[str, np.ndarray]:
-    """All arrays of the files that the index names.
+    """Reads all arrays of the files in an index.
 
     Args:
-        folder: holds the index and the files beside it.
-        index_file: its name, by which its files' names end: `….bin.index.json` leads to
-            `….bin` alone.
-        read: of one file, name -> array.
+        folder: folder with the index and the files.
+        index_file: name of the index. It determines the ending of the file names:
+            `….bin.index.json` may only name `….bin` files.
+        read: function that reads one file; returns name -> array.
 
     Returns:
-        name -> array, as from `read`.
+        Name -> array, as returned by `read`.
 
     Raises:
         ValueError: the index or a file is damaged, a file is missing or not in this folder, or
-            the files do not hold exactly what the index says.
+            the files do not contain exactly the arrays in the index.
     """
     path = folder / index_file
     places = _read_index(path)
@@ -69,12 +69,12 @@ def write_shards(
     """Writes weights and config so that the two never come from different saves.
 
     Args:
-        folder: made where it is missing. Weights that are in it are replaced.
+        folder: folder to write to; created if missing. Weights in it are replaced.
         arrays: name -> array.
-        config_file: name of the config's file.
-        config: its bytes.
-        max_shard_size: bytes of arrays in one file; a larger array has a file of its own. None =
-            one file, without an index, as where everything fits into one.
+        config_file: file name of the config.
+        config: content of the config file, in bytes.
+        max_shard_size: maximum bytes of arrays in one file; a larger array has a file of its own.
+            None = one file. A single file has no index.
     """
     if max_shard_size is not None and max_shard_size < 1:
         raise ValueError(
@@ -104,7 +104,7 @@ def write_shards(
 
 
 def _split(arrays: Arrays, max_shard_size: int | None) -> list[list[str]]:
-    """Names in order, as many as fit into each file."""
+    """Splits the sorted names into files, each with as many as fit."""
     shards: list[list[str]] = [[]]
     size = 0
     for name in sorted(arrays):
@@ -125,7 +125,7 @@ def _read_index(path: Path) -> dict[str, str]:
         )
     suffix = path.name.removesuffix(INDEX_SUFFIX).rpartition(".")[2]
     for file in places.values():
-        # A path could lead to any file of the machine.
+        # A path could point to any file on the machine.
         if not isinstance(file, str) or not re.fullmatch(rf"[\w.-]+\.{suffix}", file):
             raise ValueError(
                 f"An index must name {suffix} files in its folder, without a path. "

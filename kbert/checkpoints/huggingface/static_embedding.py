@@ -1,11 +1,11 @@
-"""Tables of tokens' vectors: model2vec's folders, and sentence-transformers' `StaticEmbedding`.
+"""Static token embeddings: model2vec's folders, and sentence-transformers' `StaticEmbedding`.
 
-model.safetensors   `embeddings` (model2vec, perhaps with `weights` and a `mapping` of tokens to
+model.safetensors   `embeddings` (model2vec, optionally with `weights` and a `mapping` of tokens to
                     rows) or `embedding.weight` (sentence-transformers)
 tokenizer.json
-config.json         of model2vec: whether vectors have length 1, and the longest row
-modules.json        of sentence-transformers, and of model2vec for it
-0_StaticEmbedding/  where sentence-transformers may keep the first two
+config.json         model2vec: whether embeddings are normalised, and the maximum sequence length
+modules.json        sentence-transformers; model2vec writes it too, for sentence-transformers
+0_StaticEmbedding/  sentence-transformers may store the first two files here
 
 Shapes: V tokens, R rows of the table, D width.
 """
@@ -36,13 +36,13 @@ from kbert.tokenizers.loading import load_tokenizer
 _CONFIG_FILE, _TOKENIZER_FILE = "config.json", "tokenizer.json"
 _MODEL_TYPE, _MODULE = "model2vec", "StaticEmbedding"
 _TABLE = "encoder/embeddings/token"
-_LONGEST = 512  # of model2vec, where its config says nothing
-_NO_LIMIT = 1 << 16  # tokens; sentence-transformers has none
+_LONGEST = 512  # model2vec's default maximum sequence length
+_NO_LIMIT = 1 << 16  # tokens; stands for no limit, as in sentence-transformers
 _TYPES = "sentence_transformers.models."
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether a folder holds a table, and no layers."""
+    """Whether a folder has a static embedding table, without layers."""
     if (folder / MODULES_FILE).is_file():
         return read_modules(folder)[0][0] == _MODULE
     config, weights = folder / _CONFIG_FILE, folder / WEIGHTS_FILE
@@ -52,10 +52,10 @@ def is_folder(folder: Path) -> bool:
 
 
 def read_folder(folder: Path) -> Checkpoint[StaticConfig]:
-    """Reads a folder for which `is_folder` holds.
+    """Reads a folder with a static embedding table, one for which `is_folder` is true.
 
     Raises:
-        ValueError: a module besides, or arrays that are not those of the tokenizer's tokens.
+        ValueError: there are other modules, or the arrays do not match the tokenizer's tokens.
     """
     place, normalize = folder, False
     if (folder / MODULES_FILE).is_file():
@@ -78,7 +78,7 @@ def read_folder(folder: Path) -> Checkpoint[StaticConfig]:
         longest = _NO_LIMIT if longest is None else longest
         uncounted = () if tokenizer.unk_id is None else (tokenizer.unk_id,)
     table = _with_rows_for(tokenizer, _table(arrays, place / WEIGHTS_FILE), place)
-    if uncounted:  # no mean counts it here; elsewhere it would be added
+    if uncounted:  # left out of means in kbert; zeros keep it out of sums elsewhere
         table[list(uncounted)] = 0.0
     made = StaticConfig(
         vocabulary_size=len(table),
@@ -105,14 +105,14 @@ def write_folder(
     """Writes a folder that model2vec and sentence-transformers load.
 
     Args:
-        folder: made where it is missing.
-        config: the encoder's.
-        arrays: its weights.
-        task: settings of a `TextEmbedder`; None = the encoder alone, whose vectors are means.
+        folder: folder to write to; created if missing.
+        config: config of the encoder.
+        arrays: weight name -> array of the encoder.
+        task: settings of a `TextEmbedder`; None = only the encoder, with mean pooling.
         tokenizer: a WordPiece tokenizer.
 
     Raises:
-        ValueError: weights, settings or a tokenizer that such a folder has no place for.
+        ValueError: the format cannot store the weights, the settings or the tokenizer.
     """
     folder = Path(folder)
     settings = {"normalize": False, "token_pooling": "mean", "projection": None, **(task or {})}
@@ -165,7 +165,7 @@ def write_folder(
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
-    """Raises for arguments of `write_checkpoint` that such a folder has no place for."""
+    """Raises ValueError for options of `write_checkpoint` that the format does not support."""
     usual = {"weight_dtype": "float32"}
     known = ("architecture", "labels", "max_shard_size", "weight_dtype")
     given = {k: options[k] for k in known if options.get(k) != usual.get(k)}
@@ -190,7 +190,7 @@ def _flag(config: Mapping[str, Any], name: str, folder: Path) -> bool:
 
 
 def _table(arrays: Arrays, path: Path) -> np.ndarray:
-    """(V, D) float32: a token's row times its weight."""
+    """Returns the table (V, D) in float32: the row of each token times the token's weight."""
     name = "embedding.weight" if "embedding.weight" in arrays else "embeddings"
     left = {*arrays} - {name, "weights", "mapping"}
     if name not in arrays or left or arrays[name].ndim != 2 or not arrays[name].size:
@@ -219,7 +219,7 @@ def _table(arrays: Arrays, path: Path) -> np.ndarray:
 
 
 def _with_rows_for(tokenizer: Any, table: np.ndarray, place: Path) -> np.ndarray:
-    """Zeros for the special tokens that `load_tokenizer` added behind those of the file."""
+    """Appends zeros for the special tokens that `load_tokenizer` added after those of the file."""
     size = tokenizer.vocabulary_size
     added = range(len(table), size)
     if not {*added} <= {*tokenizer.special_ids}:

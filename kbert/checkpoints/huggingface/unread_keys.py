@@ -1,9 +1,9 @@
-"""Keys of a `config.json` that say nothing about what the model computes of token ids.
+"""Keys of a `config.json` that do not affect what the model computes from token ids.
 
-`IGNORED` are those that transformers itself writes into configs of every model. Others come from
-the programs that people train and serve with: `says_nothing` knows them by what they are about, and
-they are named in a warning. Every other key that an architecture's table does not have is refused,
-as it may stand for another model: `auto_map`, `rope_theta`, `use_bias`, `num_experts`.
+`IGNORED` are keys that transformers itself writes into configs of every model. Others are from
+programs for training and serving: `says_nothing` recognises them by their names, and a warning
+lists them. Every other key that is not in an architecture's table raises an error, because the
+model may be another one: `auto_map`, `rope_theta`, `use_bias`, `num_experts`.
 """
 
 import re
@@ -20,7 +20,7 @@ IGNORED = frozenset(
     "task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript "
     "transformers_version use_bfloat16 use_cache xla_device".split()
 ) | frozenset(
-    # Of the generation of text: versions 2 to 4 wrote them into configs of every kind.
+    # Text generation: versions 2 to 4 wrote these into configs of every kind.
     "bad_words_ids begin_suppress_tokens decoder_start_token_id diversity_penalty do_sample "
     "early_stopping encoder_no_repeat_ngram_size eos_token_ids exponential_decay_length_penalty "
     "forced_bos_token_id forced_eos_token_id length_penalty max_length min_length "
@@ -28,22 +28,22 @@ IGNORED = frozenset(
     "remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens temperature "
     "tie_encoder_decoder top_k top_p typical_p".split()
 )
-# Of what was done to the model, beside it.
+# Config keys of edits, which have files of their own.
 IGNORED |= {key for _, edit in late.load_each("file of an edit") for key in edit.config_keys}
 
 _HARMLESS = re.compile(
     "|".join(
         (
-            # Notes of the library to itself, and of tools by their names.
+            # Private keys of the library, and keys with the names of tools.
             r"_\w+|(unsloth|wandb|mlflow|sagemaker|neptune|comet|hf|sbert)_\w+",
-            # Files, names and versions of what made the model or is made with it.
+            # Files, names and versions of programs, data and models.
             r"\w+_(file|path|url|dir)|author|commit_hash|description|license|tags",
             r"((model|torch|pytorch|tokenizers|datasets|library|framework)_)?version",
             r"(base_)?model_name(_or_path)?|dataset(s|_name)?|library_name|pipeline_tag|task_name",
-            # The tokenizer: what becomes of a text before there are ids.
+            # The tokenizer: everything before there are token ids.
             r"(bos|eos|unk|sep|pad|cls|mask|start|end)_token(_id)?|(padding|truncation)_side",
             r"do_(basic_tokenize|lower_case)|lowercase|tokenizer_\w+|(model_)?max_(seq_)?(len|length)",
-            # The loss and how it was made small.
+            # The loss and its optimisation.
             r"loss|loss_\w+|label_smoothing(_factor)?|(num_)?(train_)?epochs|(num_)?train_\w*steps",
             r"((per_device|per_gpu)_)?((train|eval|test)_)?batch_size|gradient_\w+|max_grad_norm",
             r"(peak_|init_)?(learning_rate|lr)|lr_scheduler(_\w+)?|optim(izer)?|adam_\w+|adafactor",
@@ -51,7 +51,7 @@ _HARMLESS = re.compile(
             r"mlm_probability|masked_lm_prob(ability)?|(eval|metric|best)_\w+|matryoshka_dim\w*",
             # How the folder is loaded.
             r"trust_remote_code|is_local|local_files_only|(max_)?seq(uence)?_len(gth)?",
-            # What is computed otherwise to the same end, and what of it is handed out.
+            # Other ways to compute the same result, and which outputs are returned.
             r"attn_implementation|use_(flash|sdpa|memory_efficient)_\w+|output_logits|torch_compile",
         )
     )
@@ -59,13 +59,13 @@ _HARMLESS = re.compile(
 
 
 def says_nothing(key: str, value: Any) -> bool:
-    """Whether a key that no table of keys has is about something else than the model.
+    """Whether a key that is in no table does not affect the model.
 
-    A value of null asks for nothing, whatever the key.
+    A key with the value null never does.
 
     Args:
-        key: of a `config.json`.
-        value: what stands there.
+        key: key of a `config.json`.
+        value: value of the key.
 
     Example:
         >>> [says_nothing(key, True) for key in ("unsloth_fixed", "vocab_file", "use_bias")]

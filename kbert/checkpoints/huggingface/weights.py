@@ -1,4 +1,4 @@
-"""The weights of a Hugging Face folder, in whichever of the library's formats they lie."""
+"""Reads the weights of a Hugging Face folder in any of the library's formats."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,38 +13,38 @@ from kbert.io.paths import Path
 
 
 class _Format(NamedTuple):
-    """A file's name, its reader, and that of the index of several, where kbert reads those."""
+    """File name, its reader, and the name of the index of shards, if kbert reads those."""
 
     file: str
     read: Callable[[Path], dict[str, np.ndarray]]
     several: str | None = None
 
 
-# In the order of asking: where several are there, one is a copy of the other.
+# In order of preference: several formats in a folder are copies of each other.
 _FORMATS = (
     _Format(WEIGHTS_FILE, map_safetensors, INDEX_FILE),
     _Format("pytorch_model.bin", read_pytorch, "pytorch_model.bin.index.json"),
     _Format("tf_model.h5", read_tensorflow),
     _Format("flax_model.msgpack", read_flax),
 )
-# The names that mark weights, and those of them that transformers reads too, since version 5.
+# File names of weights, and those of them that transformers reads since version 5.
 FILES = tuple(name for kind in _FORMATS for name in (kind.file, kind.several) if name)
 OF_PYTORCH = tuple(name for kind in _FORMATS[:2] for name in (kind.file, kind.several) if name)
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether there are weights that `read_weights` reads."""
+    """Whether the folder has weights that `read_weights` reads."""
     return any((folder / name).is_file() for name in FILES)
 
 
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
-    """All arrays of a folder for which `has_weights` holds, under the names of PyTorch's classes.
+    """Reads all arrays of a folder with weights, under the names of transformers' PyTorch classes.
 
-    Where the weights lie both in one file and in several, the one file counts, as it does for
-    transformers.
+    If the folder has both one file and shards, the one file is read, as in transformers.
 
     Args:
-        folder: of the model, or of a module of sentence-transformers.
+        folder: folder of the model, or of a module of sentence-transformers; one for which
+            `has_weights` is true.
 
     Raises:
         ValueError: a file is damaged, missing, or not understood.

@@ -1,1 +1,1 @@
-"""KerasHub's presets and backbones, read and written."""
+"""Reads and writes KerasHub's presets and backbones."""

@@ -1,17 +1,18 @@
-"""KerasHub's backbones, in memory and as preset folders, in both directions.
+"""Converts KerasHub's backbones, in memory and as preset folders, in both directions.
 
-What differs from kbert, and what becomes of it:
+KerasHub differs from kbert as follows:
 
-- The form of GELU, the epsilon of LayerNorm and a single rate of dropout are fixed in each
-  backbone's code, whatever a model was trained with. Read from there; a model with other values is
-  not written.
-- BERT, ALBERT and ELECTRA always have a pooler. Where kbert has none, one of zeros is written, and
-  such a pooler is read as none. RoBERTa, XLM-RoBERTa and DistilBERT have none: it is left out.
+- Each backbone fixes the form of GELU, the epsilon of LayerNorm and a single dropout rate in code,
+  whatever a model was trained with. Reading uses these values; a model with other values is not
+  written.
+- BERT, ALBERT and ELECTRA always have a pooler. For a model without one, a pooler of zeros is
+  written, and such a pooler is read as none. RoBERTa, XLM-RoBERTa and DistilBERT have no pooler, so
+  it is left out.
 - Positions count from 0, without RoBERTa's rows for padding, as in kbert.
 - Heads are left out: KerasHub's masked-LM head has another epsilon (1e-5) than its encoder and the
-  erf form of GELU, so it cannot be BERT's. `initializer_range` is not kept.
+  erf form of GELU, so it cannot be BERT's. `initializer_range` is not stored.
 
-The library is imported when it is first needed.
+KerasHub is imported when it is first needed.
 """
 
 import dataclasses
@@ -43,25 +44,25 @@ from kbert.io.paths import Path, local_only
 CONFIG_FILE = "config.json"
 READS = "a KerasHub one (config.json + model.weights.h5)"
 TAKES = ("architecture", "tokenizer")
-# Weights in one file, or the index of several.
+# One file of weights, or the index of several.
 _WEIGHTS = ("model.weights.h5", "model.weights.json")
 _HEADS = "task.weights.h5"
 _MISFIT = "The weights of the KerasHub preset are damaged or do not fit its config"
 
 
 def read_backbone(backbone: Any) -> Checkpoint:
-    """Config and weights of a backbone in memory; the arrays are copies.
+    """Reads config and weights of a backbone in memory; the arrays are copies.
 
     Args:
-        backbone: of one of the classes in `BACKBONES`.
+        backbone: backbone of one of the classes in `BACKBONES`, or of a subclass.
 
     Returns:
-        The checkpoint. A weight that kbert has no name for stays in under "encoder/" and its own:
-        whoever loads an encoder lists it as unexpected.
+        The checkpoint. A weight that is unknown to kbert is included under "encoder/" and its own
+        name, so that loading an encoder reports it as unexpected.
 
     Raises:
-        TypeError: an object of another class.
-        ValueError: a key of its config that is not understood, or quantised weights.
+        TypeError: the object is of another class.
+        ValueError: a key of the backbone's config is not understood, or its weights are quantised.
     """
     source = "memory"
     known = {spec.class_name: spec for spec in BACKBONES}
@@ -80,25 +81,27 @@ def is_folder(folder: Path) -> bool:
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    """Reads a preset for which `is_folder` holds; heads (`task.weights.h5`) are left, by name.
+    """Reads a KerasHub preset, a folder for which `is_folder` is true.
 
-    No class that the folder names is imported: the backbone is made from the values in its
-    config, and Keras reads the weights into it.
+    Heads (`task.weights.h5`) are not read, only listed in `left`. No class named in the folder is
+    imported: the backbone is made from the values in its config, and Keras loads the weights into
+    it.
 
     Args:
-        folder: holds `config.json` and `model.weights.h5`.
+        folder: folder with `config.json` and `model.weights.h5`, or `model.weights.json` and its
+            shards.
 
     Returns:
-        The checkpoint, as of `read_backbone`.
+        The checkpoint, like `read_backbone`.
 
     Raises:
-        ValueError: another class, or a file that is damaged or not understood.
+        ValueError: the backbone is of another class, or a file is damaged or not understood.
     """
     path = Path(local_only(folder, "Reading a KerasHub preset")) / CONFIG_FILE
     spec, config = read_config_file(path)
     weights = next(folder / name for name in _WEIGHTS if (folder / name).is_file())
     stored, fewest = _stored_numbers(weights), fewest_numbers(config)
-    if stored < fewest:  # before a model is made whose size a damaged config says
+    if stored < fewest:  # checked first: a damaged config could make a model of any size
         raise ValueError(f"{_MISFIT}. Received: {weights} with {stored:,} numbers for {fewest:,}")
     backbone = _build(spec, config)
     _load(backbone, weights, stored)
@@ -110,20 +113,19 @@ def read_folder(folder: Path) -> Checkpoint:
 def to_keras_hub(
     config: EncoderConfig, arrays: Arrays, architecture: str | None = None
 ) -> keras.Model:
-    """A KerasHub backbone with an encoder's weights.
+    """Returns a KerasHub backbone with an encoder's weights.
 
     Args:
-        config: the encoder's.
-        arrays: weight name -> array, under kbert's names. Heads are left out, and named in a
-            warning.
+        config: config of the encoder.
+        arrays: weight name -> array, under kbert's names. Heads are left out, with a warning.
         architecture: "bert", "electra", "albert", "distilbert", "roberta" or "xlm-roberta";
-            None = the first of them that can be the model.
+            None = the first of them that is compatible with the config.
 
     Returns:
-        The backbone, float32.
+        The backbone, in float32.
 
     Raises:
-        ValueError: KerasHub cannot be this model; the message says why.
+        ValueError: no such backbone of KerasHub is compatible; the message gives the reasons.
     """
     spec = choose(config, architecture)
     left = without_place(config, arrays, architecture)
@@ -146,17 +148,19 @@ def to_keras_hub(
 def without_place(
     config: EncoderConfig, names: Iterable[str], architecture: str | None = None
 ) -> list[str]:
-    """The weights that `to_keras_hub` leaves out: heads, and a pooler where there is none.
+    """Returns the names of the weights that `to_keras_hub` leaves out.
 
-    And the vector of padding, which is a token like any other to RoBERTa's backbone there.
+    These are heads, the pooler if the backbone has none, and the position embedding of padding:
+    KerasHub's RoBERTa treats padding like any other token.
 
     Args:
-        config: the encoder's.
-        names: of its weights and heads.
-        architecture: as `to_keras_hub` takes it.
+        config: config of the encoder.
+        names: names of the weights of encoder and heads.
+        architecture: kind of backbone, such as "bert"; None = the first that is compatible with the
+            config.
 
     Raises:
-        ValueError: KerasHub cannot be this model.
+        ValueError: no such backbone of KerasHub is compatible with the config.
     """
     pooler = "" if choose(config, architecture).pooler else "pooler/|"
     held = rf"encoder/(?!{pooler}embeddings/padding$)"
@@ -174,15 +178,17 @@ def write_folder(
     """Writes a preset that `keras_hub.models.Backbone.from_preset` loads.
 
     Args:
-        folder: made where it is missing. Other files in it are left alone.
-        config: the encoder's.
+        folder: folder to write to; created if missing. Other files in it are kept.
+        config: config of the encoder.
         arrays: weight name -> array, under kbert's names.
-        architecture: as `to_keras_hub` takes it.
-        tokenizer: kbert's, to go with it as far as KerasHub has its like; else a warning says why
-            it has not.
+        architecture: kind of backbone, such as "bert"; None = the first that is compatible with the
+            config.
+        tokenizer: kbert tokenizer to write too. If KerasHub has no equivalent, it is left out with
+            a warning that gives the reason. None = no tokenizer.
 
     Raises:
-        ValueError: KerasHub cannot be this model, or the folder holds a model of another kind.
+        ValueError: no such backbone of KerasHub is compatible, or the folder holds a model in
+            another format.
     """
     folder = Path(folder)
     preset.refuse_other(folder, preset.CONFIG_FILE, "a kbert preset")
@@ -203,13 +209,13 @@ def write_folder(
 
 
 def read_config_file(path: Path) -> tuple[Backbone, EncoderConfig]:
-    """The class and the config that a preset's `config.json` says.
+    """Reads the class and the config from a preset's `config.json`.
 
     Args:
-        path: the file.
+        path: path of the file.
 
     Raises:
-        ValueError: the file is damaged, or the class is none of those that kbert reads.
+        ValueError: the file is damaged, or kbert does not read this class.
     """
     content = read_json(path)
     class_name = content.get("class_name")
@@ -220,15 +226,15 @@ def read_config_file(path: Path) -> tuple[Backbone, EncoderConfig]:
 
 
 def read_config(spec: Backbone, content: Mapping[str, Any], source: str) -> EncoderConfig:
-    """The config of a backbone, by the values of its own.
+    """Converts the config of a KerasHub backbone to an `EncoderConfig`.
 
     Args:
-        spec: the backbone.
+        spec: class of the backbone.
         content: key -> value.
-        source: where they are from, for messages.
+        source: where the values are from, for messages.
 
     Raises:
-        ValueError: a key that is not understood or missing, or a value that it cannot have.
+        ValueError: a key is unknown or missing, or has an invalid value.
     """
     check_keys(
         content,
@@ -261,12 +267,12 @@ def _stored_numbers(path: Path) -> int:
 def _shards(path: Path) -> list[Path]:
     if path.suffix != ".json":
         return [path]
-    read_json(path)  # Keras opens it, and says nothing useful of one that is damaged
+    read_json(path)  # raises a useful error for a damaged index, which Keras does not
     return sorted(path.parent.glob(f"{path.name.removesuffix('.weights.json')}_*.weights.h5"))
 
 
 def _load(backbone: Any, path: Path, stored: int) -> None:
-    """Keras leaves out what one side has and the other has not, mostly in silence: so count."""
+    """Loads the weights; counts them, as Keras skips missing and extra ones mostly in silence."""
     for weight in backbone.weights:
         weight.assign(keras.ops.full(weight.shape, float("nan")))
     try:
@@ -299,13 +305,13 @@ def _read(spec: Backbone, config: Any, backbone: Any, source: str) -> Checkpoint
 def make_checkpoint(
     spec: Backbone, config: EncoderConfig, there: Arrays, source: str
 ) -> Checkpoint[EncoderConfig]:
-    """Weights of a backbone under kbert's names.
+    """Makes a checkpoint with kbert's names from the weights of a backbone.
 
     Args:
-        spec: the backbone.
-        config: of the model.
-        there: name of the weight there -> array.
-        source: where they are from, for messages.
+        spec: class of the backbone.
+        config: config of the model.
+        there: KerasHub's weight name -> array.
+        source: where the weights are from, for messages.
     """
     arrays, rest = read_arrays(spec.rules(config), there)
     left: tuple[str, ...] = ()

@@ -1,9 +1,9 @@
-"""Weights that KerasNLP published before it had presets (0.3 to 0.6): one file, `model.h5`.
+"""Reads weights that KerasNLP published before it had presets (0.3 to 0.6): one file, `model.h5`.
 
-The file is Keras 2's: a group for each layer, with the variables under the names that they had.
-The config was in the library's code. So the layers tell the class and the shapes the sizes, but for
-the number of ALBERT's layers, which share their weights. A `config.json` of `class_name` and
-`config`, as later presets have it, goes before that.
+The file is in Keras 2's format: one group per layer, with variables by name. The config was in the
+library's code. So the class is inferred from the layers, and the sizes from the shapes. The number
+of ALBERT's layers cannot be inferred, because they share weights. A `config.json` with `class_name`
+and `config`, as in later presets, is used instead.
 (keras_nlp 0.4.1, models/<name>/<name>_backbone.py and layers/transformer_encoder.py.)
 """
 
@@ -29,7 +29,7 @@ from kbert.io.paths import Path
 WEIGHTS_FILE = "model.h5"
 READS = "one of KerasNLP before 0.7 (model.h5)"
 _BLOCK = re.compile(r"(transformer_layer_\d+|group_\d+_inner_layer_0)/")
-# Inside a block Keras 2 numbered the layers of one kind: the first is the lower number.
+# Inside a block Keras 2 numbered layers of the same kind; the first has the lower number.
 _PARTS = {
     "layer_normalization": ("self_attention_layer_norm", "feedforward_layer_norm"),
     "dense": ("feedforward_intermediate_dense", "feedforward_output_dense"),
@@ -39,21 +39,21 @@ _NUMBER = re.compile(r"_?(\d*)$")
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether the folder holds such a file."""
+    """Whether the folder has a `model.h5`."""
     return (folder / WEIGHTS_FILE).is_file()
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    """Reads a folder for which `is_folder` holds.
+    """Reads a KerasNLP folder, one for which `is_folder` is true.
 
     Args:
-        folder: holds `model.h5`, and perhaps `config.json`.
+        folder: folder with `model.h5`; `config.json` is optional.
 
     Returns:
         The checkpoint.
 
     Raises:
-        ValueError: a file is damaged, or another model's.
+        ValueError: a file is damaged, or of another model.
     """
     path = folder / WEIGHTS_FILE
     with open_datasets(path) as datasets:
@@ -68,10 +68,10 @@ def read_folder(folder: Path) -> Checkpoint:
 
 
 def _renamed(arrays: Arrays, path: Path) -> dict[str, np.ndarray]:
-    """Arrays under the names that later versions have, as far as they are known."""
-    # "pooled_dense/pooled_dense/kernel:0": the layer as a group, then in the variable's name.
+    """Renames arrays to the names in later versions; unknown names stay unchanged."""
+    # "pooled_dense/pooled_dense/kernel:0": the layer names the group and is in the variable's name.
     names = {name: name.partition("/")[2].removesuffix(":0") for name in arrays}
-    parts: dict[str, set[str]] = {}  # of each block: the layers in it
+    parts: dict[str, set[str]] = {}  # block -> the layers in it
     for name in names.values():
         if match := _BLOCK.match(name):
             parts.setdefault(match[1], set()).add(name.split("/")[1])
@@ -86,7 +86,7 @@ def _renamed(arrays: Arrays, path: Path) -> dict[str, np.ndarray]:
 
 
 def _later_parts(parts: Iterable[str]) -> dict[str, str]:
-    """Layers of a block -> what they are called later."""
+    """Returns layer of a block -> its name in later versions."""
     found: dict[str, str] = {}
     for kind, names in _PARTS.items():
         same = [part for part in parts if _NUMBER.sub("", part) == kind]
@@ -110,7 +110,7 @@ def _number(part: str) -> str:
 
 
 def _backbone(there: Arrays, path: Path) -> Backbone:
-    """The class that has such layers; RoBERTa and XLM-RoBERTa differ in the tokenizer alone."""
+    """Returns the class with these layers; RoBERTa and XLM-RoBERTa differ only in the tokenizer."""
     for spec in BACKBONES:
         tables = {f"{spec.tables}{kind}_embedding/embeddings" for kind in ("token", "position")}
         wanted = {*tables, f"{spec.block.format(0)}/self_attention_layer/query/kernel"}
@@ -125,7 +125,7 @@ def _backbone(there: Arrays, path: Path) -> Backbone:
 
 
 def _content(spec: Backbone, there: Arrays, path: Path) -> dict[str, Any]:
-    """The config of the class, as the shapes tell it."""
+    """Infers the config of the class from the shapes."""
     tables = [f"{spec.tables}{kind}_embedding/embeddings" for kind in ("token", "position")]
     block = spec.block.format(0)
     query = f"{block}/self_attention_layer/query/kernel"

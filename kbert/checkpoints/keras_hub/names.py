@@ -1,4 +1,4 @@
-"""KerasHub's backbones: keys of their configs, names of their weights, and what they fix in code.
+"""KerasHub's backbones: config keys, weight names, and values fixed in code.
 
 (keras_hub, src/models/<name>/<name>_backbone.py and src/layers/modeling/transformer_encoder.py.)
 """
@@ -12,22 +12,23 @@ from kbert.configs.encoder import EncoderConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backbone:
-    """What tells one backbone from another.
+    """Description of a KerasHub backbone class.
 
     Attributes:
         model_type: Hugging Face's name of the architecture.
-        class_name: of the backbone in `keras_hub.models`.
-        tokenizer: of its tokenizer there.
-        tokenizer_kind: what kbert calls such a one.
-        activation: of the feed-forward part, fixed there whatever a model was trained with.
-        layer_norm_epsilon: fixed there.
-        pooler: whether it has one, then with tanh.
-        vocabulary_key: what its config calls the vocabulary's size.
-        more_keys: key of its config -> field of EncoderConfig, besides those that all have.
-        tables: beginning of the names of token and position tables.
-        projection: name of the layer behind narrow embeddings, or None.
-        always_projects: whether the layer is there for embeddings of the hidden width too.
-        block: name of a block, by its number.
+        class_name: name of the backbone class in `keras_hub.models`.
+        tokenizer: name of its tokenizer class in `keras_hub.models`.
+        tokenizer_kind: kbert's kind of that tokenizer.
+        activation: activation of the feed-forward part, fixed in KerasHub whatever a model was
+            trained with.
+        layer_norm_epsilon: epsilon of LayerNorm, fixed in KerasHub.
+        pooler: whether the backbone has a pooler, always with tanh.
+        vocabulary_key: config key of the vocabulary size.
+        more_keys: config key -> field of EncoderConfig, in addition to the keys of all backbones.
+        tables: prefix of the names of token and position tables.
+        projection: name of the layer that projects narrow embeddings; None = no such layer.
+        always_projects: whether embeddings of the hidden width are projected too.
+        block: pattern of a block's name, filled with its number.
     """
 
     model_type: str
@@ -59,7 +60,7 @@ class Backbone:
         }
 
     def incompatibilities(self, config: EncoderConfig) -> list[str]:
-        """Why this backbone cannot be the model, in words; empty if it can."""
+        """Returns the reasons why this backbone cannot be the model; empty if it can."""
         found = [
             f"{name} is {getattr(self, name)!r} in it"
             for name in ("activation", "layer_norm_epsilon")
@@ -91,10 +92,10 @@ class Backbone:
         return found
 
     def rules(self, config: EncoderConfig) -> list[Rule]:
-        """The names of the weights.
+        """Returns the table of weight names.
 
         Args:
-            config: the encoder's; says how many blocks there are and how wide the heads.
+            config: config of the encoder, for the number of blocks and the width of the heads.
         """
         table = [
             *_table("token", f"{self.tables}token_embedding"),
@@ -137,7 +138,7 @@ class Backbone:
         return [*table, *dense("encoder/pooler", "pooled_dense")]
 
 
-# What `Backbone.incompatibilities` judges otherwise, and the sigma that weights are drawn with.
+# Fields that `Backbone.incompatibilities` checks separately, and fields that do not matter to it.
 _JUDGED = (
     *("activation", "layer_norm_epsilon", "attention_dropout", "num_segments", "embedding_size"),
     *("num_layer_groups", "pooler_activation", "initializer_range", "padding_id"),
@@ -145,7 +146,7 @@ _JUDGED = (
 _SEGMENTS = {"num_segments": "num_segments"}
 _NARROW = {"embedding_dim": "embedding_size"}
 
-# The order in which `choose` asks.
+# In the order in which `choose` tries them.
 BACKBONES = (
     Backbone(
         model_type="bert",
@@ -203,19 +204,20 @@ BACKBONES = (
 
 
 def choose(config: EncoderConfig, model_type: str | None) -> Backbone:
-    """The backbone that can be a model.
+    """Returns a backbone class that is compatible with an encoder.
 
     Args:
-        config: the encoder's.
-        model_type: a backbone's, to have that one; None = the first of the table that can. So
-            RoBERTa goes before XLM-RoBERTa, which differs in its tokenizer only, and BERT before
-            ELECTRA with embeddings of the hidden width.
+        config: config of the encoder.
+        model_type: model type of the wanted backbone; None = the first in the table that is
+            compatible. So RoBERTa precedes XLM-RoBERTa, which differs only in its tokenizer, and
+            BERT precedes ELECTRA with embeddings of the hidden width.
 
     Returns:
-        The backbone.
+        The backbone class.
 
     Raises:
-        ValueError: it cannot be the model, or none can; the message says why.
+        ValueError: there is no such backbone, or no candidate is compatible; the message gives the
+            reasons.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1, num_heads=2,
@@ -230,7 +232,7 @@ def choose(config: EncoderConfig, model_type: str | None) -> Backbone:
     for backbone in asked:
         if not backbone.incompatibilities(config):
             return backbone
-    asked.sort(key=lambda backbone: len(backbone.incompatibilities(config)))  # the nearest first
+    asked.sort(key=lambda backbone: len(backbone.incompatibilities(config)))  # closest first
     reasons = "".join(
         f"\n  {b.class_name}: {'; '.join(b.incompatibilities(config))}" for b in asked
     )

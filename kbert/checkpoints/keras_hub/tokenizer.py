@@ -1,4 +1,4 @@
-"""A tokenizer as KerasHub's presets hold it: `tokenizer.json` and `assets/tokenizer/`."""
+"""Writes a tokenizer in the format of KerasHub's presets: `tokenizer.json`, `assets/tokenizer/`."""
 
 import tempfile
 from typing import Any
@@ -13,18 +13,18 @@ from kbert.io.paths import Path
 def write_tokenizer(folder: Path, spec: Backbone, tokenizer: Any) -> None:
     """Writes a tokenizer that `keras_hub.models.Tokenizer.from_preset` loads.
 
-    One that KerasHub's would not give the same ids as is left out, with a warning that says why.
+    A tokenizer is left out if KerasHub's would give other ids; a warning gives the reason.
 
     Args:
-        folder: of the preset.
-        spec: its backbone.
-        tokenizer: kbert's.
+        folder: folder of the preset.
+        spec: backbone class of the preset.
+        tokenizer: kbert tokenizer.
     """
     reason = _problem(spec, tokenizer)
     if reason is None:
         try:
             theirs = _make(spec, tokenizer)
-        except ValueError as error:  # a special token that theirs always has
+        except ValueError as error:  # lacks a special token that KerasHub's always has
             reason = str(error)
     if reason is not None:
         logging.warning("No tokenizer for KerasHub is written to %s: %s", folder, reason)

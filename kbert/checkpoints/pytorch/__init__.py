@@ -1,1 +1,1 @@
-"""PyTorch's files of weights (`pytorch_model.bin`, `model.pt`), read without unpickling."""
+"""Reads PyTorch's files of weights (`pytorch_model.bin`, `model.pt`) without unpickling them."""

@@ -1,9 +1,9 @@
-"""Files of `torch.save`: a zip archive of a pickle and of storages, or (before 1.6) one stream.
+"""Reads files of `torch.save`: a zip archive of a pickle and storages, or (before 1.6) one stream.
 
 The zip's records are `NAME/data.pkl`, `NAME/data/KEY` for each storage, and `NAME/byteorder`; none
 is compressed. The stream is five pickles (a magic number, the version, the machine, the value, the
-keys of the storages) and then the storages, each a length of eight bytes and its numbers.
-(torch/serialization.py.)
+keys of the storages) followed by the storages. Each storage is a length of eight bytes and its
+elements. (torch/serialization.py.)
 """
 
 import dataclasses
@@ -26,13 +26,13 @@ from kbert.io.paths import Path, local_copy
 
 _ZIP, _LOCAL_HEADER = b"PK\x03\x04", 30
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
-_MOST_BYTES = 1 << 24  # of a pickle; `pickles` refuses longer ones
+_MOST_BYTES = 1 << 24  # limit of a pickle; `pickles` raises for longer ones
 _LARGEST = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True)
 class _Region:
-    """Where a storage's numbers lie in the file; with their CRC-32, where the file has it."""
+    """Byte range of a storage in the file, and its CRC-32 if the file has one."""
 
     start: int
     size: int
@@ -40,19 +40,19 @@ class _Region:
 
 
 def read_pytorch(path: PathLike, below: str | None = None) -> dict[str, np.ndarray]:
-    """All arrays of a file of `torch.save`, without unpickling it.
+    """Reads all arrays of a file of `torch.save`, without unpickling it.
 
     Args:
-        path: the file: a dict of tensors, as `model.state_dict()` gives it.
-        below: the key under which that dict lies, where the file holds others besides.
+        path: path of a file with a dict of tensors, as returned by `model.state_dict()`.
+        below: key of that dict, if the file contains other values too; None = the whole file.
 
     Returns:
-        name -> array; bfloat16 and float16 are widened to float32. Tied weights are one array.
+        Name -> array; bfloat16 and float16 are cast to float32. Tied weights share one array.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is cut short, damaged or no file of `torch.save`, or holds anything
-            but tensors and plain containers: nothing that it names is looked up or called.
+        ValueError: the file is truncated, damaged or not written by `torch.save`, or contains
+            anything but tensors and plain containers. No name in it is ever looked up or called.
 
     Example:
         >>> import tempfile, torch
@@ -62,7 +62,7 @@ def read_pytorch(path: PathLike, below: str | None = None) -> dict[str, np.ndarr
         [0, 1]
     """
     file = open_pytorch(path, below)
-    # The file holds tied weights once, and so does the memory.
+    # The file contains tied weights once; memory should too.
     found: dict[Tensor, np.ndarray] = {}
     arrays = {}
     for name in file.keys():  # noqa: SIM118 (as of safetensors, the file is no mapping)
@@ -74,15 +74,18 @@ def read_pytorch(path: PathLike, below: str | None = None) -> dict[str, np.ndarr
 
 
 def open_pytorch(path: PathLike, below: str | None = None) -> "TensorFile":
-    """A file whose pickle is read and whose sizes are checked, to be read tensor by tensor.
+    """Opens a file of `torch.save`, whose tensors can then be read one by one.
+
+    The pickle is read and all sizes are checked.
 
     Args:
-        path: the file.
-        below: as in `read_pytorch`.
+        path: path of a file with a dict of tensors, as returned by `model.state_dict()`.
+        below: key of that dict, if the file contains other values too; None = the whole file.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: see `read_pytorch`.
+        ValueError: the file is truncated, damaged or not written by `torch.save`, or contains
+            other objects, see `read_pytorch`.
     """
     path = Path(path)
     if not path.is_file():
@@ -99,15 +102,15 @@ def open_pytorch(path: PathLike, below: str | None = None) -> "TensorFile":
 
 
 class TensorFile:
-    """Tensors of a file that is mapped into memory: each is read when it is asked for.
+    """Tensors of a memory-mapped file, read on request.
 
     Args:
-        content: of the file.
-        tensors: name -> what the pickle says of it.
-        regions: key of a storage -> where it lies.
-        big_endian: the order of the bytes of a number.
-        source: the file, for messages.
-        beside: what else the pickle says, by its keys: plain values, tensors and records.
+        content: memory-mapped content of the file.
+        tensors: name -> description of the tensor in the pickle.
+        regions: key of a storage -> its byte range in the file.
+        big_endian: whether elements are stored in big-endian byte order.
+        source: name of the file, for messages.
+        beside: other values of the pickle, by key: plain values, tensors and records.
     """
 
     def __init__(
@@ -132,18 +135,18 @@ class TensorFile:
         check_ratio(declared, len(content), source)
 
     def keys(self) -> list[str]:
-        """The names of the tensors, in the order of the file."""
+        """Returns the names of the tensors, in the order of the file."""
         return list(self._tensors)
 
     def describe(self, name: str) -> Tensor:
-        """What the pickle says of a tensor; equal where two are the same numbers."""
+        """Returns the description of a tensor; equal for tensors that share the same elements."""
         return self._tensors[name]
 
     def get_tensor(self, name: str) -> np.ndarray:
-        """An array of its own, in the type of the file.
+        """Reads a tensor as a new array, in the dtype of the file.
 
         Raises:
-            ValueError: the numbers are not those of the file's checksum.
+            ValueError: the elements do not match the file's checksum.
         """
         tensor = self._tensors[name]
         region = self._verify(tensor.storage.key)
@@ -152,7 +155,7 @@ class TensorFile:
             return np.zeros(tensor.shape, dtype)
         first, length = self._span(tensor)
         flat = np.frombuffer(self._content, dtype, length, region.start + first)
-        # Strides of axes of one row are never walked, and may be of any size.
+        # The stride of an axis of size 1 is never used, and may have any value.
         strides = [
             stride * dtype.itemsize if size > 1 else 0
             for size, stride in zip(tensor.shape, tensor.strides, strict=True)
@@ -172,7 +175,7 @@ class TensorFile:
         return region
 
     def _span(self, tensor: Tensor) -> tuple[int, int]:
-        """First byte in the storage, and how many numbers lie from the first to the last."""
+        """Returns the first byte in the storage, and the number of elements from first to last."""
         axes = zip(tensor.shape, tensor.strides, strict=True)
         length = 1 + sum((size - 1) * stride for size, stride in axes)
         own = tensor.storage.start * _dtype(tensor.storage.dtype).itemsize
@@ -231,7 +234,7 @@ def _tensors(value: Any, below: str | None, source: str) -> dict[str, Tensor]:
 
 def _read_zip(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Region], bool]:
     try:
-        # Of a file it needs what a memory map has: read, seek and tell.
+        # ZipFile only needs the methods of a file that a memory map has: read, seek and tell.
         with zipfile.ZipFile(cast(IO[bytes], content)) as archive:
             entries = archive.infolist()
     except (
@@ -241,7 +244,7 @@ def _read_zip(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Region],
         raise _damaged(f"as a zip: {' '.join(str(error).split())}", source) from error
     records: dict[str, _Region] = {}
     for entry in entries:
-        # The first part is the name that the file had when it was saved.
+        # The first part is the name of the file when it was saved.
         name = entry.filename.partition("/")[2]
         if name in records:
             raise _damaged(f"the record {shown(name)} is there twice", source)
@@ -274,7 +277,7 @@ def _read_zip(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Region],
 
 
 def _region(content: mmap.mmap, entry: zipfile.ZipInfo, source: str) -> _Region:
-    """Where a record's bytes lie: by the header that stands before them, checked with the index."""
+    """Returns a record's byte range, from the header before it, checked against the index."""
     what = f"the record {shown(entry.filename)}"
     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
         raise _damaged(f"{what} is compressed or encrypted, as torch.save never has it", source)
@@ -294,7 +297,7 @@ def _read_stream(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Regio
 
     def read() -> Pickle:
         nonlocal place
-        # One byte more than is read, so that a longer one can be told.
+        # One byte more than the limit, so that a longer pickle is detected.
         found = read_pickle(content[place : place + _MOST_BYTES + 1], source, place)
         place += found.length
         return found
@@ -303,7 +306,7 @@ def _read_stream(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Regio
         raise _damaged("neither a zip nor the magic number of files before version 1.6", source)
     if read().value != _VERSION:
         raise _damaged(f"its version is not {_VERSION}", source)
-    if not isinstance(read().value, dict):  # the machine; storages are little-endian on every one
+    if not isinstance(read().value, dict):  # the machine; storages are always little-endian
         raise _damaged("it does not say what machine wrote it", source)
     pickle, keys = read(), read().value
     if not isinstance(keys, list) or any(not isinstance(key, str) for key in keys):

@@ -1,9 +1,9 @@
-"""Pickles of weights, walked and never run: what they say of tensors, as inert descriptions.
+"""Reads pickles of weights without executing them; tensors become inert descriptions.
 
 A pickle is a program for a stack machine, and Python's unpickler looks up and calls whatever the
-program names. This machine has the opcodes that files of weights consist of, and calls nothing: a
-name is text, and of a call by one of a few names a description is made. Everything else is refused
-by name, before anything that follows is looked at.
+program names. The machine here has only the opcodes that occur in files of weights, and calls
+nothing. A name is text, and a call of one of a few known names becomes a description. Everything
+else raises an error that names it, before anything after it is read.
 
 (Python's pickletools documents the opcodes; torch/_utils.py and torch/serialization.py have the
 calls and the persistent ids that tensors are written as.)
@@ -16,14 +16,14 @@ import struct
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-# A file of 400 tensors has 20 kB and 10,000 opcodes; one of a whole training, a hundred times that.
+# A pickle of 400 tensors has 20 kB and 10,000 opcodes; one of a training run, a hundred times that.
 _MOST_BYTES = 1 << 24
 _MOST_OPCODES = 1 << 20
 _MOST_AXES = 32
-_LARGEST = 1 << 63  # of sizes and offsets
+_LARGEST = 1 << 63  # limit of sizes and offsets
 _SHOWN = 80
 
-# Names of storages -> the type of their numbers, as in `torch.<type>`.
+# Name of a storage class -> dtype of its elements, as in `torch.<dtype>`.
 STORAGES = {
     "torch.FloatStorage": "float32",
     "torch.DoubleStorage": "float64",
@@ -37,26 +37,26 @@ STORAGES = {
     "torch.BoolStorage": "bool",
     "torch.ComplexFloatStorage": "complex64",
     "torch.ComplexDoubleStorage": "complex128",
-    "torch.storage.UntypedStorage": "uint8",  # bytes: the tensor says what numbers they are
+    "torch.storage.UntypedStorage": "uint8",  # bytes: the tensor has the dtype
 }
-_TYPES = ("uint16", "uint32", "uint64")  # of those that have no storage of their own
-_OF_CUDA = "torch.cuda."  # old files name the storages of a GPU
+_TYPES = ("uint16", "uint32", "uint64")  # dtypes without a storage class
+_OF_CUDA = "torch.cuda."  # in old files, the storages of a GPU
 
 
 @dataclasses.dataclass(frozen=True)
 class Global:
-    """A name that the pickle gives, and nothing behind it."""
+    """A name in the pickle, which is never looked up."""
 
     name: str
 
 
 @dataclasses.dataclass
 class Record:
-    """An object of a class that is known to hold settings alone.
+    """An object of a class that is known to contain only settings.
 
     Attributes:
-        name: of the class.
-        state: its attributes.
+        name: name of the class.
+        state: attributes of the object.
     """
 
     name: str
@@ -65,15 +65,14 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """Numbers that tensors are views of.
+    """A storage: the elements that tensors are views of.
 
     Attributes:
-        key: which of the file's.
-        dtype: of its numbers.
-        length: how many there are.
-        start: the first of them, where it is a part of another storage; `length` is that of the
-            whole then, and `part` its own.
-        part: see there; None = it is whole.
+        key: key of the storage in the file.
+        dtype: dtype of the elements.
+        length: number of elements of the whole storage.
+        start: index of the first element, if this is a part of a storage; else 0.
+        part: number of elements of the part; None = the whole storage.
     """
 
     key: str
@@ -85,7 +84,7 @@ class Storage:
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A view of a storage, in numbers of `dtype`."""
+    """A view of a storage; offset and strides count elements of `dtype`."""
 
     storage: Storage
     dtype: str
@@ -96,12 +95,13 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Pickle:
-    """What `read_pickle` found.
+    """Result of `read_pickle`.
 
     Attributes:
-        value: of plain values, `Tensor`s and `Record`s. Containers may hold themselves.
-        length: of the pickle, in bytes.
-        storages: all that it names, key -> one of them.
+        value: value of the pickle, built of plain values, `Tensor`s and `Record`s. Containers may
+            contain themselves.
+        length: length of the pickle in bytes.
+        storages: key -> storage, for all keys in the pickle; for a key with parts, one of them.
     """
 
     value: Any
@@ -110,16 +110,16 @@ class Pickle:
 
 
 def read_pickle(content: bytes, source: str, start: int = 0) -> Pickle:
-    """What a pickle stands for.
+    """Reads the value of a pickle of weights without executing it.
 
     Args:
-        content: begins with the pickle; what follows it is not looked at.
-        source: where it is from, for messages.
-        start: the place of `content` there, for messages.
+        content: bytes that begin with the pickle; whatever follows it is ignored.
+        source: where the pickle is from, for messages.
+        start: offset of `content` in the source, for messages.
 
     Raises:
-        ValueError: it names what is not of weights, has an opcode that files of weights do not
-            have, or is damaged, cut short or too long.
+        ValueError: the pickle has a name or an opcode that does not occur in files of weights, or
+            is damaged, truncated or too long.
 
     Example:
         >>> import pickle
@@ -135,7 +135,7 @@ nothing else is looked up, let alone called. Received: __builtin__.print at byte
 
 
 def shown(value: object) -> str:
-    """A text of a file for a message; of other values, the kind alone.
+    """Formats a value of a file for a message: plain values themselves, others by their type.
 
     Example:
         >>> shown("a name"), shown([])
@@ -149,7 +149,7 @@ def shown(value: object) -> str:
 
 
 class _Machine:
-    """The stack, the memo, and what each opcode does to them."""
+    """A stack machine: stack and memo, and the effect of each opcode on them."""
 
     def __init__(self, source: str, start: int) -> None:
         self._source, self._start = source, start
@@ -227,16 +227,16 @@ class _Machine:
         self._marks.append(len(self._stack))
 
     def _nothing(self, _: Any) -> None:
-        """A frame or the protocol: how the rest was written, not what it says."""
+        """Skips a frame or the protocol, which do not affect the value."""
 
     def _integer(self, value: int) -> None:
-        # What Python adds and prints quickly; the magic number of old files has 80 bits.
+        # Small enough to add and print quickly; the magic number of old files has 80 bits.
         if value.bit_length() > 128:
             raise self._damaged("an integer of more than 128 bits")
         self._push(value)
 
     def _old_text(self, value: str) -> None:
-        """What Python 2 wrote; torch.load takes it for UTF-8, and so do we."""
+        """Pushes a string of Python 2, decoded as UTF-8 like in torch.load."""
         try:
             self._push(value.encode("latin-1").decode("utf-8"))
         except UnicodeError:
@@ -282,7 +282,7 @@ class _Machine:
         if len(values) % 2:
             raise self._damaged("a key without a value")
         for key, value in zip(values[::2], values[1::2], strict=True):
-            # Other keys could be nested, and hashing them as deep as the file is long.
+            # Other keys could be nested as deeply as the file is long, and hashing would recurse.
             if type(key) not in (str, int, float, bool, type(None)):
                 raise self._damaged(f"the key of a dict is {shown(key)}")
             table[key] = value
@@ -328,7 +328,7 @@ class _Machine:
     def _build(self, _: Any) -> None:
         state = self._pop()
         target = self._expect(self._top(), (dict, Record), "what gets attributes")
-        # A dict of weights has versions of layers (`_metadata`), which change no number.
+        # A dict of weights has versions of layers (`_metadata`), which do not affect the weights.
         if isinstance(target, Record):
             target.state = state
 
@@ -377,7 +377,11 @@ class _Machine:
         return name
 
     def _persistent(self, _: Any) -> None:
-        """("storage", class, key, device, length), and in old files which part of it, or None."""
+        """Pushes the storage of a persistent id.
+
+        The id is ("storage", class, key, device, length). In old files a sixth element describes a
+        part of the storage, or is None.
+        """
         told = self._expect(self._pop(), tuple, "a storage's description")
         if len(told) not in (5, 6) or told[0] != "storage":
             raise self._damaged("a persistent id that is not of a storage")
@@ -401,7 +405,7 @@ class _Machine:
             raise self._damaged(f"storage {shown(key)} is of two types or lengths")
         self._push(storage)
 
-    # Name -> what is made of a call of it, and of how many arguments.
+    # Name -> method that describes a call of it, and the possible numbers of arguments.
     _CALLS: ClassVar[dict[str, tuple[Callable[..., Any], tuple[int, ...]]]] = {
         "collections.OrderedDict": (_dict, (0, 1)),
         "torch._utils._rebuild_tensor": (_tensor, (4,)),

@@ -1,4 +1,4 @@
-"""Trained models to try in a browser: by a small server, or as a site that needs none.
+"""Demos of trained models in a browser: a small server, or a static site that needs none.
 
 Example:
     >>> DemoOptions(preset=["quickstart/preset"], port=0).max_waiting

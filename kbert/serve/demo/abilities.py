@@ -1,4 +1,4 @@
-"""What a trained task can do for the page: requests of JSON in, answers of JSON out."""
+"""Abilities of a trained task on the page: JSON requests in, JSON answers out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from kbert.visualization import AttentionPage, read_attention
 Request = Mapping[str, Any]
 Answer = Callable[[Request], dict[str, Any]]
 
-TOP_K = 8  # answers for a mask, and texts that are near
+TOP_K = 8  # tokens for a mask, and nearest texts
 # Columns whose values are lists: the page sends one for each line.
 LISTS = ("words", "choices")
 
@@ -23,7 +23,7 @@ class Texts:
     """Reads the texts of requests.
 
     Args:
-        max_bytes: of a text in UTF-8.
+        max_bytes: most bytes of a text in UTF-8.
 
     Example:
         >>> Texts(9).read({"text": "rain"}, "text")
@@ -37,11 +37,11 @@ class Texts:
         self.max_bytes = max_bytes
 
     def read(self, request: Request, name: str) -> str:
-        """A string of a request."""
+        """Returns a string of a request."""
         return self._checked(request.get(name), name)
 
     def read_list(self, request: Request, name: str) -> list[str]:
-        """A list of strings of a request, together within the limit."""
+        """Returns a list of strings of a request, together within the limit."""
         values = request.get(name)
         if not isinstance(values, list) or not values:
             raise Refused(400, f"{name!r} is a list of texts. Received: {describe(values)}")
@@ -61,11 +61,11 @@ class Texts:
 
 
 def abilities(task: Task, texts: Texts) -> dict[str, Answer]:
-    """Name of what the task can do -> what answers, in the order of the page.
+    """Returns name -> answering function for each ability of a task, in the order of the page.
 
     Args:
-        task: a trained one.
-        texts: reads requests.
+        task: a trained task.
+        texts: reader of the requests' texts.
     """
     found: dict[str, Answer] = {}
     if isinstance(task, FineTuningTask) and not isinstance(task, TextEmbedder):
@@ -87,12 +87,12 @@ def abilities(task: Task, texts: Texts) -> dict[str, Answer]:
 
 
 def nearest(task: EncoderTask, lines: Sequence[str], texts: Texts) -> Answer:
-    """What finds the lines that are nearest to a text.
+    """Returns a function that finds the lines nearest to a text.
 
     Args:
-        task: a `TextEmbedder`; of others the encoder is taken, and the mean of its tokens.
-        lines: texts.
-        texts: reads requests.
+        task: a `TextEmbedder`; with another task, its encoder and the mean of the tokens are used.
+        lines: texts to search; duplicates are removed.
+        texts: reader of the requests' texts.
     """
     embedder = (
         task if isinstance(task, TextEmbedder) else TextEmbedder(task.encoder, task.tokenizer)
@@ -110,7 +110,7 @@ def nearest(task: EncoderTask, lines: Sequence[str], texts: Texts) -> Answer:
 
 
 def columns(task: Task) -> list[list[str]]:
-    """The sets of columns that `predict` takes, those of texts before those of lists."""
+    """Returns the sets of columns that `predict` accepts; without `words` if there are others."""
     if not isinstance(task, FineTuningTask):
         return []
     given = [list(names) for names in task.columns.inputs]
@@ -152,7 +152,7 @@ def _predict(task: FineTuningTask, request: Request, texts: Texts) -> dict[str, 
 
 
 def _has_attention(task: Task) -> bool:
-    """Whether its model is of those whose weights are read: asked with a text of one word."""
+    """Returns whether attention can be read from the model, by trying it on a one-word text."""
     try:
         read_attention(task, "a")
     except TypeError:
@@ -161,7 +161,7 @@ def _has_attention(task: Task) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold, of NumPy's values too.
+    """Converts a value, also with NumPy's types, to a JSON value.
 
     >>> plain({"label": "spam", "probability": np.float32(0.5), "words": ("a",)})
     {'label': 'spam', 'probability': 0.5, 'words': ['a']}

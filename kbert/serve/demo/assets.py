@@ -1,12 +1,12 @@
-"""The files of the page, read when they are asked for by name; no name comes from a request."""
+"""Files of the page, read by fixed names; no name comes from a request."""
 
 from pathlib import Path
 
 from kbert.visualization.attention_page import page_file
 
-# What the page is made of, whoever computes.
+# Files that the page has with every engine.
 _PAGE = {"index.html": "index.html", "style.css": "style.css", "page.js": "page.js"}
-# The page imports ./engine.js: that of a server, or one that computes in the browser.
+# The page imports ./engine.js: one that calls a server, or one that computes in the browser.
 ENGINES = {
     "server": {"engine.js": "server_engine.js"},
     "browser": {"engine.js": "browser_engine.js", "wordpiece.js": "wordpiece.js"},
@@ -14,7 +14,7 @@ ENGINES = {
 
 
 def page_files(engine: str) -> dict[str, str]:
-    """Name -> content of all files of the page.
+    """Returns name -> content of all files of the page.
 
     Args:
         engine: a key of `ENGINES`.

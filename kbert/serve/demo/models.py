@@ -1,4 +1,4 @@
-"""The models of a demo: loaded once, and asked one request at a time."""
+"""Models of a demo: loaded once, running one request at a time."""
 
 import os
 import threading
@@ -17,10 +17,10 @@ from kbert.tasks import EncoderTask, Task, TextEmbedder
 
 
 class Models:
-    """Tasks and what each can do.
+    """Tasks of a demo and their abilities.
 
     Args:
-        options: presets, lines, limits.
+        options: settings of the demo: presets, lines, limits.
 
     Raises:
         FileNotFoundError, ValueError: a preset does not load, or the file of lines has none.
@@ -34,12 +34,12 @@ class Models:
         self._lines = 0
         if options.lines is not None:
             self._find_among(options.lines, texts)
-        # A task is not made for two threads, and a machine computes no faster for it.
+        # A task is not thread-safe, and two threads would compute no faster.
         self._computing = threading.Lock()
         self._waiting = threading.BoundedSemaphore(options.max_waiting)
 
     def about(self) -> dict[str, Any]:
-        """What the page begins with."""
+        """Returns the data that the page starts with: models, abilities, number of lines."""
         names = distinct([short_name(path) for path in self._options.preset])
         return {
             "models": [
@@ -56,15 +56,15 @@ class Models:
         }
 
     def answer(self, ability: str, request: dict[str, Any]) -> dict[str, Any]:
-        """What a model says.
+        """Returns the answer of a model to a request.
 
         Args:
-            ability: one of `about`.
-            request: with the number of the model in `model`.
+            ability: name of an ability in `about`.
+            request: request with the number of the model in `model`.
 
         Raises:
-            Refused: there is no such model or ability, the request is not as it should be, or too
-                many wait.
+            Refused: the model or ability does not exist, the request is invalid, or too many
+                requests wait.
         """
         number: Any = request.get("model")
         last = len(self._tasks) - 1
@@ -80,7 +80,7 @@ class Models:
         try:
             with self._computing:
                 return answer(request)
-        except ValueError as error:  # what the task does not take, with its rule
+        except ValueError as error:  # the task rejects the input; the message has the rule
             raise Refused(400, str(error)) from error
         finally:
             self._waiting.release()
@@ -101,7 +101,7 @@ class Models:
 
 
 def _load(path: str) -> Task:
-    """The task of a folder; of one with an encoder alone the vectors of texts."""
+    """Loads the task of a folder; a folder with only an encoder becomes a `TextEmbedder`."""
     folder = locate(path)
     if read_checkpoint(folder).task is None:
         return TextEmbedder.from_preset(folder)
@@ -122,7 +122,7 @@ def _read_lines(path: str, most: int) -> list[str]:
 
 
 def short_name(path: str) -> str:
-    """What the page calls a preset, without the folders of this machine.
+    """Returns the name of a preset on the page, without the folders of this machine.
 
     >>> short_name("/home/me/quickstart/preset"), short_name("google/electra-small")
     ('quickstart', 'electra-small')
@@ -133,7 +133,7 @@ def short_name(path: str) -> str:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """The names, those that come again with a number.
+    """Makes names unique by adding a number to repeated ones.
 
     >>> distinct(["a", "b", "a"])
     ['a', 'b', 'a (2)']
@@ -146,7 +146,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def described(task: Any) -> str:
-    """A task in one line: its kind and its size."""
+    """Describes a task in one line: its type and size."""
     config = task.model.config
     parts = [type(task).__name__, f"{task.count_params() / 1e6:.1f} M parameters"]
     for name, what in (("num_layers", "layers"), ("num_heads", "heads"), ("hidden_size", "wide")):

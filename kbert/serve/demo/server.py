@@ -1,7 +1,7 @@
-"""The page and its answers, on the HTTP server of `kbert-serve`.
+"""Serves the page and its answers, with the HTTP server of `kbert-serve`.
 
-`kbert-serve` is for programs and for many at once; this is for a few people in front of a page.
-No path of a request reaches a file system: the page's files are read when the server starts.
+`kbert-serve` is for programs and many requests at once; the demo is for a few people with a page.
+No path of a request reaches the file system: the page's files are read when the server starts.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 def serve(options: DemoOptions, started: Callable[[str], None]) -> None:
-    """Serves until Ctrl-C.
+    """Serves until SIGTERM or Ctrl-C.
 
     Args:
-        options: what, where, and within which limits.
-        started: is called with the address once requests are taken.
+        options: settings of the demo: presets, address and limits.
+        started: function that is called with the address once requests are accepted.
 
     Raises:
         FileNotFoundError, ValueError: a preset does not load.
@@ -46,13 +46,13 @@ def serve(options: DemoOptions, started: Callable[[str], None]) -> None:
 
 
 class Demo(Application):
-    """The page's files and what the models answer.
+    """The application of a demo: the page's files and the models' answers.
 
     Args:
-        options: what, and within which limits.
+        options: settings of the demo: presets, address and limits.
 
     Attributes:
-        models: what answers; there when it is loaded.
+        models: models that answer; set by `load`.
     """
 
     headers = tuple((name.encode(), value.encode()) for name, value in _HEADERS.items())
@@ -66,7 +66,7 @@ class Demo(Application):
         files = page_files("server")
         self._files = {f"/{name}": (name, text.encode()) for name, text in files.items()}
         self._files["/"] = self._files["/index.html"]
-        # A thread for each request that may wait, and one that refuses what is more.
+        # One thread for each request that may wait, and one that refuses further requests.
         self._threads = ThreadPoolExecutor(options.max_waiting + 1, "demo")
 
     async def load(self) -> None:
@@ -77,10 +77,10 @@ class Demo(Application):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def check(self, request: Any) -> None:
-        """Refuses what is meant for another server.
+        """Refuses requests whose Host is not local, against DNS rebinding.
 
-        A page from elsewhere can have its own name lead to 127.0.0.1, and would then read what is
-        served there; the Host header still has that name.
+        A page from elsewhere can point its own host name to 127.0.0.1 and could then read what is
+        served there. The Host header still has the page's name.
         """
         if self.options.host not in _LOCAL:
             return
@@ -110,7 +110,7 @@ class Demo(Application):
 
     async def _answer(self, request: Any) -> dict[str, Any]:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # a form of another site cannot say this
+        if kind != "application/json":  # a form of another site cannot send this type
             raise Refused(415, f"A request is application/json. Received: {kind[:80]}")
         ability, asked = request.path_params["ability"], await self.read(request)
         loop = asyncio.get_running_loop()

@@ -1,11 +1,11 @@
-"""The settings of a demo, from which the flags of `kbert-demo` are made."""
+"""Settings of a demo; the flags of `kbert-demo` are made from them."""
 
 from kbert.core.options import option
 from kbert.serve.http.settings import HttpOptions
 
 
 class DemoOptions(HttpOptions):
-    """What is shown, where, and within which limits.
+    """Settings of a demo: presets, address and limits.
 
     Args:
         {options}

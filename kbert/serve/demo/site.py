@@ -1,4 +1,4 @@
-"""The page as a folder of files for any web server: the model runs in the browser.
+"""Writes the page as a folder for any web server: the model runs in the browser.
 
 Shapes: B rows, T tokens, P masks, L layers, N heads, V vocabulary.
 """
@@ -30,12 +30,12 @@ from kbert.tokenizers import WordPieceTokenizer
 from kbert.tokenizers.wordpiece.characters import CharacterRules
 from kbert.visualization.attention_reading import MOST_TOKENS, TITLES
 
-# ONNX Runtime for browsers, as `npm pack` fetches it, with npm's own checksum of it.
+# ONNX Runtime for browsers: the file that `npm pack` fetches, and its checksum in npm.
 RUNTIME = "onnxruntime-web-1.30.0.tgz"
 RUNTIME_SHA512 = (
     "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
 )
-# Those of its files that compute on the CPU: the rest is for GPUs and for other ways to load it.
+# Its files for the CPU; the others are for GPUs and for other ways to load it.
 _RUNTIME_FILES = (
     "ort.wasm.min.mjs",
     "ort-wasm-simd-threaded.mjs",
@@ -44,23 +44,26 @@ _RUNTIME_FILES = (
 
 
 def write_site(folder: PathLike, preset: PathLike, runtime: PathLike) -> str:
-    """Writes the page with a model in it, which needs no program behind it.
+    """Writes the page with a model as a static site, which needs no program on the server.
 
-    Filling masks, next sentences (where the model has them) and attention are there. What is
-    written is what kbert computes: the model is run beside TensorFlow before it is kept.
+    The page fills masks, predicts next sentences (if the model does) and shows attention. Before
+    the site is kept, the outputs of the written model are compared with those of TensorFlow.
 
     Args:
-        folder: new or empty; it is there when it is complete, or not at all.
-        preset: a `kbert.tasks.Pretraining` on a `kbert.Encoder`, with a WordPiece tokenizer.
-        runtime: the file that `npm pack onnxruntime-web@VERSION` fetches, of the version `RUNTIME`.
+        folder: path of the site, new or empty; it is written completely or not at all.
+        preset: preset of a `kbert.tasks.Pretraining` on a `kbert.Encoder` with a WordPiece
+            tokenizer.
+        runtime: path of the file that `npm pack onnxruntime-web@VERSION` fetches, of the version in
+            `RUNTIME`.
 
     Returns:
-        The folder.
+        Path of the folder.
 
     Raises:
         FileNotFoundError: there is no such preset or runtime.
         ImportError: the extra "onnx" is not installed.
-        ValueError: a preset of another kind, another runtime, or a folder that is not empty.
+        ValueError: the preset is of another kind, the runtime is another, or the folder is not
+            empty.
     """
     refuse_full(local_only(folder, "A site"))
     binaries = _read_runtime(runtime)
@@ -110,7 +113,7 @@ def _rows(task: Pretraining) -> RowFunction:
     def function(features: dict[str, Any]) -> dict[str, tf.Tensor]:
         found = task.encoder({name: features[name] for name in names}, return_attention=True)
         logits = task.masked_lm(found["sequence"], features["mask_positions"])
-        size = task.tokenizer.vocabulary_size  # a table may have more rows
+        size = task.tokenizer.vocabulary_size  # the embedding table may have more rows
         outputs = {
             "probabilities": ops.softmax(logits)[..., :size],  # (B, P, V)
             "attention": ops.stack(found["attention"], axis=1),  # (B, L, N, T, T)
@@ -124,7 +127,7 @@ def _rows(task: Pretraining) -> RowFunction:
 
 
 def _site(task: Pretraining, preset: str) -> dict[str, Any]:
-    """What `browser_engine.js` reads."""
+    """Returns the data that `browser_engine.js` reads."""
     tokenizer: Any = task.tokenizer
     pairs = ["next_sentence"] if task.next_sentence else []
     model = {
@@ -145,10 +148,10 @@ def _site(task: Pretraining, preset: str) -> dict[str, Any]:
 
 
 def tokenizer_data(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
-    """What `wordpiece.js` is made from, as JSON can hold it.
+    """Returns the tokenizer's data for `wordpiece.js`, as a JSON value.
 
     Args:
-        tokenizer: one without special tokens in texts.
+        tokenizer: a tokenizer that does not read special tokens in texts.
 
     Example:
         >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "pen"]
@@ -176,7 +179,7 @@ def _rules(rules: CharacterRules) -> Mapping[str, Any]:
 
 
 def ranges(characters: Iterable[str]) -> list[int]:
-    """Code points as the first and the last of each run, one list.
+    """Returns the first and last code point of each run of characters, in one list.
 
     >>> ranges("cabx")
     [97, 99, 120, 120]
@@ -191,7 +194,7 @@ def ranges(characters: Iterable[str]) -> list[int]:
 
 
 def _read_runtime(path: PathLike) -> dict[str, bytes]:
-    """The files of the runtime, out of a package that is the one that is known."""
+    """Reads the runtime's files from its package, after a check of the checksum."""
     archive = Path(path).read_bytes()
     checksum = base64.b64encode(hashlib.sha512(archive).digest()).decode()
     if checksum != RUNTIME_SHA512:

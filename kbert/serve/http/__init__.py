@@ -1,1 +1,1 @@
-"""The HTTP server of the service and the demo: limits, timeouts, signals, an orderly stop."""
+"""HTTP server of the service and the demo: limits, timeouts, signals, graceful shutdown."""

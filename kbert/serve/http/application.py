@@ -1,4 +1,4 @@
-"""What answers over HTTP: routes, and what every request goes through before them."""
+"""HTTP applications: routes, and the checks that every request passes before them."""
 
 import asyncio
 import time
@@ -16,26 +16,27 @@ _CLOSE = (b"connection", b"close")
 
 
 class Application:
-    """The answers of a server, for ASGI.
+    """An ASGI application of a server.
 
-    A subclass defines `routes`, each made by `route`, and where it needs them `check`, `count`,
-    `open`, `load`, `begin`, `watch`, `finish` and `close`, in the order in which `run` calls them.
+    A subclass defines `routes`, each made by `route`. It can define `check` and `count`, which
+    apply to each request, and `open`, `load`, `begin`, `watch`, `finish` and `close`, which `run`
+    calls in this order.
 
     Args:
-        options: limits.
+        options: settings of the server: address and limits.
 
     Attributes:
-        seats: the connections.
+        seats: open connections.
         is_ready: whether it is loaded; until then all but the `always` routes get 503.
-        is_stopping: whether it takes requests for the last time: each answer ends its connection.
+        is_stopping: whether the server is stopping: each response then closes its connection.
     """
 
     always: frozenset[str] = frozenset()  # names of routes that answer before it is ready
-    headers: tuple[tuple[bytes, bytes], ...] = ()  # of every answer
-    failure = "The service failed; its log says how."  # what a client is told of an error inside
-    tls: tuple[str, str] | None = None  # files of the certificate and of its key
-    stop_seconds = 2.0  # until the end, when it is stopped
-    drain_seconds = 0.0  # of them, in which requests are still taken
+    headers: tuple[tuple[bytes, bytes], ...] = ()  # headers of every response
+    failure = "The service failed; its log says how."  # error message for internal errors
+    tls: tuple[str, str] | None = None  # files of the certificate and its key
+    stop_seconds = 2.0  # longest time of a shutdown
+    drain_seconds = 0.0  # part of `stop_seconds` in which requests are still accepted
 
     def __init__(self, options: HttpOptions) -> None:
         self.options = options
@@ -43,37 +44,37 @@ class Application:
         self.is_ready = self.is_stopping = False
 
     def routes(self) -> Iterable[Any]:
-        """What `route` made."""
+        """Returns the routes, each made by `route`."""
         raise NotImplementedError(f"{type(self).__name__} must define `routes`.")
 
     def check(self, request: Any) -> None:
-        """Raises `Refused` for requests that no route is to see; not for `always` routes."""
+        """Raises `Refused` for requests that must not reach a route; skipped for `always`."""
 
     def count(self, request: Any, route: str, status: int, seconds: float) -> None:
-        """Notes a request that was answered."""
+        """Counts an answered request."""
 
     def open(self) -> None:
-        """Takes what may be taken by another, such as more ports, before it loads."""
+        """Acquires shared resources, such as more ports, before loading."""
 
     async def load(self) -> None:
-        """Loads what answers; what it raises ends the server."""
+        """Loads the models; an error stops the server."""
 
     async def begin(self) -> list[str]:
-        """Called when it is loaded; returns further addresses."""
+        """Starts what needs the loaded models; returns further addresses."""
         return []
 
     async def watch(self) -> None:
-        """Work beside the requests, until it is cancelled."""
+        """Runs background work until cancelled."""
         await asyncio.Event().wait()
 
     async def finish(self, seconds: float) -> None:
-        """Answers what else was accepted, for so long."""
+        """Finishes requests that came by another way than HTTP, within `seconds`."""
 
     async def close(self) -> None:
-        """Refuses what is still under way, and gives back what it has."""
+        """Refuses requests that are still under way, and frees resources."""
 
     def app(self) -> Any:
-        """The application of ASGI."""
+        """Makes the ASGI application."""
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
 
@@ -85,7 +86,7 @@ class Application:
         async def app(scope: Any, receive: Any, send: Any) -> None:
             async def answer(message: Any) -> None:
                 if message["type"] == "http.response.start":
-                    # A client that is not told so sends its next request into a closed connection.
+                    # Otherwise the client would send its next request into a closed connection.
                     more = (*self.headers, *((_CLOSE,) if self.is_stopping else ()))
                     message = {**message, "headers": [*message["headers"], *more]}
                 await send(message)
@@ -97,13 +98,13 @@ class Application:
     def route(
         self, name: str, path: str, method: str, answer: Callable[[Any], Awaitable[Any]]
     ) -> Any:
-        """A route whose answer is checked, counted, and an error of ours as JSON.
+        """Makes a route whose requests are checked and counted, and whose errors become JSON.
 
         Args:
-            name: what it is counted as.
-            path: a pattern of Starlette's.
-            method: HTTP's.
-            answer: request -> what JSON can hold, or a response of Starlette.
+            name: name of the route for `count` and `always`.
+            path: path pattern of Starlette.
+            method: HTTP method.
+            answer: coroutine function from a request to a JSON value or a Starlette response.
         """
         from starlette.responses import Response
         from starlette.routing import Route
@@ -139,7 +140,7 @@ class Application:
         return Route(path, endpoint, methods=[method])
 
     def check_ready(self) -> None:
-        """Raises `Refused` while it loads."""
+        """Raises `Refused` while the models are being loaded."""
         if not self.is_ready:
             raise Refused(503, "The models are loaded. Try again later.", retry_after=1)
 
@@ -154,14 +155,16 @@ class Application:
             )
 
     async def wait_for(self, request: Any, work: Awaitable[Any]) -> Any:
-        """What is computed for a request; stops waiting where the client has left.
+        """Returns the result of the work for a request; stops waiting if the client disconnects.
+
+        Work that takes longer than `timeout_seconds` raises `Refused`.
 
         Args:
-            request: its body is read.
-            work: is cancelled when nobody waits.
+            request: the request, whose body has been read.
+            work: awaitable of the result; cancelled if the client leaves or the time is over.
         """
         computed = asyncio.ensure_future(work)
-        left = asyncio.create_task(request.receive())  # behind the body, it can only leave
+        left = asyncio.create_task(request.receive())  # after the body only a disconnect can come
         seconds = self.options.timeout_seconds
         try:
             done, _ = await asyncio.wait(
@@ -182,7 +185,7 @@ class Application:
             left.cancel()
 
     async def read(self, request: Any) -> dict[str, Any]:
-        """The body's object, within the limits of bytes and time."""
+        """Reads the JSON object of a request's body, within the limits of bytes and time."""
         try:
             async with asyncio.timeout(self.options.timeout_seconds):
                 return json_body.parse(await self._read_bytes(request))
@@ -197,7 +200,7 @@ class Application:
         from starlette.requests import ClientDisconnect
 
         most = self.options.max_body_bytes
-        # The server has refused what is no number.
+        # The server has already refused values that are not numbers.
         size = int(request.headers.get("content-length", "0"))
         body = bytearray()
         if size <= most:
@@ -215,7 +218,7 @@ class Application:
 
 
 def response(content: Any, status: int = 200, headers: Any = None) -> Any:
-    """A response of Starlette with JSON in it."""
+    """Makes a Starlette response with JSON."""
     from starlette.responses import Response
 
     return Response(json_body.dump(content), status, headers, media_type="application/json")

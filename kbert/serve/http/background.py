@@ -1,4 +1,4 @@
-"""A server beside other work of the same process."""
+"""Runs a server in the background of a process."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
-_MORE_SECONDS = 30.0  # than it takes to stop, for a chunk that is computed still
+_MORE_SECONDS = 30.0  # added to `stop_seconds`, for a chunk that is still being computed
 
 
 class InThread:
-    """A server in a thread of its own, while a `with` block runs.
+    """A server in its own thread while a `with` block runs.
 
     Args:
-        run: serves until its first argument is set; calls its second with the addresses.
-        stop_seconds: within which it stops.
+        run: coroutine function that serves until its first argument is set, and calls its second
+            with the addresses.
+        stop_seconds: seconds within which the server stops.
 
     Attributes:
-        addresses: of the server, that of HTTP first.
+        addresses: addresses of the server, that of HTTP first.
 
     Raises:
-        Exception: what `run` raises, when it starts.
-        RuntimeError: at the end of the block, where it does not stop half a minute after
-            `stop_seconds`.
+        Exception: error of `run` when it starts.
+        RuntimeError: at the end of the block, if the server does not stop within half a minute
+            after `stop_seconds`.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class InThread:
 
         try:
             asyncio.run(main())
-        except Exception as error:  # told to whoever waits
+        except Exception as error:  # raised again in the main thread
             self._error = error
         finally:
             self._ready.set()
@@ -61,10 +62,10 @@ class InThread:
         self._ready.set()
 
     def stop(self) -> None:
-        """Takes no more requests; those that were taken are still answered."""
+        """Stops accepting requests; accepted ones are still answered."""
         assert self._loop is not None
         assert self._stop is not None
-        with contextlib.suppress(RuntimeError):  # it has stopped, and its loop is closed
+        with contextlib.suppress(RuntimeError):  # already stopped, with a closed loop
             self._loop.call_soon_threadsafe(self._stop.set)
 
     def __enter__(self) -> Self:

@@ -1,45 +1,45 @@
-"""Connections over HTTP: how many are open, which of them give way, and how one is closed."""
+"""HTTP connections: limits their number, closes idle ones for new ones, and closes gracefully."""
 
 import asyncio
 import socket
 from typing import Any
 
-_RESERVE = 32  # connections beyond the most, which are told so, and on which /health answers
-_LINGER_SECONDS = 5.0  # for a client to read why the rest of its body is not
-_HANDSHAKE_SECONDS = 10.0  # of TLS
+_RESERVE = 32  # connections beyond the limit: they get 503, and /health still answers on them
+_LINGER_SECONDS = 5.0  # time for a client to read why the rest of its body is not read
+_HANDSHAKE_SECONDS = 10.0  # longest TLS handshake
 
 
 class Seats:
     """The open connections of a listener.
 
-    One that has no request under way gives way to a new one, the longest idle first, so that idle
-    connections, and those that never finish a handshake, lock nobody out.
+    A new connection replaces one that has no request under way, the longest idle first. So idle
+    connections, and those that never finish a handshake, block nobody.
 
     Args:
-        most: connections at the same time.
+        most: most connections at the same time.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: dict[int, socket.socket] = {}  # by file descriptor
-        self._idle: dict[int, socket.socket] = {}  # of them; the longest idle first
+        self._idle: dict[int, socket.socket] = {}  # the idle ones of them, the longest idle first
 
     @property
     def is_full(self) -> bool:
-        """Whether more requests than connections may be open are under way."""
+        """Whether more requests are under way than the limit of connections."""
         return len(self._open) - len(self._idle) > self._most
 
     def take(self, connection: socket.socket) -> bool:
-        """Counts a new connection; whether there was a place for it."""
+        """Adds a new connection if there is room; returns whether there was."""
         most = self._most
-        if len(self._open) - len(self._idle) >= most:  # a place of an idle one would be none
+        if len(self._open) - len(self._idle) >= most:  # closing idle ones would make no room
             most += _RESERVE
         while len(self._open) >= most and self._idle:
             oldest = next(iter(self._idle))
             leaving = self._idle.pop(oldest)
             del self._open[oldest]
             try:
-                leaving.shutdown(socket.SHUT_RDWR)  # whoever reads it finds its end, and closes it
+                leaving.shutdown(socket.SHUT_RDWR)  # its reader sees the end and closes it
             except OSError:  # the client has closed it already
                 continue
         if len(self._open) >= self._most + _RESERVE:
@@ -49,21 +49,21 @@ class Seats:
         return True
 
     def leave(self, connection: socket.socket) -> None:
-        """Forgets a connection that is closed."""
+        """Removes a closed connection."""
         number = connection.fileno()
         if self._open.get(number) is connection:
             del self._open[number]
             self._idle.pop(number, None)
 
     def set_idle(self, number: int, is_idle: bool) -> None:
-        """Notes whether a connection, by its file descriptor, has a request under way."""
+        """Sets whether a connection (by file descriptor) is idle, with no request under way."""
         found = self._idle.pop(number, None) or self._open.get(number)
         if is_idle and found is not None:
             self._idle[number] = found
 
 
 class _Connection(socket.socket):
-    """A connection that gives its place back when it is closed."""
+    """A connection that is removed from `seats` when it is closed."""
 
     seats: Seats
 
@@ -77,19 +77,18 @@ class Listener(socket.socket):
     """A listening socket whose connections are counted.
 
     Args:
-        family: the addresses' family.
-        seats: where they are.
+        family: address family.
+        seats: open connections, which new ones are added to.
     """
 
     def __init__(self, family: int, seats: Seats) -> None:
-        # Of a socket that does not name the protocol asyncio does not know that it is TCP's, and
-        # leaves Nagle's algorithm on: an answer's body waits 40 ms for the client to acknowledge
-        # its head.
+        # Without the protocol asyncio does not recognise a TCP socket and leaves Nagle's algorithm
+        # on: the body of a response would wait 40 ms for the client to acknowledge its head.
         super().__init__(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._seats = seats
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """A connection that has a place; others are closed."""
+        """Returns the next connection that there is room for; closes others."""
         while True:
             accepted, address = super().accept()
             kind = (accepted.family, accepted.type, accepted.proto)
@@ -101,14 +100,14 @@ class Listener(socket.socket):
 
 
 async def start_server(server: Any, listener: Listener, seconds: float, seats: Seats) -> Any:
-    """Takes connections for a server of uvicorn, which itself has no limits for them.
+    """Accepts connections for a uvicorn server, which has no such limits itself.
 
     Args:
         server: a `uvicorn.Server`.
-        listener: listens.
-        seconds: the longest time without a request, its whole head counted, for the client to take
-            in an answer, and for TLS's handshake.
-        seats: those of the listener.
+        listener: listening socket.
+        seconds: longest time for a client to send a request's whole head, to read a response, and
+            for the TLS handshake (at most 10 seconds).
+        seats: open connections of the listener.
 
     Returns:
         The `asyncio.Server`.
@@ -127,10 +126,11 @@ async def start_server(server: Any, listener: Listener, seconds: float, seats: S
 
 
 class _Lingering:
-    """A transport that is closed when its client has read the answer.
+    """A transport that is closed only after the client could read the response.
 
-    A socket closed while bytes of the client are unread sends a reset, which takes the answer from
-    the client before it is read: whoever sends a large body sees a broken pipe and not why.
+    If a socket is closed while bytes from the client are unread, it sends a reset and the client
+    loses the response. A client that sends a large body would see a broken pipe instead of the
+    reason.
     """
 
     def __init__(self, transport: Any, is_sending: Any, loop: asyncio.AbstractEventLoop) -> None:
@@ -163,7 +163,7 @@ class _Lingering:
 
 
 def _connection_class(seconds: float, seats: Seats) -> Any:
-    """The server's class of connections, of which none is held open for nothing."""
+    """Makes uvicorn's connection class with timeouts for idle connections and slow readers."""
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -188,7 +188,7 @@ def _connection_class(seconds: float, seats: Seats) -> Any:
 
         def on_response_complete(self) -> None:
             self._wait_for_request()
-            super().on_response_complete()  # which may begin with the next
+            super().on_response_complete()  # may start the next request
             if not self.cycle.response_complete:
                 self._stop_waiting()
 
@@ -207,7 +207,7 @@ def _connection_class(seconds: float, seats: Seats) -> Any:
             self.transport.forget()  # type: ignore[attr-defined]
 
         def shutdown(self) -> None:
-            if self.transport.is_closing():  # the answer was sent, and only the client is slow
+            if self.transport.is_closing():  # the response was sent, only the client is slow
                 self.transport.close_now()  # type: ignore[attr-defined]
             else:
                 super().shutdown()

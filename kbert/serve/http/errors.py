@@ -1,13 +1,13 @@
-"""What a server refuses, with the status that tells a client why."""
+"""Errors for refused requests, with their HTTP status."""
 
 
 class Refused(Exception):
-    """A request that gets no answer.
+    """A refused request: the client gets an error with this status.
 
     Args:
-        status: of HTTP: 400, 401, 404, 408, 413, 415, 429, 503.
-        message: what is wrong and the rule, for the client.
-        retry_after: seconds after which it may be tried again.
+        status: HTTP status: 400, 401, 403, 404, 405, 408, 413, 415, 429, 503.
+        message: the rule and what is wrong, for the client.
+        retry_after: seconds after which the client may retry; None = not stated.
 
     Example:
         >>> Refused(404, "No such model. Received: 'a'").status
@@ -21,14 +21,14 @@ class Refused(Exception):
 
 
 def drop_frames(error: BaseException) -> None:
-    """Removes the tracebacks of an error that was handled, and of those behind it.
+    """Removes the tracebacks of a handled error and of its causes and contexts.
 
-    A traceback holds the frames it went through, and a frame the request, its body and the task
-    that holds the error: a cycle. Memory of a request would stay until Python happens to look for
-    cycles, which beside TensorFlow's million objects it rarely does.
+    A traceback refers to its frames. A frame refers to the request, its body and the task that has
+    the error: a reference cycle. The memory of a request would stay in use until Python collects
+    cycles, which it rarely does with the million objects of TensorFlow.
 
     Args:
-        error: no longer needed but for its text.
+        error: handled error, of which only the text is still needed.
 
     Example:
         >>> try:

@@ -1,4 +1,4 @@
-"""Bodies in JSON."""
+"""JSON bodies of requests and responses."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from kbert.serve.http.errors import Refused
 
 
 def parse(body: bytes | bytearray) -> dict[str, Any]:
-    """The object of a request's body.
+    """Parses the body of a request as a JSON object.
 
     Raises:
-        Refused: it is no JSON in UTF-8, or no object.
+        Refused: the body is not JSON in UTF-8, or not an object.
 
     Example:
         >>> parse(b'{"instances": ["rain"]}')
@@ -19,7 +19,7 @@ def parse(body: bytes | bytearray) -> dict[str, Any]:
 
     try:
         value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:  # no UTF-8, half a character, a deep nest too
+    except orjson.JSONDecodeError as error:  # also for invalid UTF-8 and for deep nesting
         raise Refused(400, f"The body must be JSON, in UTF-8. Received: {error}") from None
     if not isinstance(value, dict):
         raise Refused(400, f"The body must be a JSON object. Received: {describe(value)}")
@@ -27,14 +27,14 @@ def parse(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def dump(answer: Any) -> bytes:
-    """JSON of an answer; NumPy's arrays and numbers in it as lists and numbers, NaN as null."""
+    """Serialises an answer to JSON: NumPy arrays become lists, NumPy numbers numbers, NaN null."""
     import orjson
 
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def describe(value: Any) -> str:
-    """A JSON value in a few words, however large it is or deep.
+    """Describes a JSON value of any size or depth in a few words.
 
     >>> describe([1, 2]), describe("rain"), describe({"a": 1})
     ('a list of 2', "'rain'", 'an object of 1')

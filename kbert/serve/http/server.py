@@ -1,4 +1,4 @@
-"""A server that runs: sockets, signals, a stop that loses nothing."""
+"""Runs a server: sockets, signals, and a shutdown that finishes accepted requests."""
 
 import asyncio
 import contextlib
@@ -16,16 +16,16 @@ from kbert.serve.http.connections import Listener, Seats, start_server
 
 PACKAGES = ("h11", "orjson", "starlette", "uvicorn")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_BACKLOG = 2048  # connections that wait to be taken, as of uvicorn
-_HEAD_BYTES = 2**16  # of a request
-_SEND_SECONDS = 1.0  # for the last answers to be sent
+_BACKLOG = 2048  # connections that wait to be accepted, uvicorn's default
+_HEAD_BYTES = 2**16  # most bytes of a request's head
+_SEND_SECONDS = 1.0  # time to send the last responses
 
 
 def run_until_signal(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Runs a server until SIGTERM or Ctrl-C; a second one ends it at once.
+    """Runs a server until SIGTERM or Ctrl-C; a second signal ends it at once.
 
     Args:
-        work: serves until the event is set.
+        work: coroutine function that serves until the event is set.
     """
 
     async def main() -> None:
@@ -34,7 +34,7 @@ def run_until_signal(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 
         def end() -> None:
             stop.set()
-            for number in _SIGNALS:  # the next one ends it at once
+            for number in _SIGNALS:  # the next signal ends it at once
                 loop.remove_signal_handler(number)
 
         for number in _SIGNALS:
@@ -45,29 +45,29 @@ def run_until_signal(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 
 
 def check_packages(program: str, *packages: str) -> None:
-    """Raises ImportError, which names the extra, where one of the packages is not there."""
+    """Raises ImportError with the name of the extra if one of the packages is missing."""
     for package in packages:
-        optional(package, "serve", program)  # some are imported by the first request only
+        optional(package, "serve", program)  # the first request would import some of them
 
 
 async def run(
     application: Application, stop: asyncio.Event, started: Callable[[list[str]], None]
 ) -> None:
-    """Serves until the event is set; then takes no more, and finishes what it took.
+    """Serves until the event is set; then accepts no more requests and finishes accepted ones.
 
     Args:
-        application: what answers.
-        stop: ends it.
-        started: is called with the addresses once requests are taken.
+        application: application that answers the requests.
+        stop: event that stops the server.
+        started: function that is called with the addresses once requests are accepted.
 
     Raises:
         OSError: a port is taken.
-        Exception: what `load` of the application raises.
+        Exception: error of the application's `load`.
     """
     import uvicorn
 
     class Server(uvicorn.Server):
-        """One that leaves the signals alone."""
+        """A uvicorn server that does not handle signals."""
 
         @contextlib.contextmanager
         def capture_signals(self) -> Any:
@@ -97,7 +97,7 @@ async def run(
         python_logging.getLogger("uvicorn.error").setLevel(python_logging.WARNING)
         config.load()  # reads the certificate
         server = Server(config)
-        # It answers that it loads, while it does.
+        # The server already answers during loading, with 503.
         http = await start_server(server, listener, options.timeout_seconds, application.seats)
         tasks = {
             name: asyncio.create_task(work)
@@ -107,7 +107,7 @@ async def run(
             tasks["load"] = asyncio.create_task(application.load())
             await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
             if tasks["load"].done():
-                tasks["load"].result()  # raises why it does not load
+                tasks["load"].result()  # raises the error of loading
                 more = await application.begin()
                 application.is_ready = True
                 tasks["watch"] = asyncio.create_task(application.watch())
@@ -127,22 +127,22 @@ async def run(
             await _finish(tasks["server"], server, application)
         for task in tasks.values():
             if task.done() and not task.cancelled():
-                task.result()  # raises what ended it
+                task.result()  # raises the error of the task
 
 
 async def _drain(seconds: float) -> None:
-    """Goes on answering while a balancer notices that /health says no."""
+    """Keeps answering while a load balancer notices that /health fails."""
     await asyncio.sleep(seconds)
 
 
 async def _finish(work: asyncio.Task, server: Any, application: Application) -> None:
-    """Answers what was accepted for so long, and refuses the rest."""
+    """Answers accepted requests within the time of the shutdown, and refuses the rest."""
     seconds = application.stop_seconds - application.drain_seconds
     ends = {work, asyncio.create_task(application.finish(seconds))}
     await asyncio.wait(ends, timeout=seconds)
     await application.close()
     _, late = await asyncio.wait(ends, timeout=_SEND_SECONDS)
-    if late:  # answers that nobody reads
+    if late:  # responses that nobody reads
         for connection in list(server.server_state.connections):
             connection.transport.abort()
         await asyncio.wait(ends, timeout=_SEND_SECONDS)
@@ -153,7 +153,7 @@ def _listen(host: str, port: int, seats: Seats) -> Listener:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(_BACKLOG)  # where another one listens this is what fails
+        listener.listen(_BACKLOG)  # fails if another socket listens on the port
     except (OSError, OverflowError) as error:
         listener.close()
         raise OSError(f"The port cannot be opened ({error}). Received: {host}:{port}") from error
@@ -161,7 +161,7 @@ def _listen(host: str, port: int, seats: Seats) -> Listener:
 
 
 def address(scheme: str, host: str, port: int) -> str:
-    """An address as a browser takes it.
+    """Returns an address in the form that a browser accepts.
 
     >>> address("http", "::1", 8501)
     'http://[::1]:8501'

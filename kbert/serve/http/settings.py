@@ -1,10 +1,10 @@
-"""The settings that every HTTP server of kbert has."""
+"""Settings of every HTTP server of kbert."""
 
 from kbert.core.options import Options, option
 
 
 class HttpOptions(Options):
-    """Where a server listens, and within which limits.
+    """Settings of an HTTP server: address and limits.
 
     Args:
         {options}

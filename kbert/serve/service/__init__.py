@@ -1,1 +1,1 @@
-"""What is served over HTTP and gRPC: `kbert-serve`."""
+"""The service of `kbert-serve`, over HTTP and gRPC."""

@@ -1,4 +1,4 @@
-"""A service beside other work of the same process: in notebooks and tests."""
+"""Runs a service in the background of a process, for notebooks and tests."""
 
 import dataclasses
 
@@ -10,20 +10,20 @@ from kbert.serve.service.settings import ServiceOptions
 
 
 class Background(InThread):
-    """A service in a thread of its own, while a `with` block runs.
+    """A service in its own thread while a `with` block runs.
 
     Args:
-        options: as of `serve`, but for `intra_op_threads`, since TensorFlow's threads are those of
-            the process; with port=0 the port is a free one. One batch of a model runs at a time,
-            unless `batch_threads` says otherwise.
+        options: settings of the service. `intra_op_threads` is ignored, since the process has
+            TensorFlow's threads already. With port=0 a free port is chosen. One batch of a model
+            runs at a time, unless `batch_threads` is set.
 
     Attributes:
-        addresses: of the service, that of HTTP first.
+        addresses: addresses of the service, that of HTTP first.
 
     Raises:
-        ValueError, OSError, ImportError: as of `serve`, when it starts.
-        RuntimeError: at the end of the block, where it does not stop half a minute after
-            `stop_seconds`.
+        ValueError, OSError, ImportError: the service does not start (see `serve`).
+        RuntimeError: at the end of the block, if the service does not stop within half a minute
+            after `stop_seconds`.
 
     Example:
         >>> import tempfile

@@ -1,10 +1,10 @@
-"""Texts of many requests in one run of a model.
+"""Dynamic batching: runs texts of many requests together.
 
-While a batch is computed, what arrives waits, and the next batch is made of it: no request waits
-for others that may come. A batch begins with the text that has waited longest and takes those of
-about its length, so that little of it is padding.
+Texts that arrive while a batch is computed form the next batch: no request waits for others that
+may come. A batch starts with the text that has waited longest and adds texts of similar length, so
+that it has little padding.
 
-It all happens in the one thread of an event loop, but for the runs themselves. A run whose callers
+Everything except the runs themselves happens in the thread of an event loop. A run whose callers
 have all given up is stopped between the chunks that it computes.
 """
 
@@ -27,14 +27,14 @@ from kbert.serve.service.metrics import Metrics
 from kbert.serve.service.settings import ServiceOptions
 from kbert.serve.service.stopping import Stop
 
-# Padding of a batch, in bytes of text: so much is cheaper than another run, and beyond it so large
-# a share of the text itself.
+# Allowed padding of a batch, in bytes of text: this much (cheaper than another run), plus this
+# share of the text itself.
 _FREE_PADDING = 512
 _PADDED_SHARE = 0.25
 
 
 class _Request:
-    """What one caller waits for: its parts, which may be computed in several batches."""
+    """A caller's request: its parts, which may be computed in several batches."""
 
     def __init__(self, parts: int, future: asyncio.Future) -> None:
         self.results: list[Arrays | None] = [None] * parts
@@ -43,7 +43,7 @@ class _Request:
 
 
 class _Part:
-    """Rows of a request that stay together: one, or all where they cannot be told apart."""
+    """Rows of a request that stay together: one row, or all if they cannot be separated."""
 
     def __init__(
         self, request: _Request, place: int, entry: Entry, inputs: Arrays, rows: int, size: int
@@ -52,12 +52,12 @@ class _Part:
         self.entry, self.inputs, self.rows, self.size = entry, inputs, rows, size
         self.number = -1  # the order of arrival
         shapes = tuple((name, inputs[name].shape[1:]) for name in sorted(inputs))
-        # Parts of one key can be one batch; one that merges with none has a key of its own.
+        # Parts with the same key can share a batch; a part that cannot share has a unique key.
         self.key: Any = (entry.name, shapes) if place >= 0 else id(self)
 
 
 class _Batch:
-    """Parts that are computed in one run, and what stops it."""
+    """Parts that are computed in one run, and the `Stop` of the run."""
 
     def __init__(self, parts: list[_Part]) -> None:
         self.parts, self.stop = parts, Stop()
@@ -72,21 +72,21 @@ def _order(part: _Part) -> tuple[int, int]:
 
 
 class Batcher:
-    """Runs the signatures of one version of a model.
+    """Runs the signatures of one version of a model, in batches.
 
     Args:
-        model: the name under which it counts.
-        options: sizes and limits.
-        metrics: what it counts in.
+        model: name of the model in the metrics.
+        options: settings of the service: sizes and limits.
+        metrics: counters of the service.
     """
 
     def __init__(self, model: str, options: ServiceOptions, metrics: Metrics) -> None:
         self._model, self._options, self._metrics = model, options, metrics
         self._threads = options.batch_threads or 1
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"batch-{model}")
-        self._parts: dict[int, _Part] = {}  # that wait, by number: the oldest first
-        self._groups: dict[Any, list[_Part]] = {}  # the same by key, each sorted by size
-        self._waiting = 0  # rows of them
+        self._parts: dict[int, _Part] = {}  # waiting parts by number, the oldest first
+        self._groups: dict[Any, list[_Part]] = {}  # waiting parts by key, each list sorted by size
+        self._waiting = 0  # rows of the waiting parts
         self._running: set[_Batch] = set()
         self._count = 0
         self._seconds_per_row = 0.0
@@ -97,20 +97,22 @@ class Batcher:
     async def run(
         self, entry: Entry, inputs: Arrays, rows: int, *, ragged: bool = False
     ) -> Sequence[Arrays]:
-        """The outputs of a signature.
+        """Computes the outputs of a signature.
 
         Args:
             entry: the signature.
-            inputs: name -> array, which the signature takes.
-            rows: what its `check` says of them.
-            ragged: whether rows may be computed beside others although their outputs are then
-                padded to the widest.
+            inputs: name -> array of each input; they must have passed `entry.check`.
+            rows: number of rows, as returned by `entry.check`.
+            ragged: whether rows may share a batch with others even if their outputs are then padded
+                to the widest.
 
         Returns:
-            The outputs of all rows; or of each row in turn, where there are rows to tell apart.
+            A list of outputs: one item for each row, or one for all rows if they cannot be
+            separated.
 
         Raises:
-            Refused: too many texts wait, or the model does not take these.
+            Refused: too many texts wait, the model rejects these, memory does not suffice, or the
+                service is stopping.
             Retired: the version is retired.
         """
         if self._is_closed:
@@ -131,13 +133,13 @@ class Batcher:
             self._forget(request)
 
     async def close(self) -> None:
-        """Takes no more; returns when all that was taken is computed, or stopped."""
+        """Accepts no more requests; returns when all accepted ones are computed or stopped."""
         self._is_closed = True
         await self._idle.wait()
         self._pool.shutdown(wait=False)
 
     def stop(self) -> None:
-        """Refuses all requests that were taken, and stops what is computed for them."""
+        """Refuses all accepted requests and stops their runs."""
         self._is_closed = True
         requests = [part.request for part in self._parts.values()]
         requests += [part.request for batch in self._running for part in batch.parts]
@@ -166,7 +168,7 @@ class Batcher:
             bisect.insort(self._groups.setdefault(part.key, []), part, key=_order)
         self._count_waiting(rows)
         self._idle.clear()
-        # Not at once: what arrives in the same moment is one batch.
+        # Start in the next turn of the loop: requests of the same moment become one batch.
         loop.call_soon(self._start)
         return request
 
@@ -182,7 +184,7 @@ class Batcher:
         self._metrics.waiting.labels(self._model).inc(change)
 
     def _take(self, parts: Sequence[_Part]) -> None:
-        """Removes parts from those that wait."""
+        """Removes parts from the waiting ones."""
         for part in parts:
             del self._parts[part.number]
             group = self._groups[part.key]
@@ -201,9 +203,9 @@ class Batcher:
             future.add_done_callback(functools.partial(self._finish, batch))
 
     def _choose(self) -> list[_Part]:
-        """The part that has waited longest, and its neighbours in length.
+        """Returns the part that has waited longest and parts of similar length.
 
-        So many that each thread that is free finds some.
+        The number of parts leaves some for every free thread.
         """
         oldest = next(iter(self._parts.values()))
         group = self._groups[oldest.key]
@@ -215,7 +217,7 @@ class Batcher:
             longer = group[high] if high < len(group) else None
             if shorter is None and longer is None:
                 break
-            # Whichever is nearer in length to what the batch has.
+            # Add the neighbour that is nearer in length to the batch.
             below = math.inf if shorter is None else group[low].size - shorter.size
             above = math.inf if longer is None else longer.size - group[high - 1].size
             added = shorter if longer is None or (shorter and below <= above) else longer
@@ -240,7 +242,7 @@ class Batcher:
         self._metrics.batch_seconds.labels(self._model).observe(seconds)
         for part, result in zip(batch.parts, results, strict=True):
             request = part.request
-            if request.future.done():  # its caller has given up, or another part has failed
+            if request.future.done():  # the caller has given up, or another part has failed
                 continue
             if isinstance(result, Exception):
                 request.future.set_exception(result)
@@ -258,7 +260,7 @@ class Batcher:
 
 
 def _run_timed(batch: list[_Part], stop: Stop) -> tuple[list[Arrays | Exception], float, int]:
-    """The outputs of each part or its error, the seconds it all took, and the number of runs."""
+    """Returns the outputs or the error of each part, the seconds, and the number of runs."""
     start = time.perf_counter()
     results: list[Arrays | Exception] = []
     runs = 1
@@ -269,11 +271,11 @@ def _run_timed(batch: list[_Part], stop: Stop) -> tuple[list[Arrays | Exception]
             results += [Refused(503, "The request was given up.") for _ in batch]
         elif len(batch) == 1:
             results.append(_refusal(error))
-        else:  # one text that the model refuses is not to cost the others their answers
+        else:  # run each part alone: one text that the model rejects must not fail the others
             alone = [_run_timed([part], stop) for part in batch]
             results += [result for each, _, _ in alone for result in each]
             runs += len(batch)
-        drop_frames(error)  # which hold the inputs of all parts
+        drop_frames(error)  # the frames refer to the inputs of all parts
     return results, time.perf_counter() - start, runs
 
 
@@ -293,7 +295,7 @@ def _run(batch: list[_Part], stop: Stop) -> list[Arrays]:
 
 
 def _refusal(error: Exception) -> Exception:
-    """The error as a client is told of it."""
+    """Converts an error of a run to the error that the client gets; logs unexpected errors."""
     if is_bad_input(error):
         return Refused(400, f"The model does not take these inputs: {most_said(error)}")
     if is_out_of_memory(error):

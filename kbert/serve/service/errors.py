@@ -1,19 +1,19 @@
-"""What errors of TensorFlow mean for a request."""
+"""Classifies errors of TensorFlow for a request."""
 
 import re
 import sys
 
-# What TensorFlow says around the message of an operation: places of the graph.
+# Text that TensorFlow adds around an operation's message: locations in the graph.
 _PLACES = re.compile(r"\{\{function_node \S+\}\}\s*|assertion failed: (?=\[)")
 _HEADINGS = ("Graph execution error", "Detected at node", "<stack traces", "File ", "[[", "(0) ")
 
 
 class Retired(Exception):
-    """A version that another has taken the place of takes no more requests."""
+    """The version was replaced by another and accepts no more requests."""
 
 
 def is_bad_input(error: Exception) -> bool:
-    """Whether TensorFlow says with an error that a model does not take its inputs."""
+    """Returns whether an error of TensorFlow means that the model rejects its inputs."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
         return False
@@ -22,16 +22,16 @@ def is_bad_input(error: Exception) -> bool:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether there was not memory enough."""
+    """Returns whether the error means that memory did not suffice."""
     tensorflow = sys.modules.get("tensorflow")
     exhausted = tensorflow is not None and tensorflow.errors.ResourceExhaustedError
     return isinstance(error, MemoryError) or (exhausted and isinstance(error, exhausted))
 
 
 def most_said(error: BaseException) -> str:
-    """The line of an error's message that says most, or the error's kind.
+    """Returns the most informative line of an error's message, or the name of its type.
 
-    TensorFlow's message of a failed function begins with a heading and the places of the graph.
+    TensorFlow's message for a failed function begins with a heading and locations in the graph.
 
     Example:
         >>> most_said(ValueError("Graph execution error:\\n\\nDetected at node Assert\\n"

@@ -32,13 +32,13 @@ def make_server(
     token: bytes | None,
     tls: tuple[bytes, bytes] | None,
 ) -> tuple[Any, int]:
-    """A server that is not started yet, and its port.
+    """Makes a gRPC server; returns it, not started yet, and its port.
 
     Args:
-        models: what answers.
-        options: limits.
-        token: that requests must bear; None = none.
-        tls: key and certificate in PEM; None = plain.
+        models: models that answer the requests.
+        options: settings of the service: port and limits.
+        token: token that requests must send; None = no token is needed.
+        tls: key and certificate in PEM; None = no TLS.
 
     Raises:
         OSError: the port is taken.
@@ -138,11 +138,11 @@ def make_server(
             ("grpc.max_receive_message_length", options.max_body_bytes),
             ("grpc.max_send_message_length", _ANSWER_BYTES),
             ("grpc.so_reuseport", 0),
-            # Connections, those that say nothing, and those that ask nothing.
+            # Limits for open connections, unfinished handshakes and idle connections.
             ("grpc.max_allowed_incoming_connections", options.max_connections),
             ("grpc.server_handshake_timeout_ms", milliseconds),
             ("grpc.max_connection_idle_ms", milliseconds),
-            # A compressed message is unpacked whole before its size is looked at.
+            # No compression: a message would be decompressed in full before its size is checked.
             ("grpc.compression_enabled_algorithms_bitset", 1),
             ("grpc.per_message_decompression", 0),
         ],
@@ -175,10 +175,10 @@ def _model_of(spec: Any) -> tuple[str, int | None]:
 
 
 def _read(entry: Entry, name: str, proto: Any, options: ServiceOptions) -> np.ndarray:
-    """A tensor of a request.
+    """Reads a tensor of a request.
 
-    A value may stand for all that follow it, so that a few bytes become what the shape says: type
-    and shape are checked first.
+    Type and shape are checked first: one value may stand for all that follow it, so a few bytes can
+    become an array of any shape.
     """
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""The service over HTTP: TensorFlow Serving's REST routes, and a few that are shorter."""
+"""The service over HTTP: TensorFlow Serving's REST routes, and a few shorter ones."""
 
 import hmac
 import re
@@ -18,14 +18,14 @@ _DEFAULT = "serving_default"
 
 
 class HttpService(Application):
-    """The routes of a service; gRPC, where it has it, begins and ends with them.
+    """The HTTP routes of a service; they also start and stop its gRPC server, if it has one.
 
     Args:
-        models: what answers.
-        options: limits.
-        metrics: what it counts in.
-        token: that requests must bear; None = none.
-        pair: key and certificate, as gRPC takes them; None = no TLS.
+        models: models that answer the requests.
+        options: settings of the service: addresses and limits.
+        metrics: counters of the service.
+        token: token that requests must send; None = no token is needed.
+        pair: key and certificate in PEM for gRPC; None = no TLS.
     """
 
     always = frozenset({"health", "live"})
@@ -78,13 +78,13 @@ class HttpService(Application):
         if self._token is None:
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        # Compared in a time that does not tell how much of it is right.
+        # Constant-time comparison: the time must not reveal how much of the token is right.
         is_right = hmac.compare_digest(token.strip().encode("latin-1", "replace"), self._token)
         if scheme.lower() != "bearer" or not is_right:
             raise Refused(401, "A request bears the service's token. Received: none, or another")
 
     def count(self, request: Any, route: str, status: int, seconds: float) -> None:
-        # A name that nobody serves would be a new counter for each guess.
+        # Unknown names are not counted separately: each guess would be a new counter.
         model = request.path_params.get("model", "")
         known = model if self._models.has(model) else ""
         self._metrics.requests.labels(known, route, status).inc()
@@ -179,7 +179,7 @@ class HttpService(Application):
 
         def prepare(loaded: LoadedModel) -> tuple[Entry, Arrays]:
             entry = find(loaded)
-            if entry is None:  # a newer version may have lost it
+            if entry is None:  # a newer version may no longer have the signature
                 raise Refused(400, f"The model is one that {what}. Received: {name!r}")
             (text,) = entry.inputs
             texts, most = wanted.get("texts"), self._limits.max_texts
@@ -197,7 +197,7 @@ class HttpService(Application):
         *,
         ragged: bool = False,
     ) -> tuple[int, Entry, Sequence[Arrays]]:
-        """What the model answers."""
+        """Runs the model while the caller waits; returns version, signature and outputs."""
         return await self.wait_for(request, self._models.run(name, version, prepare, ragged=ragged))
 
 

@@ -1,7 +1,7 @@
-"""Requests and answers in JSON, in the forms of TensorFlow Serving's REST API.
+"""JSON requests and responses in the formats of TensorFlow Serving's REST API.
 
-Row format: `instances`, a list of rows -> `predictions`. Column format: `inputs`, a list of each
-input's rows -> `outputs`. Bytes are `{"b64": "…"}`.
+Row format: `instances`, a list of rows -> `predictions`. Column format: `inputs`, the rows of each
+input -> `outputs`. Bytes are `{"b64": "…"}`.
 """
 
 import base64
@@ -19,7 +19,7 @@ _KINDS = {"b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "num
 
 
 def refuse_unknown(request: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raises `Refused` for keys that a request of its kind does not have."""
+    """Raises `Refused` if the request has keys that are not in `known`."""
     unknown = [key[:100] for key in request if key not in known]
     if unknown:
         raise Refused(
@@ -28,7 +28,7 @@ def refuse_unknown(request: Mapping[str, Any], known: Sequence[str]) -> None:
 
 
 def text_of(request: Mapping[str, Any], key: str, default: Any) -> Any:
-    """A string of a request."""
+    """Returns a string of a request, or the default; raises `Refused` for other types."""
     value = request.get(key, default)
     if value is not default and not isinstance(value, str):
         raise Refused(400, f"`{key}` is a string. Received: {describe(value)}")
@@ -36,15 +36,15 @@ def text_of(request: Mapping[str, Any], key: str, default: Any) -> Any:
 
 
 def read_inputs(request: Mapping[str, Any], entry: Entry, most: int) -> Arrays:
-    """The inputs of a signature, of a request in row or in column format.
+    """Reads the inputs of a signature from a request in row or column format.
 
     Args:
-        request: it has `instances` or `inputs`.
+        request: request with `instances` or `inputs`.
         entry: the signature.
-        most: rows of a request.
+        most: most rows of a request.
 
     Raises:
-        Refused: the values are not what the signature takes, or too many.
+        Refused: the values do not fit the signature, or there are too many.
     """
     if ("instances" in request) == ("inputs" in request):
         raise Refused(
@@ -92,16 +92,16 @@ def read_inputs(request: Mapping[str, Any], entry: Entry, most: int) -> Arrays:
 
 
 def read_array(value: Any, spec: Spec, name: str, most: int | None) -> np.ndarray:
-    """A JSON value as an input of a signature.
+    """Converts a JSON value to an input of a signature.
 
     Args:
         value: nested lists.
-        spec: of the input.
-        name: of the input.
-        most: rows of a request; None = the input has none, but values.
+        spec: type and shape of the input.
+        name: name of the input, for messages.
+        most: most rows of a request; None = the input is not a list of rows.
 
     Raises:
-        Refused: it is of another type or rank, its lists differ in length, or has too many rows.
+        Refused: the value has another type or rank, lists of different lengths, or too many rows.
 
     Example:
         >>> spec = Spec(np.dtype("float32"), (None, None), "float32")
@@ -142,7 +142,7 @@ def read_array(value: Any, spec: Spec, name: str, most: int | None) -> np.ndarra
 
 
 def write_rows(entry: Entry, parts: Sequence[Arrays], rows: int) -> Any:
-    """The answers of a request in row format: for each row its outputs, or its one output."""
+    """Returns a response in row format: for each row its outputs by name, or its only output."""
     outputs = joined(parts)
     for name, array in outputs.items():
         if array.ndim == 0 or len(array) != rows:
@@ -158,13 +158,13 @@ def write_rows(entry: Entry, parts: Sequence[Arrays], rows: int) -> Any:
 
 
 def write_columns(parts: Sequence[Arrays]) -> Any:
-    """The answer to a request in column format: the outputs, or the one output."""
+    """Returns a response in column format: the outputs by name, or the only output."""
     ready = {name: _plain(array) for name, array in joined(parts).items()}
     return next(iter(ready.values())) if len(ready) == 1 else ready
 
 
 def write_masks(parts: Sequence[Arrays]) -> list[list[list[dict[str, Any]]]]:
-    """The best tokens for each mask of each text, of what `fill_mask` gives."""
+    """Returns the best tokens for each mask of each text, from the outputs of `fill_mask`."""
     found = []
     for part in parts:
         for tokens, probabilities in zip(part["tokens"], part["probabilities"], strict=True):
@@ -175,21 +175,21 @@ def write_masks(parts: Sequence[Arrays]) -> list[list[list[dict[str, Any]]]]:
                         for token, probability in zip(best, values, strict=True)
                     ]
                     for best, values in zip(tokens, probabilities, strict=True)
-                    if any(best)  # behind the last mask of a text
+                    if any(best)  # all tokens are empty in padding after a text's last mask
                 ]
             )
     return found
 
 
 def joined(parts: Sequence[Arrays]) -> Arrays:
-    """The outputs of all parts of a request as one."""
+    """Concatenates the outputs of all parts of a request."""
     if len(parts) == 1:
         return dict(parts[0])
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def text(value: bytes) -> Any:
-    """A string as JSON holds it; base64 where it is not UTF-8."""
+    """Returns bytes as a JSON string; as {"b64": …} if they are not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -203,13 +203,13 @@ def _plain(array: np.ndarray) -> Any:
             count = len(flat) // size if size else int(np.prod(array.shape[:-1]))
             flat = [flat[i * size : (i + 1) * size] for i in range(count)]
         return flat if array.ndim else flat[0]
-    if array.dtype.kind not in "biuf":  # bfloat16, which JSON's writer does not know
+    if array.dtype.kind not in "biuf":  # bfloat16, which the JSON writer does not support
         array = array.astype(np.float32)
     return np.ascontiguousarray(array) if array.ndim else array.item()
 
 
 def _is_named(value: Any) -> bool:
-    """Whether it is an object of inputs; {"b64": …} is a value."""
+    """Returns whether a value is an object of named inputs; {"b64": …} is a single value."""
     return isinstance(value, dict) and list(value) != ["b64"]
 
 
@@ -225,7 +225,7 @@ def _read_string(value: Any, refuse: Any) -> bytes:
     if isinstance(value, dict) and list(value) == ["b64"] and isinstance(value["b64"], str):
         try:
             return base64.b64decode(value["b64"], validate=True)
-        except (binascii.Error, ValueError):  # the second: letters beyond ASCII
+        except (binascii.Error, ValueError):  # ValueError: characters beyond ASCII
             raise refuse("no base64 in `b64`") from None
     raise refuse(f"{describe(value)} in the place of a string")
 

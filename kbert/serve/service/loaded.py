@@ -1,6 +1,6 @@
-"""A version of a model in memory: its signatures, what they take, and running one.
+"""A version of a model in memory: its signatures, their inputs and outputs, and running them.
 
-Shapes: `B` texts or rows.
+Shapes: `B` texts or rows, `D` width of embeddings.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from kbert.serve.service.errors import is_bad_input, most_said
 from kbert.serve.service.stopping import Stop
 
 Arrays = dict[str, np.ndarray]
-# What is there when a version is whole: of a SavedModel, of an export to another runtime.
+# The file that shows that a version is complete: for a SavedModel, for an export to a runtime.
 SAVED_MODEL, EXPORT = "saved_model.pb", "export.json"
-# In TensorFlow's protocol buffers, where another than the type's own.
+# Names of types in TensorFlow's protocol buffers, where they differ from `Spec.tensorflow`.
 _NAMES_OF_TYPES = {"float32": "float", "float64": "double", "float16": "half"}
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What an input or an output is.
+    """Type and shape of an input or output.
 
     Args:
-        dtype: its NumPy type; strings are `object`, of bytes.
-        shape: None for an axis of any size; None for any shape at all.
-        tensorflow: the name of its type in TensorFlow.
+        dtype: NumPy dtype; strings are `object` (bytes).
+        shape: size of each axis, None for an axis of any size; None = any shape.
+        tensorflow: name of the dtype in TensorFlow.
     """
 
     dtype: np.dtype
@@ -42,11 +42,11 @@ class Spec:
 
     @property
     def is_string(self) -> bool:
-        """Whether it holds strings."""
+        """Whether the values are strings."""
         return self.dtype == object
 
     def describe(self) -> str:
-        """Type and shape in words.
+        """Returns type and shape in words.
 
         >>> Spec(np.dtype(object), (None, 3), "string").describe()
         'string of shape (B, 3)'
@@ -63,19 +63,19 @@ class Entry:
     """A signature of a loaded model.
 
     Args:
-        name: the signature's name.
-        inputs: name -> `Spec`.
-        outputs: name -> `Spec`.
-        compute: arrays of the inputs, and what stops it -> arrays of the outputs.
+        name: name of the signature.
+        inputs: name -> `Spec` of each input.
+        outputs: name -> `Spec` of each output.
+        compute: function from the input arrays and a `Stop` to the output arrays.
 
     Attributes:
-        inputs, outputs: name -> `Spec`.
-        is_rows: whether each input has one row for each text, so that requests can be counted,
-            and split, by rows.
-        merges: whether rows of several requests can be one batch: every output too has a row for
-            each of the inputs, and is of a size that does not depend on the other rows.
-        takes_text: whether its one input is texts, (B,).
-        vectors: the output that is a vector for each text, (B, D), where one is.
+        inputs, outputs: name -> `Spec` of each input or output.
+        is_rows: whether each input has one row per text, so that requests can be counted and split
+            by rows.
+        merges: whether rows of several requests can share a batch. It needs outputs with one row
+            per input row, whose size does not depend on the other rows.
+        takes_text: whether the only input is texts, (B,).
+        vectors: name of the output with an embedding per text, (B, D); None = there is none.
     """
 
     def __init__(
@@ -102,12 +102,12 @@ class Entry:
 
     @classmethod
     def of_graph(cls, name: str, function: Any, owner: Any = None) -> Entry:
-        """The entry of a TensorFlow function.
+        """Makes the entry of a TensorFlow function.
 
         Args:
-            name: the signature's name.
-            function: what `tf.saved_model.load` gives for it.
-            owner: what must live as long, since the function alone does not hold it.
+            name: name of the signature.
+            function: concrete function of the signature, from `tf.saved_model.load`.
+            owner: loaded object to keep alive with the entry; the function has no reference to it.
         """
         import tensorflow as tf
 
@@ -121,16 +121,16 @@ class Entry:
         return cls(name, inputs, outputs, compute)
 
     def run(self, inputs: Mapping[str, np.ndarray], stop: Stop | None = None) -> Arrays:
-        """Outputs of inputs that `check` has taken; errors of the runtime as they are.
+        """Computes the outputs of inputs that passed `check`; errors of the runtime propagate.
 
         Args:
-            inputs: name -> array.
-            stop: ends the run while it computes.
+            inputs: name -> array of each input.
+            stop: object that can stop the run while it computes; None = the run is not stopped.
         """
         return self._compute(inputs, stop or Stop())
 
     def check_names(self, names: Iterable[str]) -> None:
-        """`Refused` where the inputs have other names."""
+        """Raises `Refused` if the inputs have other names."""
         if set(names) != set(self.inputs):
             raise Refused(
                 400,
@@ -139,7 +139,7 @@ class Entry:
             )
 
     def check_input(self, name: str, dtype: str, shape: Sequence[int]) -> None:
-        """`Refused` where an input is of another type or shape; `dtype` as TensorFlow names it."""
+        """Raises `Refused` if an input's type (TensorFlow's name in `dtype`) or shape differs."""
         spec = self.inputs[name]
         fits = spec.shape is None or (
             len(spec.shape) == len(shape)
@@ -153,7 +153,7 @@ class Entry:
             )
 
     def check(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """The number of rows, B; `Refused` where the signature does not take the inputs."""
+        """Returns the number of rows, B; raises `Refused` if the inputs do not fit."""
         self.check_names(inputs)
         for name, array in inputs.items():
             self.check_input(name, _type_name(array), array.shape)
@@ -171,15 +171,16 @@ class LoadedModel:
     """A SavedModel in memory, or an export to another runtime.
 
     Args:
-        folder: the version's folder.
-        threads: that one of its products is shared by, where this is the first to need TensorFlow,
-            and of an export; 0 = as the runtime chooses.
+        folder: folder of the version.
+        threads: threads that compute one product, for exports and for TensorFlow unless it runs
+            already; 0 = the runtime's default.
 
     Attributes:
-        entries: name -> `Entry`.
+        entries: name -> `Entry` of each signature.
 
     Raises:
-        ValueError: it is no SavedModel or export that loads, is both, or has no signature.
+        ValueError: the folder has no SavedModel or export that loads, has both, or the model has no
+            signature.
     """
 
     def __init__(self, folder: PathLike, threads: int = 0) -> None:
@@ -193,7 +194,7 @@ class LoadedModel:
         load = _load_exported if there == [EXPORT] else _load_saved_model
         try:
             self._loaded, self.entries = load(self.folder, threads)
-        except Exception as error:  # a damaged file raises what its bytes happen to say
+        except Exception as error:  # a damaged file can raise any error
             raise ValueError(
                 f"The folder holds no SavedModel or export that loads ({most_said(error)}). "
                 f"Received: {self.folder}"
@@ -202,18 +203,18 @@ class LoadedModel:
             raise ValueError(f"The SavedModel has no signatures. Received: {self.folder}")
 
     def warm_up(self) -> None:
-        """Runs the signatures of texts once: the first run takes a second, and nobody waits yet."""
+        """Runs the signatures of texts once: the first run takes a second, before requests come."""
         for entry in self.entries.values():
             if all(x.is_string and x.shape == (None,) for x in entry.inputs.values()):
                 try:
                     entry.run({name: np.array([b"a"], object) for name in entry.inputs})
                 except Exception as error:
-                    if not is_bad_input(error):  # another text it may take
+                    if not is_bad_input(error):  # the model may accept other texts
                         raise
                     logging.info("%s, %s: %s", self.folder, entry.name, most_said(error))
 
     def entry(self, name: str) -> Entry:
-        """A signature; `Refused` where there is none of the name."""
+        """Returns a signature by name; raises `Refused` for an unknown name."""
         if name not in self.entries:
             raise Refused(
                 400,
@@ -223,24 +224,24 @@ class LoadedModel:
         return self.entries[name]
 
     def vectors(self) -> Entry | None:
-        """The signature that gives a vector for a text; None = there is none."""
+        """Returns the signature that embeds texts; None if there is none."""
         found = (self.entries.get(name) for name in ("embed", "features"))
         return next((entry for entry in found if entry is not None and entry.vectors), None)
 
     def fill_mask(self) -> Entry | None:
-        """The signature that fills masks; None = there is none."""
+        """Returns the signature that fills masks; None if there is none."""
         entry = self.entries.get("fill_mask")
         if entry is None or not entry.takes_text:
             return None
         return entry if {"tokens", "probabilities"} <= set(entry.outputs) else None
 
     def signature_defs(self) -> dict[str, Any]:
-        """The signatures as TensorFlow Serving's metadata has them."""
+        """Returns the signatures in the format of TensorFlow Serving's metadata."""
         return {name: _signature_def(entry) for name, entry in self.entries.items()}
 
 
 def share_threads(threads: int) -> None:
-    """Has TensorFlow share a product among so many threads, unless it runs already."""
+    """Sets TensorFlow's intra-op threads (0 = unchanged); warns if TensorFlow runs already."""
     import tensorflow as tf
 
     if threads and tf.config.threading.get_intra_op_parallelism_threads() != threads:
@@ -291,16 +292,16 @@ def _by_arrays(
 
 
 def check_rows(rows: int, most: int) -> None:
-    """`Refused` where a request has too many rows; asked before anything is made of them."""
+    """Raises `Refused` if a request has too many rows; called before the rows are read."""
     if rows > most:
         raise Refused(413, f"A request has {most} texts at most. Received: {rows}")
 
 
 def row_sizes(inputs: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
-    """Bytes of the strings of each row, or its numbers: (B,) int64.
+    """Returns the size of each row, (B,) int64: bytes of strings, or the number of other values.
 
-    Of several strings in a row each counts one more, as in the exports themselves: a row of a
-    million empty words is not for nothing.
+    Each of several strings in a row counts one byte more, as in the exports: a row of a million
+    empty words is not free.
 
     >>> row_sizes({"text": np.array([b"rain", b""], object)}, 2).tolist()
     [4, 0]

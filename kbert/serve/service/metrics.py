@@ -1,4 +1,4 @@
-"""What the service counts, in the text form of Prometheus."""
+"""Metrics of the service, in Prometheus' text format."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ class Metrics:
     """Counters of one service.
 
     Attributes:
-        requests: by model, route and status.
-        request_seconds: from the request's head to its answer, by route.
-        texts: accepted, by model.
-        batches, batch_texts, batch_seconds: runs of a signature, the texts in each, their time.
-        waiting: texts that wait now, by model.
+        requests: number of requests by model, route and status.
+        request_seconds: time from a request's head to its response, by route.
+        texts: number of accepted texts by model.
+        batches, batch_texts, batch_seconds: runs by model and signature; texts and time of a batch.
+        waiting: number of texts that wait now, by model.
 
     Example:
         >>> metrics = Metrics()
@@ -50,7 +50,7 @@ class Metrics:
         )
 
     def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """Returns all metrics in the format that Prometheus reads."""
         import prometheus_client as prometheus
 
         return prometheus.generate_latest(self._registry)

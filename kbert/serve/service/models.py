@@ -1,4 +1,4 @@
-"""The models that are served: their version folders, loaded, watched and retired."""
+"""The served models: loads, watches and retires the versions in their folders."""
 
 import asyncio
 import ctypes
@@ -30,10 +30,10 @@ from kbert.serve.service.metrics import Metrics
 from kbert.serve.service.settings import ServiceOptions
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}|0")
-_STOP_SECONDS = 2.0  # in which a run that is stopped comes to the end of a chunk
-_LONGEST_WAIT = 60.0  # seconds between tries to load what did not
+_STOP_SECONDS = 2.0  # time for a stopped run to reach the end of its chunk
+_LONGEST_WAIT = 60.0  # most seconds between attempts to load a version that failed
 
-# What a request asks of a version: its signature, and the inputs.
+# A request's function from a loaded version to its signature and the inputs.
 Prepare: TypeAlias = Callable[[LoadedModel], tuple[Entry, Arrays]]
 
 
@@ -42,7 +42,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def version_folders(folder: PathLike) -> dict[int, Path]:
-    """The versions in the folder of a model, the newest first."""
+    """Returns the complete versions in a model's folder by number, the newest first."""
     folder = Path(folder)
     if _is_whole(folder):
         return {int(folder.name) if _VERSION.fullmatch(folder.name) else 1: folder}
@@ -58,24 +58,24 @@ def _load(folder: Path, threads: int) -> LoadedModel:
 
 
 class Version:
-    """A version in memory, and what runs it."""
+    """A version in memory, and the batcher that runs it."""
 
     def __init__(self, number: int, loaded: LoadedModel, batcher: Batcher) -> None:
         self.number, self.loaded, self.batcher = number, loaded, batcher
 
 
 class Model:
-    """One model: the versions of its folder.
+    """A served model with the versions of its folder.
 
     Args:
-        name: that clients know it by.
-        folder: holds version folders, or is one.
-        options: the service's.
-        metrics: what it counts in.
+        name: name of the model in requests.
+        folder: folder that contains version folders, or is one.
+        options: settings of the service.
+        metrics: counters of the service.
 
     Attributes:
-        versions: number -> `Version`, those that are served.
-        failed: number -> why it did not load.
+        versions: number -> `Version` of each served version.
+        failed: number -> error of each version that did not load.
     """
 
     def __init__(self, name: str, folder: str, options: ServiceOptions, metrics: Metrics) -> None:
@@ -83,12 +83,12 @@ class Model:
         self._options, self._metrics = options, metrics
         self.versions: dict[int, Version] = {}
         self.failed: dict[int, str] = {}
-        self._tries: dict[int, tuple[float, float]] = {}  # when it is tried again, and the wait
+        self._tries: dict[int, tuple[float, float]] = {}  # time of the next attempt, next pause
         self._retiring: set[asyncio.Task] = set()
-        self._leaving: set[Version] = set()  # those of them
+        self._leaving: set[Version] = set()  # the versions that are being retired
 
     def find(self, number: int | None) -> Version:
-        """A version, the newest where none is named; `Refused` where there is none."""
+        """Returns a version, the newest for None; raises `Refused` for an unknown one."""
         if number is None:
             return self.versions[max(self.versions)]
         if number not in self.versions:
@@ -100,9 +100,9 @@ class Model:
         return self.versions[number]
 
     async def refresh(self, pool: ThreadPoolExecutor) -> None:
-        """Loads what is new and retires what it takes the place of.
+        """Loads new versions and retires those that they replace.
 
-        A version that does not load is tried again, ever more rarely: it may still be copied.
+        A version that fails to load is retried after growing pauses: copying it may be under way.
         """
         loop = asyncio.get_running_loop()
         there = await loop.run_in_executor(pool, version_folders, self.folder)
@@ -115,19 +115,19 @@ class Model:
             served.append(number)
         for gone in set(self.failed) - set(there):
             del self.failed[gone], self._tries[gone]
-        if served:  # an empty folder is more likely a mistake than a wish
+        if served:  # an empty folder is more likely a mistake: keep what is served
             for number in set(self.versions) - set(served):
                 task = asyncio.create_task(self._retire(self.versions.pop(number)))
                 self._retiring.add(task)
                 task.add_done_callback(self._retiring.discard)
 
     async def close(self) -> None:
-        """Computes what was accepted."""
+        """Returns when all accepted requests are computed or stopped."""
         closing = [version.batcher.close() for version in self.versions.values()]
         await asyncio.gather(*closing, *self._retiring)
 
     def stop(self) -> None:
-        """Refuses what was accepted and is not computed."""
+        """Refuses accepted requests that are not computed yet."""
         for version in (*self.versions.values(), *self._leaving):
             version.batcher.stop()
 
@@ -147,7 +147,7 @@ class Model:
                 logging.warning("%s, version %d: %s", self.name, number, why, exc_info=not is_known)
             self.failed[number] = why
             self._tries[number] = (time.monotonic() + wait, min(2 * wait, _LONGEST_WAIT))
-            drop_frames(error)  # which hold what was loaded of it
+            drop_frames(error)  # the frames refer to the partly loaded model
             return False
         seconds = time.monotonic() - start
         logging.info("%s, version %d: loaded in %.1f s", self.name, number, seconds)
@@ -163,7 +163,8 @@ class Model:
         await version.batcher.close()
         self._leaving.discard(version)
         logging.info("%s, version %d: retired", self.name, version.number)
-        # What TensorFlow loads refers to itself: left alone, its weights stay for many versions.
+        # TensorFlow's loaded objects are reference cycles: uncollected, weights of many versions
+        # would stay in memory.
         del version
         gc.collect()
         _give_back()
@@ -173,8 +174,8 @@ class Models:
     """All models of a service.
 
     Args:
-        options: which, and their limits.
-        metrics: what they count in.
+        options: settings of the service: the models and their limits.
+        metrics: counters of the service.
     """
 
     def __init__(self, options: ServiceOptions, metrics: Metrics) -> None:
@@ -184,11 +185,11 @@ class Models:
             for name, folder in options.folders().items()
         }
         self._is_closed = False
-        # One: loading takes processor time from the requests.
+        # One thread: loading takes CPU time from requests.
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
 
     async def load(self) -> None:
-        """Loads every model; ValueError where one has no version that loads."""
+        """Loads every model; raises ValueError if a model has no version that loads."""
         for model in self._models.values():
             try:
                 await model.refresh(self._loader)
@@ -202,7 +203,7 @@ class Models:
                 )
 
     async def watch(self) -> None:
-        """Looks for new versions until it is cancelled."""
+        """Checks for new versions, until cancelled."""
         while True:
             if not self._options.poll_seconds:
                 await asyncio.Event().wait()
@@ -210,13 +211,13 @@ class Models:
             for model in self._models.values():
                 try:
                     await model.refresh(self._loader)
-                except OSError as error:  # what is served stays so
+                except OSError as error:  # the loaded versions are still served
                     logging.warning("%s: the folder cannot be read (%s)", model.name, error)
-                except Exception:  # the other models, and later versions, are looked for still
+                except Exception:  # other models and later versions are still checked
                     logging.exception("%s: looking for new versions failed", model.name)
 
     async def close(self) -> None:
-        """Takes no more, stops what is computed, refuses what waits, and ends the threads."""
+        """Accepts no more requests, stops runs, refuses waiting requests, and ends the threads."""
         self._is_closed = True
         self._loader.shutdown(wait=False, cancel_futures=True)
         for model in self._models.values():
@@ -227,11 +228,11 @@ class Models:
             task.cancel()
 
     def has(self, name: str) -> bool:
-        """Whether there is a model of the name."""
+        """Returns whether there is a model with the name."""
         return name in self._models
 
     def find(self, name: str) -> Model:
-        """A model; `Refused` where there is none of the name."""
+        """Returns a model by name; raises `Refused` for an unknown name."""
         if name not in self._models:
             raise Refused(
                 404,
@@ -241,12 +242,12 @@ class Models:
         return self._models[name]
 
     def only(self, name: str | None, has: Callable[[LoadedModel], Any], what: str) -> str:
-        """The name of the model that has something, where none or one is named.
+        """Returns the name of the model that has an ability, such as filling masks.
 
         Args:
-            name: as a client names it; None = the one that there is.
-            has: a `LoadedModel` -> what is looked for, or None.
-            what: that in words.
+            name: name in the request; None = the only model with the ability.
+            has: function from a `LoadedModel` to the signature with the ability, or None.
+            what: the ability in words, for messages.
         """
         if name is not None:
             if has(self.find(name).find(None).loaded) is None:
@@ -274,16 +275,18 @@ class Models:
         """Runs a signature of a model.
 
         Args:
-            name: of the model.
-            number: of the version; None = the newest.
-            prepare: the `LoadedModel` -> the signature's `Entry`, and its inputs.
-            ragged: as of `Batcher.run`.
+            name: name of the model.
+            number: number of the version; None = the newest.
+            prepare: function from the `LoadedModel` to the signature's `Entry` and its inputs.
+            ragged: whether rows may share a batch with others even if their outputs are then padded
+                to the widest.
 
         Returns:
-            The version, the signature, the parts of the outputs.
+            The version's number, the signature, the parts of the outputs.
 
         Raises:
-            Refused: there is no such model, or what it says.
+            Refused: the model or version does not exist, the inputs do not fit or exceed a limit,
+                too many texts wait, or the service is stopping.
         """
         model = self.find(name)
         while not self._is_closed:
@@ -293,7 +296,7 @@ class Models:
             check_limits(inputs, rows, self._options)
             try:
                 parts = await version.batcher.run(entry, inputs, rows, ragged=ragged)
-            except Retired:  # between two lines: the newer one takes it
+            except Retired:  # retired since `find`: run the newer version
                 continue
             values = sum(x.size for part in parts for x in part.values())
             if values > self._options.max_answer_values:
@@ -306,7 +309,7 @@ class Models:
         raise Refused(503, "The service is stopping.", retry_after=1)
 
     def status(self, name: str, number: int | None) -> dict[str, Any]:
-        """The versions as TensorFlow Serving tells of them."""
+        """Returns the status of the versions in TensorFlow Serving's format."""
         model = self.find(name)
         if number is not None and number not in model.failed:
             model.find(number)
@@ -328,18 +331,18 @@ class Models:
 
 
 def _give_back() -> None:
-    """Hands freed memory back to the system, which glibc keeps until it is asked."""
+    """Returns freed memory to the system; glibc keeps it otherwise."""
     if sys.platform == "linux" and hasattr(glibc := ctypes.CDLL(None), "malloc_trim"):
         glibc.malloc_trim(0)
 
 
 def check_limits(inputs: Mapping[str, Any], rows: int, options: ServiceOptions) -> None:
-    """`Refused` where a request has too many texts or too large ones.
+    """Raises `Refused` if a request has no texts, too many, or too large ones.
 
     Args:
-        inputs: name -> array.
-        rows: as `Entry.check` counts them: 1 for a signature whose inputs are no rows.
-        options: the service's.
+        inputs: name -> array of each input.
+        rows: number of rows from `Entry.check`: 1 for a signature whose inputs are not rows.
+        options: settings of the service.
     """
     if not rows:
         raise Refused(400, "A request has one text or row at least. Received: none")

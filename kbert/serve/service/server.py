@@ -1,4 +1,4 @@
-"""A service that runs: what it needs of the machine, its token and its certificate."""
+"""Runs a service: sets threads and limits of the process, reads token and certificate."""
 
 import asyncio
 import dataclasses
@@ -19,15 +19,15 @@ from kbert.serve.service.settings import ServiceOptions
 
 PACKAGES = (*http.PACKAGES, "prometheus_client")
 PACKAGES_OF_GRPC = ("grpc", "tensorflow_serving")
-_OTHER_FILES = 256  # open files beside the connections of a listener
+_OTHER_FILES = 256  # open files of a listener in addition to its connections
 
 
 def serve(options: ServiceOptions, started: Callable[[list[str]], None]) -> None:
-    """Serves until SIGTERM or Ctrl-C; then takes no more, and finishes what it took.
+    """Serves until SIGTERM or Ctrl-C; then accepts no more requests and finishes accepted ones.
 
     Args:
-        options: what, where, and within which limits.
-        started: is called with the addresses once requests are taken.
+        options: settings of the service: models, addresses and limits.
+        started: function that is called with the addresses once requests are accepted.
 
     Raises:
         ValueError: a model does not load.
@@ -39,12 +39,12 @@ def serve(options: ServiceOptions, started: Callable[[list[str]], None]) -> None
 
 
 def _share_cores(options: ServiceOptions) -> ServiceOptions:
-    """The options with a number of batches, for a process of its own.
+    """Sets the threads of a process that only serves; returns options with `batch_threads`.
 
-    Products of a few short texts are too small for several threads: those wait for each other
-    longer than they compute. So each batch has one core, and as many run as there are cores. A
-    thread for each batch of each model: where they were as few as the cores, long requests to one
-    model would keep those to the others waiting.
+    Products of a few short texts are too small for several threads, which would wait for each other
+    longer than they compute. So each batch gets one core, and as many batches run as there are
+    cores. Each batch of each model gets a thread: with only one thread per core, long requests to
+    one model would block requests to the others.
     """
     threads = options.intra_op_threads
     batches = options.batch_threads
@@ -67,10 +67,10 @@ def _share_cores(options: ServiceOptions) -> ServiceOptions:
 
 
 def needs_tensorflow(options: ServiceOptions) -> bool:
-    """Whether what is served is known to need TensorFlow: SavedModels, and gRPC.
+    """Returns whether the service is known to need TensorFlow: for SavedModels or gRPC.
 
     Args:
-        options: the service's settings.
+        options: settings of the service.
     """
     if options.grpc_port is not None:
         return True
@@ -78,14 +78,14 @@ def needs_tensorflow(options: ServiceOptions) -> bool:
         versions = [version_folders(folder) for folder in options.folders().values()]
         folders = [folder for each in versions for folder in each.values()]
         return any((folder / SAVED_MODEL).is_file() for folder in folders)
-    except OSError:  # told where it is loaded
+    except OSError:  # loading raises it again
         return True
 
 
 async def run(
     options: ServiceOptions, stop: asyncio.Event, started: Callable[[list[str]], None]
 ) -> None:
-    """Serves until the event is set; otherwise as `serve`."""
+    """Serves until the event is set; otherwise like `serve`, but sets no threads."""
     grpc = () if options.grpc_port is None else PACKAGES_OF_GRPC
     http.check_packages("kbert-serve", *PACKAGES, *grpc)
     token = None if options.token_file is None else _read_token(options.token_file)
@@ -97,7 +97,7 @@ async def run(
 
 
 def _allow_files(options: ServiceOptions) -> None:
-    """Raises the process's limit of open files to what the connections take."""
+    """Raises the process's limit of open files to the number that the connections need."""
     try:
         import resource
     except ImportError:  # Windows, which has no such limit

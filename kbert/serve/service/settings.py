@@ -1,4 +1,4 @@
-"""The settings of a service, from which the flags of `kbert-serve` are made."""
+"""Settings of a service; the flags of `kbert-serve` are made from them."""
 
 import re
 
@@ -9,7 +9,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 class ServiceOptions(HttpOptions):
-    """What is served, where, and within which limits.
+    """Settings of a service: models, addresses and limits.
 
     Args:
         {options}
@@ -112,7 +112,7 @@ class ServiceOptions(HttpOptions):
             )
 
     def folders(self) -> dict[str, str]:
-        """The folder of each model by its name."""
+        """Returns the folder of each model by name."""
         found: dict[str, str] = {}
         for item in self.model:
             name, equals, folder = item.partition("=")

@@ -1,8 +1,9 @@
-"""Runs of TensorFlow functions that can be stopped while they run.
+"""Runs TensorFlow functions so that they can be stopped while they run.
 
-TensorFlow looks between the turns of a loop whether a run was cancelled, and an export computes
-long requests in such turns. Its own context manager for this is one for all threads of a process,
-so a function is called here as its `__call__` does it, with a `CancellationManager` of the run.
+TensorFlow checks for cancellation between the iterations of a loop, and an export computes long
+requests in such a loop. TensorFlow's own context manager for this applies to all threads of a
+process. So a function is called here in the way of its `__call__`, with one `CancellationManager`
+for each run.
 """
 
 import threading
@@ -11,7 +12,7 @@ from typing import Any
 
 
 class Stop:
-    """Stops the runs that it is handed to; may be used by several threads.
+    """Stops the runs that it is passed to; thread-safe.
 
     Attributes:
         is_set: whether the runs were stopped.
@@ -26,29 +27,29 @@ class Stop:
     def __init__(self) -> None:
         self.is_set = False
         self._lock = threading.Lock()
-        self._managers: set[Any] = set()  # one for each run: a run that fails cancels its own
+        self._managers: set[Any] = set()  # one per run: a run that fails cancels its manager
 
     def set(self) -> None:
-        """Lets the runs end with `tf.errors.CancelledError` at their next turn."""
+        """Makes the runs end with `tf.errors.CancelledError` at their next loop iteration."""
         with self._lock:
             self.is_set = True
             for manager in self._managers:
                 manager.start_cancel()
 
     def check(self) -> None:
-        """Raises RuntimeError where the runs were stopped: for what computes without TensorFlow."""
+        """Raises RuntimeError if the runs were stopped; for runtimes other than TensorFlow."""
         if self.is_set:
             raise RuntimeError("The run was stopped")
 
     def run(self, function: Any, inputs: Mapping[str, Any]) -> Any:
-        """The outputs of a concrete function of named tensors.
+        """Computes the outputs of a concrete function.
 
         Args:
-            function: a signature of a SavedModel, or a concrete function whose arguments are named.
-            inputs: a tensor for each argument.
+            function: signature of a SavedModel, or a concrete function with named arguments.
+            inputs: name -> tensor of each argument.
 
         Raises:
-            tf.errors.OpError: what the function raises, or `CancelledError`.
+            tf.errors.OpError: error of the function, or `CancelledError`.
         """
         import tensorflow as tf
         from tensorflow.python.eager import cancellation, context, execute

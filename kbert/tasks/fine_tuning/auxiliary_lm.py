@@ -1,7 +1,7 @@
 """The auxiliary language-model loss on the texts of a task.
 
-Shapes: B rows of a batch, R rows that are read of them, T tokens, H hidden width, K tokens that are
-predicted, V vocabulary.
+Shapes: B rows of a batch, R sequences that the encoder reads for them, T tokens, H hidden width, K
+predicted tokens, V vocabulary.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ USUAL_WEIGHT = 0.5  # lambda in section 4.1 of Radford et al. 2018
 
 
 def auxiliary_weight(encoder: keras.Model, asked: float | None) -> float:
-    """The weight of the language model's loss for an encoder; 0 = it is not computed.
+    """Returns the weight of the language-model loss for an encoder; 0 = it is not computed.
 
     Args:
-        encoder: the task's.
-        asked: None = 0.5 for a decoder, else 0.
+        encoder: encoder of the task.
+        asked: the requested weight; None = 0.5 for a decoder, else 0.
 
     Raises:
-        ValueError: the weight is below 0, or there is one for an encoder that is no decoder.
+        ValueError: the weight is below 0, or above 0 for an encoder that is not a decoder.
 
     Example:
         >>> import kbert
@@ -47,16 +47,16 @@ def auxiliary_weight(encoder: keras.Model, asked: float | None) -> float:
 
 
 def language_model_loss(encoder: DecoderEncoder, read: Mapping[str, Any], weights: Any) -> Pair:
-    """Cross entropy of the tokens of rows, each predicted from those before it.
+    """Cross entropy of next-token prediction on the texts of a batch.
 
-    The start token is not predicted, all that follow are, delimiter and extract token too
-    (`lm_losses` in openai/finetune-transformer-lm, train.py, which takes the mean of each row
-    first; here all tokens of a batch count alike).
+    The start token is not predicted. All later tokens are, including delimiter and extract token.
+    (`lm_losses` in openai/finetune-transformer-lm, train.py, which first takes the mean of each
+    row; here all tokens of a batch have the same weight.)
 
     Args:
-        encoder: the decoder that has read them.
-        read: "token_ids" and "padding_mask" (R, T), "sequence" (R, T, H). Of each row of a batch
-            there are as many as of the next, and they are neighbours.
+        encoder: decoder that computed "sequence".
+        read: "token_ids" and "padding_mask" (R, T), "sequence" (R, T, H). Each row of the batch has
+            the same number of sequences, next to each other.
         weights: (B,) or (B, …), 0 for rows that do not count.
 
     Returns:
@@ -74,10 +74,10 @@ def language_model_loss(encoder: DecoderEncoder, read: Mapping[str, Any], weight
 def _predictions(
     encoder: Any, sequence: Tensor, targets: Tensor, real: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits (K, V), targets (K,) and weights (K,) of the places that are real.
+    """Returns logits (K, V), targets (K,) and weights (K,) of the tokens that are not padding.
 
-    The vocabulary is large, so a place of padding costs much. TensorFlow leaves them out; elsewhere
-    the number of tokens must be known beforehand, and padding is computed with weight 0.
+    The vocabulary is large, so logits at padding are expensive. TensorFlow leaves them out. Other
+    backends need static shapes, so they compute padding too, with weight 0.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf

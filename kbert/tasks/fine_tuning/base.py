@@ -1,6 +1,6 @@
-"""What every fine-tuned task shares: from a table of texts to a trained, measured model.
+"""The base of fine-tuned tasks: from a table of texts to a trained and evaluated model.
 
-Shapes: N examples, R rows that they are tokenised to, B rows of a batch.
+Shapes: N examples, R rows after tokenisation, B rows of a batch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from kbert.training.step.keras_arguments import (
     refuse_others,
 )
 
-# By the names of columns, one example each.
+# Name of a column -> a column with one example.
 _SAMPLES: dict[str, list[Any]] = {
     **{name: ["a"] for name in ("text", "first", "second", "question", "context")},
     **{"words": [["a"]], "choices": [["a", "a"]]},
@@ -55,7 +55,7 @@ _SAMPLES: dict[str, list[Any]] = {
 
 
 class TableAnswers(FileAnswers):
-    """An answer to each example."""
+    """Files with one answer per example."""
 
     program = "kbert-predict"
 
@@ -71,52 +71,51 @@ class TableAnswers(FileAnswers):
 class FineTuningTask(EncoderTask):
     """A task on a table of examples: one class in one file.
 
-    What runs it (`fit`, a `Predictor`, the experiments and programs) knows nothing of a task but
-    what is declared here. A subclass declares
+    `fit`, the `Predictor`, the experiments and the programs use only what is declared here. A
+    subclass declares
 
-    - `kind`: the name by which presets, programs and experiments find it;
-    - `columns`: what a table must have, see `Columns`;
-    - `options`: its settings, an `Options` dataclass that extends `RowOptions`: arguments of the
-      constructor, in presets, flags of the programs. Each is an attribute of a task, `chosen` holds
-      all;
-    - `metric`: name of the value of an evaluation, or "loss", that tells which weights are best:
-      those with the largest value, or with the smallest loss; `shown_metrics`: what a progress
-      line shows of the values that are logged;
-    - `predicts_per`: whether it predicts one thing for a "row", for each "token", or a number for
+    - `kind`: the name of the task in presets, programs and experiments;
+    - `columns`: the columns that a table must have, see `Columns`;
+    - `options`: the settings, an `Options` dataclass that extends `RowOptions`. They are
+      constructor arguments, saved in presets, and flags of the programs. Each is an attribute of
+      the task; `chosen` has all of them;
+    - `metric`: name of the evaluation value that selects the best weights: those with the largest
+      value, or for "loss" with the smallest; `shown_metrics`: the logged values that a progress
+      line shows;
+    - `predicts_per`: whether it makes one prediction per "row", one per "token", or a number for
       each "choice" of a row;
 
-    and defines, besides a constructor that makes its head and calls `build`, and `parts`:
+    and defines, in addition to `parts` and a constructor that makes the head and calls `build`:
 
-    - `targets(table)` -> (N, …) what the loss reads as `labels`, for a task on whole texts and
-      pairs, which has a `TextRows` in `texts`. It raises ValueError for a label that is none.
-    - or, for others, `tokenize(table, labelled)` -> `Rows`: the rows of a table, whole or a part of
-      it. With `labelled` it checks the labels and adds `labels` (R, …)
-      to the columns, and `label_weights` where not every row counts 1. `Rows.lengths` are the
-      tokens that a row has in a batch, `Rows.examples` tells rows of one example, `Rows.cut` counts
-      examples that lost tokens.
-    - `call(batch, training=False)` -> dict of logits, by `self.encode(batch, training)`. Where the
-      task takes decoders, `return_read=True` adds "read", which `language_model_loss` takes.
+    - `targets(table)` -> (N, …), the `labels` of the loss, for a task on whole texts and pairs,
+      which has a `TextRows` in `texts`. It raises ValueError for an invalid label.
+    - or, for other tasks, `tokenize(table, labelled)` -> `Rows`: the rows of a table or of a part
+      of it. With `labelled` it checks the labels and adds `labels` (R, …) to the columns, and
+      `label_weights` if not every row has weight 1. `Rows.lengths` are the tokens of each row in a
+      batch, `Rows.examples` the example of each row, `Rows.cut` the number of truncated examples.
+    - `call(batch, training=False)` -> dict of logits, by `self.encode(batch, training)`. If the
+      task supports decoders, `return_read=True` adds "read", for `language_model_loss`.
     - `terms(logits, batch)` -> losses and metrics of a labelled batch, as `loss_terms` returns
-      them: two dicts of pairs (Σ weight · value, Σ weight), weighed by `batch["label_weights"]`.
-      (Keras has taken the name `losses`.)
-    - `decode(table, rows, outputs)` -> a list or array of one answer an example; `outputs[i]` are
-      the `outputs` of row `i`, NumPy arrays without the batch's axis.
+      them: two dicts of pairs (Σ weight · value, Σ weight), weighted by `batch["label_weights"]`.
+      (Keras already uses the name `losses`.)
+    - `decode(table, rows, outputs)` -> a list or array with one answer per example; `outputs[i]`
+      are the `outputs` of row `i`, NumPy arrays without the batch axis.
     - `score(table, answers)` -> dict of the task's official metrics, floats, against the table's
       labels.
-    - `signatures()`: what an export has; see `Task`.
+    - `signatures()`: the entry points of an export; see `Task`.
 
     The rest has defaults: `assemble`, `outputs`, `predictions`, `check_labels`, `check_held_out`,
     `reports`, `adapt_table`, `describe_example`, `token_marks`, `tune`, `sample_outputs`.
 
     Args:
-        encoder: a `kbert.Encoder`, or what else the task takes.
-        tokenizer: its tokenizer.
-        name: of the model; None = the class's in snake case.
+        encoder: a `kbert.Encoder`, or another encoder that the task supports.
+        tokenizer: the encoder's tokenizer.
+        name: name of the model; None = the class name in snake case.
         **options: the fields of the class's `options`.
 
     Raises:
-        ValueError: a setting is out of range or does not go with the encoder, or the encoder
-            lacks the pooler that the task needs.
+        ValueError: a setting is out of range or does not fit the encoder, or the encoder lacks the
+            pooler that the task needs.
     """
 
     file_answers: ClassVar[type[FileAnswers]] = TableAnswers
@@ -125,15 +124,14 @@ class FineTuningTask(EncoderTask):
     options: ClassVar[type[Options]] = RowOptions
     metric: ClassVar[str] = "loss"
     predicts_per: ClassVar[str] = "row"
-    # Whether `prepare_rows` writes its rows to disk: those of a part of a table are those that the
-    # whole table gives.
+    # Whether `prepare_rows` supports the task: its rows must not depend on the whole table.
     prepares_rows: ClassVar[bool] = True
-    # Whether words of its texts may be replaced by others of their kind, and the labels still hold.
+    # Whether labels stay valid if words of the texts are replaced by similar words.
     augmentable: ClassVar[bool] = False
-    # How whole texts become rows, of a task that reads such.
+    # How whole texts become rows, for tasks on whole texts.
     texts: TextRows | MaybeNone = None
     auxiliary_lm_weight: float | None = None
-    # TensorFlow's graph is for any width; elsewhere each new one is compiled.
+    # A TensorFlow graph accepts any width; other backends compile for each new width.
     width_multiple = BUCKET if keras.backend.backend() == "tensorflow" else 8 * BUCKET
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -165,7 +163,7 @@ class FineTuningTask(EncoderTask):
         if isinstance(self.chosen, AuxiliaryOptions):
             weight = auxiliary_weight(encoder, self.auxiliary_lm_weight)
             if self.reads_by_decoder:
-                self.auxiliary_lm_weight = weight  # today's default goes into presets
+                self.auxiliary_lm_weight = weight  # presets store the current default
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -174,13 +172,13 @@ class FineTuningTask(EncoderTask):
         return {name: value for name, value in found.items() if name not in left}
 
     def make_dropout(self) -> Dropout:
-        """Before a head: at the rate of the option `dropout`, or the encoder's."""
+        """Returns the dropout before a head, at the rate of the option `dropout` or the encoder."""
         rate = self.encoder.config.dropout if self.dropout is None else self.dropout
         return Dropout(rate, dtype=self.encoder.dtype_policy, name="dropout")
 
     @property
     def row_length(self) -> int:
-        """The most tokens of a row: `max_length`, or what the encoder takes."""
+        """Maximum number of tokens in a row: `max_length`, or the encoder's `max_positions`."""
         return self.max_length or self.encoder.config.max_positions
 
     @property
@@ -188,15 +186,15 @@ class FineTuningTask(EncoderTask):
         return "" if self.texts is None else self.texts.remedy
 
     def targets(self, table: Table) -> np.ndarray:
-        """Labels of whole texts; see the class."""
+        """Returns the labels of whole texts; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `targets` or `tokenize`.")
 
     def as_table(self, data: Any, labels: Any = None) -> Table:
-        """Data that a user has in hand as a table, see `kbert.data.as_table`."""
+        """Converts a user's data to a table, see `kbert.data.as_table`."""
         return as_table(data, labels)
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
-        """The rows of a table; see the class."""
+        """Tokenises a table to rows; see the class."""
         rows = self.texts.rows(table)
         return (
             dataclasses.replace(rows, dense={"labels": self.targets(table)}) if labelled else rows
@@ -205,53 +203,53 @@ class FineTuningTask(EncoderTask):
     def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Ragged ids as what the encoder reads; see `TextRows.build_inputs` for windows."""
+        """Packs ragged ids into the encoder's input; for windows see `TextRows.build_inputs`."""
         build = super().build_inputs if self.texts is None else self.texts.build_inputs
         return build(first, second)
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
-        """Losses and metrics; see the class."""
+        """Returns losses and metrics; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `terms`.")
 
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
-        """Answers; see the class."""
+        """Returns the answers; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `decode`.")
 
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
-        """Metrics; see the class."""
+        """Returns the metrics; see the class."""
         raise NotImplementedError(f"{type(self).__name__} must define `score`.")
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """Batch-first features of rows, in a graph.
+        """Returns batch-first features of rows; runs in a graph.
 
         By default the ragged columns `first` and `second` are packed to `token_ids`, `segment_ids`
-        and `padding_mask` (B, T), and the dense columns stay. `label_weights` are added where there
-        are none, and are 0 for copies that fill a batch up.
+        and `padding_mask` (B, T), and the dense columns stay. The caller adds `label_weights` if
+        there are none, and sets them to 0 for copies of rows that fill up a batch.
         """
         columns = dict(columns)
         features = self.build_inputs(columns.pop("first"), columns.pop("second", None))
         return {**features, **columns}
 
     def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
-        """What `decode` needs of a batch, in `keras.ops`: by default the logits, as float32.
+        """Returns the tensors that `decode` needs, by `keras.ops`; by default the logits, float32.
 
-        The tensors are batch-first, float32 or int32; the batch holds no labels.
+        The tensors are batch-first, float32 or int32. The batch has no labels.
         """
         return {name: ops.cast(x, "float32") for name, x in logits.items()}
 
     def sample_outputs(self) -> dict[str, Any]:
         columns = next((x for x in self.columns.inputs if set(x) <= set(_SAMPLES)), None)
         is_own = not type(self).tokenize.__module__.startswith("kbert.")
-        if columns is None or is_own:  # a task of one's own, of whose texts nothing is known
+        if columns is None or is_own:  # a user's task, whose texts are unknown
             return super().sample_outputs()
         rows = self.tokenize(as_table({name: _SAMPLES[name] for name in columns}), labelled=False)
         return self.predictor.first_outputs(rows, 1)
 
     def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
-        """Name -> what is predicted, for a student and its teacher to compare.
+        """Returns the predictions by name, to compare a student with its teacher.
 
-        By default all logits are numbers, whose squared difference is taken (Ba and Caruana 2014,
-        https://arxiv.org/abs/1312.6184).
+        By default all logits are numbers, compared by their squared difference (Ba and Caruana
+        2014, https://arxiv.org/abs/1312.6184).
         """
         return {
             name: Prediction("number", x, _as_wide(batch["label_weights"], x))
@@ -259,73 +257,73 @@ class FineTuningTask(EncoderTask):
         }
 
     def check_labels(self, table: Table) -> None:
-        """Raises ValueError for a table without labels, or with one that the task cannot have."""
+        """Raises ValueError if a table has no labels, or an invalid one."""
         if self.texts is None:
             self.tokenize(table, labelled=True)
         else:
             self.targets(table)
 
     def check_held_out(self, table: Table, held_out: Table) -> None:
-        """Raises ValueError where held-out data cannot be told from what is trained on."""
+        """Raises ValueError if the labels of held-out data do not fit the training data."""
 
     def main_metric(self, held_out: Table) -> str:
-        """What tells on held-out data which weights are best: `metric`, unless data decides."""
+        """Returns the metric that selects the best weights; by default `metric`."""
         return self.metric
 
     def score_names(self, table: Table) -> list[str] | None:
-        """Names of the metrics for a table, whatever the answers; None = not known before."""
+        """Returns the names of the metrics for a table, if known before prediction, else None."""
 
     def reports(self, table: Table, answers: Sequence) -> list[Any]:
-        """What is reported of labelled answers besides metrics, the most important first.
+        """Returns reports on labelled answers, in addition to metrics; the most important first.
 
-        Each has a text; one with a confusion matrix is a `kbert.metrics.Report`.
+        Each report has a text; one with a confusion matrix is a `kbert.metrics.Report`.
         """
         return []
 
     @classmethod
     def takes_label_lists(cls, settings: Mapping[str, Any]) -> bool:
-        """Whether with such settings a row has any number of labels, a list."""
+        """Returns whether, with these settings, a row has a list of any number of labels."""
         return False
 
     @classmethod
     def adapt_table(
         cls, table: Table, columns: Mapping[str, Any], settings: Mapping[str, Any]
     ) -> Table:
-        """A table out of a file in the form that the task takes; by default as it is.
+        """Converts a table read from a file to the form of the task; by default unchanged.
 
         Args:
             table: the columns that were read.
-            columns: our name of a column -> the file's, or several.
-            settings: those of the constructor that are known.
+            columns: the task's name of a column -> the file's name, or several names.
+            settings: the known constructor arguments.
         """
         return table
 
     def describe_example(self, table: Table, row: int) -> str:
-        """What is expected of an example, for a preview: by default its label."""
+        """Returns the expected answer of an example, for a preview; by default its label."""
         label = table[self.columns.label][row]
         if isinstance(label, list | tuple):
             return ", ".join(map(str, label)) or "no label"
         return str(label)
 
     def token_marks(self, features: Mapping[str, np.ndarray]) -> dict[int, str]:
-        """Place in a row of tokens -> what a preview writes behind it: what is expected there."""
+        """Returns token index -> what a preview shows after that token: its expected answer."""
         return {}
 
     @classmethod
     def can_tune(cls, settings: Mapping[str, Any]) -> bool:
-        """Whether a task of such settings has a threshold that `tune` finds."""
+        """Returns whether a task with these settings has a threshold that `tune` can set."""
         return False
 
     def tune(self, data: Any, **options: Any) -> str:
-        """Sets the threshold to what is best on labelled data, and says what it is."""
+        """Sets the threshold to the best value on labelled data, and returns it as text."""
         raise NotImplementedError(f"{type(self).__name__} must define `tune`.")
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
-        """The task's terms, and where a decoder is fine-tuned, its own loss on the same texts.
+        """Returns the task's terms, for a decoder with the language-model loss on the same texts.
 
-        (Radford et al. 2018, equation 5.) "lm_loss" is the mean over the tokens of a batch and
-        "auxiliary" that times `auxiliary_lm_weight`, which is added to the task's loss. It helps to
-        learn the task; an evaluation is of the task's loss alone.
+        (Radford et al. 2018, equation 5.) "lm_loss" is the mean over the tokens of a batch.
+        "auxiliary" is that times `auxiliary_lm_weight`, and is added to the task's loss. It helps
+        to learn the task; an evaluation uses only the task's loss.
         """
         if not self.auxiliary_lm_weight:
             return self.terms(self(batch, training=training), batch)
@@ -337,7 +335,7 @@ class FineTuningTask(EncoderTask):
         return losses, {**metrics, "lm_loss": (total, count)}
 
     def encode_texts(self, texts: Sequence[str]) -> tf.RaggedTensor:
-        """(N, ragged) int32 ids of texts, in chunks of bounded memory."""
+        """Returns the token ids of texts, (N, ragged) int32, computed in chunks to bound memory."""
         chunks = [chunk for _, chunk in inference.chunks(texts)] or [[]]
         return join([self.tokenizer.encode(chunk) for chunk in chunks])
 
@@ -360,28 +358,29 @@ class FineTuningTask(EncoderTask):
     ) -> History:
         """Trains on a table of labelled examples.
 
-        Where `compile` was not called: AdamW with bias correction (Zhang et al. 2021, "Revisiting
-        few-sample BERT fine-tuning", https://arxiv.org/abs/2006.05987), linear warm-up and linear
-        decay; a callback that sets the rate, such as Keras' `LearningRateScheduler`, begins with a
-        constant one. An adapter has a rate of its own. With the same seed, on weights that are the
-        same, the numbers are the same; a run with a `model_dir` that was ended resumes to the same
-        numbers when it is started again.
+        If `compile` was not called, the optimizer is AdamW with bias correction (Zhang et al. 2021,
+        "Revisiting few-sample BERT fine-tuning", https://arxiv.org/abs/2006.05987), linear warm-up
+        and linear decay. With a callback that sets the learning rate, such as Keras'
+        `LearningRateScheduler`, the rate starts as a constant. An adapter has its own default rate.
+        The same seed and initial weights give the same numbers. A stopped run with a `model_dir`
+        resumes when called again, with the same numbers as an uninterrupted run.
 
         Args:
             data: labelled examples, as `kbert.data.as_table` takes them: a list of texts or
                 (first, second) tuples, columns, a frame, a `Table` from a file, …; or a folder that
                 `kbert.tasks.prepare_rows` wrote, for tables larger than memory.
-            labels: their labels, where `data` holds none.
-            validation_data: likewise, or a tuple of data and labels: evaluated after each epoch.
-            validation_split: share of `data`, its last rows, that is evaluated on instead, and not
-                trained on. Rows that are sorted by label must be shuffled before.
-            model_dir: where checkpoints and logs are written, to resume from; of one that is at
-                its end the task gets the weights.
-            resume: "same" refuses a `model_dir` that was begun with other data or settings,
-                "changed" resumes with these, and names of settings let those alone change.
-            verbose: 1 for a progress bar, 2 for a line an epoch, 0 for silence; "auto" = 1 in a
-                terminal or a notebook, else 2.
-            callbacks: of Keras.
+            labels: labels of the examples, if `data` has none.
+            validation_data: held-out examples in a form of `data`, or a tuple of data and labels;
+                evaluated after each epoch.
+            validation_split: share of `data` that is held out instead: its last rows, which are
+                evaluated and not trained on. Shuffle rows that are sorted by label first.
+            model_dir: folder for checkpoints and logs, from which training resumes. If the run in
+                it is complete, the task gets its weights.
+            resume: "same" raises if `model_dir` was begun with other data or settings; "changed"
+                resumes with the new ones; names of settings allow only these to change.
+            verbose: 1 = a progress bar, 2 = a line per epoch, 0 = silent; "auto" = 1 in a terminal
+                or a notebook, else 2.
+            callbacks: Keras callbacks.
             **settings: the fields of `FitSettings`:
 
                 {options}
@@ -390,13 +389,14 @@ class FineTuningTask(EncoderTask):
             Losses and values of each epoch.
 
         Raises:
-            TypeError: for an unknown argument; of Keras' own with the way that works here.
-            ValueError: for data or settings that do not fit; bad data by file and line; for
-                settings of the optimizer, such as `learning_rate`, for one that was compiled; or
-                if the weights of the end give answers that are not finite.
-            NonFiniteLoss: if a loss is NaN or infinite; the weights are the last finite ones.
-            KeyboardInterrupt: after Ctrl-C, with a `model_dir` once a checkpoint is written (and
-                SystemExit after SIGTERM).
+            TypeError: an argument is unknown; for arguments of Keras the message has the
+                alternative.
+            ValueError: data or settings do not fit (bad data is named by file and line); settings
+                of the optimizer, such as `learning_rate`, are given after `compile`; or the final
+                weights give answers that are not finite.
+            NonFiniteLoss: a loss is NaN or infinite; the weights are the last finite ones.
+            KeyboardInterrupt: after Ctrl-C; with a `model_dir`, once a checkpoint is written.
+                (SystemExit after SIGTERM.)
             RuntimeError: another process writes to `model_dir`.
         """
         return super().fit(
@@ -413,7 +413,7 @@ class FineTuningTask(EncoderTask):
 
     @functools.cached_property
     def predictor(self) -> Predictor:
-        """What runs the task over tables."""
+        """The `Predictor` that runs the task over tables."""
         return Predictor(self)
 
     def predict(
@@ -424,20 +424,21 @@ class FineTuningTask(EncoderTask):
         verbose: str | int = "auto",
         **others: Any,
     ) -> Sequence:
-        """Answers for examples.
+        """Predicts an answer for each example.
 
         Args:
-            data: as for `fit`, without labels; or one text.
-            batch_size: the most rows that go through the model together.
-            verbose: "auto" for a progress bar where it takes longer than a moment, 0 for none.
-            **others: none; arguments of Keras' `predict` are refused with the way that works.
+            data: examples in the form of `fit`, without labels; or one text.
+            batch_size: maximum number of rows in a batch.
+            verbose: "auto" = a progress bar if it takes longer than a moment, 0 = none.
+            **others: not supported; for arguments of Keras' `predict` the error has the
+                alternative.
 
         Returns:
-            One answer an example, in order; see the task.
+            One answer per example, in order; see the task.
 
         Raises:
-            TypeError: for another argument.
-            ValueError: for data that does not fit.
+            TypeError: an argument is not supported.
+            ValueError: the data does not fit.
         """
         refuse_others(others, PREDICT, "predict")
         table = self.as_table([data] if isinstance(data, str | bytes) else data)
@@ -456,21 +457,22 @@ class FineTuningTask(EncoderTask):
         verbose: str | int = "auto",
         **others: Any,
     ) -> dict[str, float]:
-        """The task's metrics on labelled examples, and the mean loss.
+        """Returns the task's metrics on labelled examples, and the mean loss.
 
         Args:
-            data: as for `fit`.
-            labels: the labels, where `data` holds none.
-            batch_size: the most rows that go through the model together.
-            verbose: as in `predict`.
-            **others: none; arguments of Keras' `evaluate` are refused with the way that works.
+            data: labelled examples in the form of `fit`.
+            labels: labels of the examples, if `data` has none.
+            batch_size: maximum number of rows in a batch.
+            verbose: "auto" = a progress bar if it takes longer than a moment, 0 = none.
+            **others: not supported; for arguments of Keras' `evaluate` the error has the
+                alternative.
 
         Returns:
-            `loss`, and what the task's `score` gives.
+            `loss`, and the metrics of the task's `score`.
 
         Raises:
-            TypeError: for another argument.
-            ValueError: for data that does not fit, or without a row.
+            TypeError: an argument is not supported.
+            ValueError: the data does not fit, or has no rows.
         """
         refuse_others(others, EVALUATE, "evaluate")
         inference.check_batch_size(batch_size)
@@ -488,19 +490,19 @@ class FineTuningTask(EncoderTask):
         batch_size: int = inference.BATCH_SIZE,
         verbose: str | int = "auto",
     ) -> Any:
-        """What is reported of labelled examples besides metrics, such as scores of each class.
+        """Returns a report on labelled examples, such as the scores of each class.
 
         Args:
-            data: as for `evaluate`.
-            labels: the labels, where `data` holds none.
-            batch_size: the most rows that go through the model together.
-            verbose: as in `predict`.
+            data: labelled examples in the form of `fit`.
+            labels: labels of the examples, if `data` has none.
+            batch_size: maximum number of rows in a batch.
+            verbose: "auto" = a progress bar if it takes longer than a moment, 0 = none.
 
         Returns:
             The first of the task's `reports`; `print` shows it.
 
         Raises:
-            ValueError: for data that does not fit, or of a task that has no report.
+            ValueError: the data does not fit, or the task has no report.
         """
         table = self.as_table(data, labels)
         self.check_labels(table)
@@ -513,11 +515,14 @@ class FineTuningTask(EncoderTask):
         return found[0]
 
     def batches(self, rows: Rows | StoredRows, **options: Any) -> tf.data.Dataset:
-        """What `fit` trains on: the rows in batches, see `bucketed_batches` for the options."""
+        """Returns the rows in batches for `fit`; for the options see `bucketed_batches`."""
         return bucketed_batches(rows, self.assemble, **options)
 
     def weigh_classes(self, rows: Rows, class_weights: str | Mapping[str, float]) -> Rows:
-        """The rows with `label_weights` by their label; for tasks that have classes of rows."""
+        """Returns the rows with `label_weights` by class; for tasks with classes.
+
+        By default raises ValueError.
+        """
         raise ValueError(
             f"class_weights belong to tasks with classes. Received: class_weights={class_weights!r}"
             f" for a {type(self).__name__}"
@@ -525,7 +530,7 @@ class FineTuningTask(EncoderTask):
 
 
 def _snake_case(name: str) -> str:
-    """A class's name as a model's.
+    """Converts the name of a class to that of a model.
 
     >>> _snake_case("TextClassifier")
     'text_classifier'
@@ -534,7 +539,7 @@ def _snake_case(name: str) -> str:
 
 
 def _as_wide(weights: Any, values: Any) -> Tensor:
-    """Weights (B, …) for values (B, …) with more axes."""
+    """Broadcasts weights (B, …) to values (B, …) with more axes."""
     missing = len(values.shape) - len(weights.shape)
     weights = ops.reshape(weights, (*ops.shape(weights), *[1] * missing))
     return ops.broadcast_to(weights, ops.shape(values))

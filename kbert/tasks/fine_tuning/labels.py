@@ -1,4 +1,4 @@
-"""Labels by name: what a table calls a class, and its place among the task's classes."""
+"""Labels by name: the labels of a table as indices of the task's classes."""
 
 import collections
 import re
@@ -16,18 +16,18 @@ _WHOLE = "0|-?[1-9][0-9]*"  # a whole number, written out
 class Labels:
     """The names of a task's classes, in the order of its logits.
 
-    A number in the data stands for the class of that name where all names are whole numbers, or
-    "True" and "False"; elsewhere it is an index. True and False are of two classes alone: those of
-    that name, or the second and the first. A class of `datasets` is read by its name, or, where the
-    task's are LABEL_0, LABEL_1, …, by its number. Digits, as a CSV file has them, are read as the
-    number where no class is called so.
+    If all names are whole numbers, or "True" and "False", a number in the data is a name; else it
+    is an index. True and False are valid only for two classes: those with these names, or the
+    second and the first. A class of `datasets` is matched by its name, or by its number if the
+    task's names are LABEL_0, LABEL_1, …. Digits, as in a CSV file, are read as a number if no class
+    has this name.
 
     Args:
-        names: distinct strings; whole numbers and booleans are written out. A number of classes
-            names them LABEL_0, LABEL_1, …, as Hugging Face does.
+        names: distinct strings; whole numbers and booleans are converted to strings. A number of
+            classes names them LABEL_0, LABEL_1, …, as in Hugging Face.
 
     Raises:
-        ValueError: if there are fewer than one, or one comes twice.
+        ValueError: there are no names, or a name is not unique.
 
     Example:
         >>> labels = Labels(["ham", "spam"])
@@ -54,21 +54,21 @@ class Labels:
         return len(self.names)
 
     def ids(self, table: Table) -> np.ndarray:
-        """(N,) int32, the class of each row.
+        """Returns the class of each row, (N,) int32.
 
         Args:
-            table: with a column `label` of names, or of numbers; see the class.
+            table: table with a column `label` of names, or of numbers; see the class.
 
         Raises:
-            ValueError: a label that is no class, by its row.
+            ValueError: a label is not a class; the message names its row.
         """
         return np.array([self._id(table, row, x) for row, x in enumerate(table["label"])], np.int32)
 
     def indicators(self, table: Table) -> np.ndarray:
-        """(N, C) float32, 1 where a row's list of labels names the class.
+        """Returns indicators (N, C) float32: 1 if a row's list of labels has the class.
 
         Raises:
-            ValueError: a row that holds no list, or a label that is no class.
+            ValueError: a row has no list, or a label is not a class.
         """
         found = np.zeros((len(table), len(self)), np.float32)
         for row, labels in enumerate(table["label"]):
@@ -81,16 +81,16 @@ class Labels:
         return found
 
     def indices(self, names: Sequence[str]) -> np.ndarray:
-        """(N,) int32, the classes of predicted names."""
+        """Returns the classes of predicted names, (N,) int32."""
         return np.array([self._ids[name] for name in names], np.int32)
 
     def check_seen(self, table: Table, held_out: Table, column: str = "label") -> None:
-        """Raises ValueError for a held-out label that training data has never, or in other form.
+        """Raises ValueError if a held-out label is not in the training data, or of another form.
 
         Args:
-            table: the training data, of labels or lists of labels.
-            held_out: what is evaluated on between epochs.
-            column: of the labels.
+            table: training data, with labels or lists of labels.
+            held_out: held-out data, which is evaluated between epochs.
+            column: name of the column of labels.
         """
         seen: set[Any] = set()
         for row, labels in enumerate(table[column]):
@@ -115,7 +115,7 @@ class Labels:
             return self._ids[label]
         if isinstance(label, str) and re.fullmatch(_WHOLE, label):
             label = int(label)
-        # pandas has whole numbers as floats where one is missing; 1.0 is equal to 1, also as a key.
+        # pandas turns whole numbers to floats if one is missing; 1.0 equals 1, also as a key.
         is_number = isinstance(label, int | float) and label in self._numbers
         if is_number and not (isinstance(label, bool) and set(self._numbers) != {0, 1}):
             return self._numbers[int(label)]
@@ -128,11 +128,11 @@ class Labels:
 
 
 def check_several(names: Sequence[str], task: str) -> None:
-    """Raises ValueError for a single class, whose probability is 1 whatever the text.
+    """Raises ValueError for a single class, whose probability would always be 1.
 
     Args:
-        names: the classes' names.
-        task: its class, for the message.
+        names: names of the classes.
+        task: class name of the task, for the message.
     """
     if len(names) < 2:
         raise ValueError(
@@ -144,7 +144,7 @@ def check_several(names: Sequence[str], task: str) -> None:
 
 
 def _written_out(names: object) -> list[str]:
-    """The names of classes as strings; see `Labels`."""
+    """Returns the names of classes as strings; see `Labels`."""
     if isinstance(names, int | np.integer) and not isinstance(names, bool) and names > 0:
         return [f"LABEL_{i}" for i in range(names)]
     values = [] if isinstance(names, str | bytes) or not isinstance(names, Iterable) else names
@@ -165,7 +165,7 @@ def _as_name(value: object) -> str | None:
 
 
 def class_numbers(names: Sequence[str]) -> dict[int, int]:
-    """What a number in the data stands for, number -> class; see `Labels`.
+    """Returns number in the data -> class; see `Labels`.
 
     Example:
         >>> class_numbers(["no", "yes"]), class_numbers(["3", "5"])
@@ -180,7 +180,9 @@ def class_numbers(names: Sequence[str]) -> dict[int, int]:
 
 
 def in_terms_of(label: Any, names: Sequence[str]) -> Any:
-    """A class of `datasets` by its number, where the task's classes have no names; else the label.
+    """Replaces a class of `datasets` by its number if the task's classes have no real names.
+
+    Other labels are returned unchanged.
 
     Example:
         >>> in_terms_of(ClassName("spam", 1), ["LABEL_0", "LABEL_1"])
@@ -198,14 +200,14 @@ def _form(label: Any) -> str:
 
 
 def names_of_classes(table: Table) -> list[str]:
-    """The column `label` of a file as names of classes: integers are written out.
+    """Returns the column `label` of a file as names of classes; integers become strings.
 
     Raises:
-        ValueError: a row has a number that is none, or several labels.
+        ValueError: a label is a number that is not an integer, or a row has several labels.
     """
     names = []
     for row, label in enumerate(table["label"]):
-        # pandas has integers as floats where a label is missing; True is the class "1" of a file.
+        # pandas turns integers to floats if a label is missing; True is the class "1" of a file.
         name = _as_name(int(label) if isinstance(label, bool) else label)
         if name is None:
             raise ValueError(
@@ -217,14 +219,15 @@ def names_of_classes(table: Table) -> list[str]:
 
 
 def indicator_columns(table: Table, names: Any) -> Table:
-    """A column of 0 and 1 for each label -> one column of lists of names.
+    """Merges columns of 0 and 1, one per label, into one column `label` of lists of names.
 
     Args:
-        table: out of a file.
-        names: of the columns, which are those of the labels; a table of any other value stays.
+        table: table read from a file.
+        names: list of the columns' names, which are the labels' names. If it is not a list, the
+            table is returned unchanged.
 
     Raises:
-        ValueError: a value that is neither 0 nor 1.
+        ValueError: a value is neither 0 nor 1.
     """
     if not isinstance(names, list | tuple):
         return table
@@ -241,7 +244,7 @@ def indicator_columns(table: Table, names: Any) -> Table:
 
 
 def shown(names: Sequence[str], most: int = 10) -> str:
-    """The first names, quoted, for a message.
+    """Formats the first names, quoted, for a message.
 
     >>> shown(["a", "b", "c"], most=2)
     "'a', 'b', …"
@@ -252,17 +255,17 @@ def shown(names: Sequence[str], most: int = 10) -> str:
 def class_weights_of(
     names: Sequence[str], weights: str | Mapping[Any, float], labels: np.ndarray
 ) -> np.ndarray:
-    """(C,) float32, what the examples of each class count in the loss.
+    """Returns the weight of each class in the loss, (C,) float32.
 
     Args:
-        names: of the classes, C.
-        weights: by name or by index, as Keras has them, 1 for those left out; or "balanced", under
-            which all classes count alike and the mean weight of an example is 1. With indicators:
-            the positives of each class count as much as its negatives.
-        labels: of the training data: (N,) classes, or (N, C) indicators.
+        names: names of the C classes.
+        weights: weights by name or, as in Keras, by index, 1 for missing names; or "balanced". That
+            gives all classes the same total weight, with a mean of 1 per example. With indicators,
+            the positives of each class get the same total weight as its negatives.
+        labels: labels of the training data: (N,) classes, or (N, C) indicators.
 
     Raises:
-        ValueError: for an unknown class, or a weight that is negative.
+        ValueError: a class is unknown, a weight is negative or not finite, or all are 0.
 
     Example:
         >>> class_weights_of(["a", "b"], "balanced", np.array([0, 0, 0, 1, 1, 0])).tolist()
@@ -295,10 +298,10 @@ def class_weights_of(
 
 
 def thresholds_of(names: Sequence[str], threshold: float | Mapping[str, float]) -> np.ndarray:
-    """(C,) float64, the probability from which on each label is given.
+    """Returns the least probability at which each label is assigned, (C,) float64.
 
     Raises:
-        ValueError: for a class that is unknown or missing, or a number outside of [0, 1].
+        ValueError: a class is unknown or missing, or a number is outside [0, 1].
 
     Example:
         >>> thresholds_of(["a", "b"], {"b": 0.25, "a": 0.5}).tolist()
@@ -319,12 +322,12 @@ def thresholds_of(names: Sequence[str], threshold: float | Mapping[str, float]) 
 def class_answer(
     names: Sequence[str], probabilities: np.ndarray, thresholds: np.ndarray | None
 ) -> dict[str, Any]:
-    """What a classifier answers for a text.
+    """Returns a classifier's answer for a text.
 
     Args:
-        names: the classes, in the order of the logits.
+        names: names of the classes, in the order of the logits.
         probabilities: (C,).
-        thresholds: (C,) where a text has any number of labels; None = it has one.
+        thresholds: (C,), if a text has any number of labels; None = exactly one label.
 
     Example:
         >>> class_answer(["ham", "spam"], np.array([0.25, 0.75]), None)["label"]
@@ -352,5 +355,5 @@ def _as_list(labels: Any) -> list:
 
 
 def _first(column: Any) -> Any:
-    """The first label of all, of rows that may have several or none."""
+    """Returns the first label of a column; rows may have several labels or none."""
     return next((label for labels in column for label in _as_list(labels)), "")

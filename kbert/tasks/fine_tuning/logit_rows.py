@@ -1,4 +1,4 @@
-"""A fine-tuned task for other runtimes: rows of ids to logits.
+"""Export of a fine-tuned task to other runtimes: from rows of ids to logits.
 
 Shapes: B rows, W windows of a text, T tokens.
 """
@@ -15,7 +15,7 @@ from kbert.tasks.fine_tuning.text_rows import WINDOWS_AT_ONCE
 
 
 class LogitRows(EncoderRows):
-    """What the task's `call` gives."""
+    """Exports the outputs of the task's `call`."""
 
     def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self.task(features))
@@ -27,7 +27,7 @@ class LogitRows(EncoderRows):
             mask = features["padding_mask"]
             if len(mask.shape) == 2:
                 return run(features)
-            # (B, W, T): rows that are windows of a text, some at a time.
+            # (B, W, T): the windows of texts, in groups to bound memory.
             flat = {n: np.reshape(features[n], (-1, mask.shape[-1])) for n in self.inputs}
             starts = range(0, len(flat["padding_mask"]), WINDOWS_AT_ONCE)
             parts = [

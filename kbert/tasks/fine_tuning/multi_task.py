@@ -34,26 +34,27 @@ from kbert.training.step.mixin import TrainStep, check_compares_whole_batches
 
 ANNEALED, PROPORTIONAL, SQUARE_ROOT, UNIFORM = "annealed", "proportional", "sqrt", "uniform"
 SAMPLING = (ANNEALED, PROPORTIONAL, SQUARE_ROOT, UNIFORM)
-_TASK = "task"  # feature of a batch: whose it is
+_TASK = "task"  # feature of a batch: the number of its task
 
 
 class MultiTask(KerasEdits, TrainStep, keras.Model):
-    """Tasks that share an encoder, each with a head of its own; every step trains one of them.
+    """Tasks that share an encoder, each with its own head; every step trains one of them.
 
     (Caruana 1997; Liu et al. 2019, "MT-DNN", https://arxiv.org/abs/1901.11504, algorithm 1. With an
     adapter of kind "pal" in each: Stickland & Murray 2019, https://arxiv.org/abs/1902.02671.)
 
-    The tasks are asked, saved and exported as ever: `multi.tasks["rte"].predict(pairs)`. The losses
-    and values of a task have its name before theirs, as `rte_cross_entropy` and `rte_accuracy`.
+    Prediction, saving and export use the single tasks: `multi.tasks["rte"].predict(pairs)`. Losses
+    and values are prefixed with the task's name, such as `rte_cross_entropy` and `rte_accuracy`.
 
     Args:
-        tasks: name -> a task; all on the same encoder, and of it each with an adapter of its own,
-            or none.
-        train_encoder: whether the encoder's own weights are trained where the tasks have adapters.
-        name: of the model.
+        tasks: name -> a task. All tasks are on the same encoder. Each may have its own adapter in
+            it.
+        train_encoder: whether the encoder's own weights are trained if the tasks have adapters.
+        name: name of the model.
 
     Raises:
-        ValueError: the tasks are not on one encoder, share an adapter, or a name is no word.
+        TypeError: `tasks` is not a mapping, or a task is not a `FineTuningTask`.
+        ValueError: the tasks are not on one encoder, share an adapter, or a name is invalid.
 
     Example:
         >>> import kbert
@@ -93,41 +94,41 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
 
     @property
     def encoder(self) -> keras.Model:
-        """The one that the tasks share."""
+        """The encoder that the tasks share."""
         return next(iter(self.tasks.values())).encoder
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The tasks, as a run's record keeps them."""
+        """The records of the tasks by name, as saved in a run's record."""
         return {name: task.record for name, task in self.tasks.items()}
 
     def build(self, input_shape: Any | None = None) -> None:
-        """The tasks have built themselves."""
+        """Does nothing: the tasks are already built."""
 
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
-        """Refuses: a batch is of one of the tasks."""
+        """Raises NotImplementedError: a batch belongs to one of the tasks."""
         raise NotImplementedError(
             "Each task is called by itself: multi.tasks[name](batch). "
             f"Received: a call of several, {', '.join(self.tasks)}"
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Refuses: a `.keras` file has no place for the tasks' tokenizer."""
+        """Raises NotImplementedError: a `.keras` file has no place for the tasks' tokenizer."""
         raise NotImplementedError(self._each("save_to_preset(folder)"))
 
     def export(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuses: an export is of one task."""
+        """Raises NotImplementedError: tasks are exported one by one."""
         raise NotImplementedError(self._each("export(folder)"))
 
     def predict(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuses: a text is asked of one of the tasks."""
+        """Raises NotImplementedError: each task predicts by itself."""
         raise NotImplementedError(self._each("predict(texts)"))
 
     def enable_lora(self, rank: int, **options: Any) -> Self:
         """Adds the adapter "lora", which all tasks share; see `KerasEdits.enable_lora`.
 
         Raises:
-            ValueError: the tasks have adapters of their own.
+            ValueError: tasks have their own adapters.
         """
         if own := [name for name, task in self.tasks.items() if task.variant is not None]:
             raise ValueError(
@@ -143,10 +144,11 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         )
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
-        """Those of all tasks; of another task's batch each reads rows of one token, without weight.
+        """Returns the losses and metrics of all tasks.
 
-        (A condition would spare these, and cannot hold the fused layers on TensorFlow 2.21: their
-        gradients find no tensors of a branch.)
+        For a batch of another task, a task reads rows of one token with weight 0. (A condition
+        would save this, but does not work with fused layers on TensorFlow 2.21: their gradients
+        cannot find the tensors of a branch.)
         """
         losses: dict[str, Any] = {}
         metrics: dict[str, Any] = {}
@@ -169,29 +171,32 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **settings: Any,
     ) -> History:
-        """Trains all tasks, a step one of them.
+        """Trains all tasks; each step trains one of them.
 
         Args:
-            data: name -> labelled examples, or a tuple of data and labels, as each task's `fit`
-                takes them.
-            validation_data: likewise, evaluated after each epoch; the best weights are those with
-                the largest `mean` of the tasks' metrics, where no other `metric` is named.
-            sampling: how often a task is drawn: "proportional" to its examples, to their square
-                root ("sqrt"), "uniform", or "annealed": from nearly proportional to nearly uniform,
-                by examples to the power of 1 - 0.8 (e - 1) / (E - 1) in epoch e of E
-                (Stickland & Murray, section 4.1).
-            steps_per_epoch: None = as many as all examples make.
-            model_dir: where checkpoints and logs are written, to resume from.
-            resume: as of `FineTuningTask.fit`.
-            verbose: likewise.
-            callbacks: of Keras.
+            data: name -> labelled examples, or a tuple of data and labels, in the form of each
+                task's `fit`.
+            validation_data: held-out data in the form of `data`, evaluated after each epoch. The
+                best weights are those with the largest `mean` of the tasks' metrics, unless
+                `metric` is set.
+            sampling: probability of a task: "proportional" to its number of examples, to the square
+                root of it ("sqrt"), "uniform", or "annealed". The last goes from proportional to
+                nearly uniform: the number of examples to the power of 1 - 0.8 (e - 1) / (E - 1) in
+                epoch e of E (Stickland & Murray, section 4.1).
+            steps_per_epoch: number of steps of an epoch; None = the batches of all examples.
+            model_dir: folder for checkpoints and logs, from which training resumes.
+            resume: "same" raises if `model_dir` was begun with other data or settings; "changed"
+                resumes with the new ones; names of settings allow only these to change.
+            verbose: 1 = a progress bar, 2 = a line per epoch, 0 = silent; "auto" = 1 in a terminal
+                or a notebook, else 2.
+            callbacks: Keras callbacks.
             **settings: the fields of `FitSettings`.
 
         Returns:
             Losses and values of each epoch.
 
         Raises:
-            ValueError: for data or settings that do not fit.
+            ValueError: data or settings do not fit.
         """
         objective = TasksObjective(
             self,
@@ -213,17 +218,18 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         verbose: str | int = "auto",
         **others: Any,
     ) -> dict[str, float]:
-        """The metrics of each task whose data is there, their `mean` and the sum of their losses.
+        """Returns the metrics of each task in `data`, their `mean` and the sum of the losses.
 
-        The mean is of one metric a task: its `metric`, or, where it is the loss, which has other
-        units, the first of its `score_names`: of a regressor Pearson's correlation. A task that
-        names none does not count, and where none counts there is no mean.
+        The mean is over one metric per task: its `metric`. If that is the loss, which has other
+        units, it is the first of `score_names`: Pearson's correlation for a regressor. A task
+        without any is left out; if none is left, there is no mean.
 
         Args:
-            data: as for `fit`.
-            batch_size: the most rows that go through the model together.
-            verbose: as in `fit`.
-            **others: none; arguments of Keras' `evaluate` are refused with the way that works.
+            data: name -> labelled examples, in the form of `fit`; tasks may be missing.
+            batch_size: maximum number of rows in a batch.
+            verbose: "auto" = a progress bar if it takes longer than a moment, 0 = none.
+            **others: not supported; for arguments of Keras' `evaluate` the error has the
+                alternative.
         """
         refuse_others(others, EVALUATE, "evaluate")
         self.check_names(data, all_of_them=False)
@@ -249,18 +255,19 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         start: Sequence[int] = (0, 0, 0),
         **options: Any,
     ) -> tf.data.Dataset:
-        """The batches of a run: those of each task's `fit`, in the order of the plan.
+        """Returns the batches of a run: those of each task's `fit`, in the order of the plan.
 
         Args:
-            rows: name -> its rows.
-            plan: (S,) numbers of the tasks, see `task_plan`.
+            rows: name of a task -> its rows.
+            plan: (S,), number of the task of each step, see `task_plan`.
             steps_per_epoch: steps of an epoch.
             start: `position` of the batch to resume after.
-            **options: of `kbert.data.tables.bucketing.bucketed_batches`.
+            **options: further arguments of `kbert.data.tables.bucketing.bucketed_batches`.
 
         Returns:
-            A dataset of dicts: the features of all tasks under "NAME/FEATURE", zeros but for the
-            one whose number is "task" (B,), and "position" (B, 3).
+            A dataset of dicts: the features of all tasks under "NAME/FEATURE", "task" (B,) and
+            "position" (B, 3). "task" is the number of the batch's task; the features of all other
+            tasks are zeros.
         """
         done = int(start[0]) * steps_per_epoch + int(start[1])
         counts = np.bincount(plan[:done], minlength=len(self.tasks))
@@ -289,11 +296,11 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         return merged.prefetch(tf.data.AUTOTUNE).with_options(exact_options())
 
     def check_names(self, data: Mapping[str, Any], all_of_them: bool = True) -> None:
-        """Raises ValueError where data is not by the tasks' names.
+        """Raises ValueError unless the keys of `data` are names of tasks.
 
         Args:
             data: name -> data.
-            all_of_them: whether each task must have some.
+            all_of_them: whether every task must be in `data`.
         """
         if not isinstance(data, Mapping):
             raise ValueError(
@@ -411,14 +418,14 @@ class TasksObjective(EpochsObjective):
 def task_plan(
     sizes: Sequence[int], epochs: int, steps_per_epoch: int, sampling: str, seed: int
 ) -> np.ndarray:
-    """Which task each step trains, (S,): drawn from the seed and the epoch alone.
+    """Samples the number of the task that each step trains, (S,), from the seed and the epoch.
 
     Args:
-        sizes: examples of each task.
-        epochs: E.
+        sizes: number of examples of each task.
+        epochs: number of epochs, E.
         steps_per_epoch: steps of an epoch.
-        sampling: see `MultiTask.fit`.
-        seed: of the draws.
+        sampling: probability of a task, see `MultiTask.fit`.
+        seed: random seed.
 
     Example:
         >>> task_plan([900, 100], 1, 1000, "proportional", 0).mean().round(2).item()
@@ -468,7 +475,7 @@ def _check(tasks: Mapping[str, FineTuningTask]) -> None:
 
 
 def _own(batch: Tensors, name: str) -> dict[str, Any]:
-    """The features of a task in a batch."""
+    """Returns the features of a task in a batch."""
     start = f"{name}/"
     return {k.removeprefix(start): x for k, x in batch.items() if k.startswith(start)}
 
@@ -476,11 +483,14 @@ def _own(batch: Tensors, name: str) -> dict[str, Any]:
 def _among_others(
     name: str, number: int, specs: Mapping[str, Mapping[str, tf.TensorSpec]]
 ) -> Callable[[Tensors], Tensors]:
-    """From a task's batch to one of all tasks, with zeros of as few columns as can be."""
+    """Returns a function from a task's batch to one of all tasks.
+
+    The features of the other tasks are zeros with as few columns as possible.
+    """
 
     def among_others(batch: Tensors) -> Tensors:
         rows = tf.shape(batch["rows"])[0]
-        one = tf.minimum(rows, 1)  # of a length that no graph knows, as those of real batches
+        one = tf.minimum(rows, 1)  # 1, but unknown to the graph, like the lengths of real batches
         found: dict[str, Any] = {}
         for other, spec in specs.items():
             for key, feature in spec.items():

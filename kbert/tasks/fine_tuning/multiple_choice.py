@@ -1,6 +1,6 @@
-"""The best of several texts that could follow or answer another.
+"""Multiple choice: which of several texts best follows or answers another.
 
-Shapes: N examples, B rows, A alternatives of the row that has most, T tokens, H hidden width.
+Shapes: N examples, B rows, A alternatives (of the row with the most), T tokens, H hidden width.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.options import MultipleChoiceOptions
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 
-# The logit of an alternative that a row does not have: exp(-1e9) is 0 in float32.
+# The logit of a missing alternative: exp(-1e9) is 0 in float32.
 ABSENT = -1e9
 
 
 class MultipleChoice(FineTuningTask):
     """Chooses between texts: how a story continues (SWAG), what answers a question (RACE).
 
-    Each alternative is read behind the context, `[CLS] context [SEP] choice [SEP]`, and gets one
-    number from its pooled vector; the probabilities are the softmax over a row's alternatives
+    Each alternative is read after the context, `[CLS] context [SEP] choice [SEP]`, and gets one
+    logit from the pooled vector. The probabilities are the softmax over a row's alternatives
     (BERT, section 4.4, https://arxiv.org/abs/1810.04805). Rows may have different numbers of
-    alternatives. Of a pair that is too long the longer text loses its end.
+    alternatives. If a pair is too long, the longer text is truncated first.
 
-    Columns of the data: `context`, `choices` (a list of texts, two or more) and, to train and to
-    measure, `label`, the index of the right one. `predict` gives for each row
+    Columns of the data: `context`, `choices` (a list of two or more texts) and, for training and
+    evaluation, `label`, the index of the right choice. `predict` returns for each row
     `{"choice": 2, "text": "…", "probabilities": […]}`; the metric is accuracy.
 
     Args:
         encoder: a `kbert.Encoder` with a pooler, or a `kbert.models.DecoderEncoder`.
-        tokenizer: its tokenizer.
-        name: of the model.
-        **options: settings; a row is a pair of context and choice, and a decoder's own loss is that
-            of all choices, the wrong ones too:
+        tokenizer: the encoder's tokenizer.
+        name: name of the model.
+        **options: settings. A row of tokens is a pair of context and choice. The language-model
+            loss of a decoder covers all choices, also the wrong ones:
 
             {options}
 
     Raises:
-        ValueError: if the encoder has no pooler, a setting does not go with it, or `max_length` is
-            more than it takes.
+        ValueError: the encoder has no pooler, a setting does not fit it, or `max_length` exceeds
+            its `max_positions`.
 
     Example:
         >>> import kbert
@@ -76,7 +76,7 @@ class MultipleChoice(FineTuningTask):
     metric = "accuracy"
     shown_metrics = ("accuracy",)
     needs_pooler = True
-    row_export = EncoderRows  # a row is not one of ids
+    row_export = EncoderRows  # a row is not a single sequence of ids
     takes_decoders = True
     predicts_per = "choice"
 
@@ -111,13 +111,13 @@ class MultipleChoice(FineTuningTask):
         )
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """The features are (B, A, T); an alternative that a row lacks is all padding."""
+        """Returns features (B, A, T); a missing alternative is all padding."""
         columns = dict(columns)
         first, second = columns.pop("first"), columns.pop("second")
         counts = tf.cast(second.row_lengths(), tf.int32)
         real = tf.sequence_mask(counts)  # (B, A)
         alternative = tf.range(tf.shape(real)[1])[None, :]
-        # An alternative that is not there stands in as a copy of the last, and is wiped out below.
+        # A missing alternative is a copy of the last one here, and becomes padding below.
         place = tf.cumsum(counts, exclusive=True)[:, None]
         place += tf.minimum(alternative, counts[:, None] - 1)
         row = tf.repeat(tf.range(tf.shape(real)[0]), tf.shape(real)[1])
@@ -126,7 +126,7 @@ class MultipleChoice(FineTuningTask):
         return {**self._by_row(features, real), **columns}
 
     def _by_row(self, features: Tensors, real: Any) -> Any:
-        """(B * A, T) features as (B, A, T), those of absent alternatives as padding."""
+        """Reshapes features (B * A, T) to (B, A, T), with padding for missing alternatives."""
         blank = {"token_ids": self.form.pad_id, "segment_ids": 0, "padding_mask": 0}
         if GLOBAL_POSITIONS in input_names(self.encoder):
             segments = features["segment_ids"]
@@ -141,15 +141,16 @@ class MultipleChoice(FineTuningTask):
         }
 
     def global_positions(self, features: Mapping[str, Any]) -> Tensor:
-        """The choice and the [SEP] behind it, as in transformers; here with a place for each token.
+        """Returns the positions of the choice and the [SEP] after it, as in transformers.
 
-        Batches of `assemble` have them with as few as the longest choice needs.
+        Here there is a column for each token, (rows, T). Batches of `assemble` only have the
+        columns that the longest choice needs, rounded up to a multiple of `width_multiple`.
         """
         columns = ops.arange(ops.shape(features["token_ids"])[1], dtype="int32")
         return ops.where(features["segment_ids"] > 0, columns, -1)
 
     def call(self, batch: Tensors, training: bool = False, return_read: bool = False) -> Tensors:
-        """Logits `choice` (B, A); see `language_model_loss` for "read"."""
+        """Returns the logits `choice` (B, A); for "read" see `language_model_loss`."""
         rows, alternatives, tokens = ops.shape(batch["token_ids"])
         names = ("token_ids", "segment_ids", "padding_mask")
         flat = {name: ops.reshape(batch[name], (-1, tokens)) for name in names}
@@ -187,7 +188,7 @@ class MultipleChoice(FineTuningTask):
     def adapt_table(
         cls, table: Table, columns: Mapping[str, Any], settings: Mapping[str, Any]
     ) -> Table:
-        """A column of lists out of several columns of choices; indices as integers."""
+        """Merges several columns of choices into one of lists; converts indices to integers."""
         names = columns.get("choices")
         if isinstance(names, list | tuple):
             choices = [list(row) for row in zip(*(table[name] for name in names), strict=True)]
@@ -218,14 +219,14 @@ class MultipleChoice(FineTuningTask):
         return ["accuracy"]
 
     def signatures(self) -> dict[str, Signature]:
-        """`choose`, also `serving_default`.
+        """Returns the entry point `choose`, also `serving_default`.
 
         Returns:
-            `choose`: `context` (B,) and `choices` (B, A) strings, "" where a row has fewer than A
-            -> `choice` (B,), the index of the most probable, `text` (B,), that choice, and
-            `probabilities` (B, A), 0 where there is no choice. A row without a single choice has
-            -1, "" and zeros; one with a single choice has it with probability 1. One context
-            serves for all rows. What is too long is cut.
+            `choose`: `context` (B,) and `choices` (B, A) strings, "" if a row has fewer than A
+            -> `choice` (B,), the index of the most probable choice, `text` (B,), that choice, and
+            `probabilities` (B, A), 0 for missing choices. A row without any choice gets -1, "" and
+            zeros; a row with one choice gets that, with probability 1. A single context is used
+            for all rows. Texts that are too long are truncated.
         """
 
         def choose(context: tf.Tensor, choices: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -238,7 +239,7 @@ class MultipleChoice(FineTuningTask):
             ]
             fits = (contexts == shape[0]) | (contexts == 1)
             with tf.control_dependencies([tf.debugging.Assert(fits, wrong)]):
-                # Each alternative is a row of its own: of one question there may be thousands.
+                # Each alternative is a separate row: one question may have thousands of them.
                 rows = tf.repeat(tf.range(shape[0]), shape[1])
             rows = tf.minimum(rows, contexts - 1)
 
@@ -260,7 +261,7 @@ class MultipleChoice(FineTuningTask):
             real = tf.not_equal(choices, "")  # (B, A)
             found = tf.where(real, tf.reshape(found, shape), ABSENT)
             probabilities = tf.where(real, tf.nn.softmax(found), 0.0)
-            # One column more, for rows without a choice: it wins where all others are 0.
+            # An extra column for rows without a choice: it wins if all others are 0.
             none = tf.where(tf.reduce_any(real, 1), -1.0, 2.0)[:, None]
             best = tf.argmax(tf.concat([probabilities, none], 1), 1, tf.int32)
             texts = tf.concat([choices, tf.fill([shape[0], 1], "")], 1)
@@ -277,12 +278,12 @@ class MultipleChoice(FineTuningTask):
 
 
 def _real(batch: Tensors) -> Tensor:
-    """(B, A), whether there is the alternative: its first token is one."""
+    """Returns whether each alternative exists, (B, A): its first token is not padding."""
     return batch["padding_mask"][:, :, 0] > 0
 
 
 def _places(segment_ids: tf.Tensor, multiple: int) -> tf.Tensor:
-    """Where the tokens of segment 1 stand, (B, G); -1 behind them. They are next to each other."""
+    """Returns the positions of the tokens of segment 1, (B, G), then -1. They are contiguous."""
     counts = tf.reduce_sum(segment_ids, 1, keepdims=True)
     width = (tf.reduce_max(tf.concat([counts[:, 0], [1]], 0)) + multiple - 1) // multiple * multiple
     columns = tf.range(width)[None]
@@ -300,7 +301,7 @@ def _answer(choices: list[str], probabilities: np.ndarray) -> dict[str, Any]:
 
 
 def _count_choices(table: Table) -> np.ndarray:
-    """(N,), how many alternatives each row has."""
+    """Returns the number of alternatives of each row, (N,)."""
     for row, choices in enumerate(table["choices"]):
         if len(choices) < 2:
             raise ValueError(
@@ -310,7 +311,7 @@ def _count_choices(table: Table) -> np.ndarray:
 
 
 def _labels(table: Table) -> np.ndarray:
-    """(N,) int32, the index of each row's right choice."""
+    """Returns the index of each row's right choice, (N,) int32."""
     labels = list(map(number_of, table["label"]))
     for row, (label, choices) in enumerate(zip(labels, table["choices"], strict=True)):
         if not isinstance(label, int) or isinstance(label, bool) or not 0 <= label < len(choices):

@@ -1,4 +1,4 @@
-"""What a fine-tuning trains on: examples in tables, in epochs."""
+"""Objectives of fine-tuning: epochs over examples in tables."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ from kbert.training.strategies import Strategy
 
 
 class EpochsObjective(Objective):
-    """Epochs over the rows of tables, with AdamW where the user has not compiled.
+    """Epochs over the rows of tables, with AdamW if the user has not called `compile`.
 
-    A subclass sets `steps_per_epoch`, and with held-out data `evaluate` and `metric`; it defines
+    A subclass sets `steps_per_epoch`, and with held-out data `evaluate` and `metric`. It defines
     `batches`, `identity` and `check_trained`.
 
     Args:
-        task: whose encoder, dropout and devices are trained; of several tasks the first.
-        model: what takes the steps: the task, or a model with it in it.
-        settings: the fields of `FitSettings` that were given.
+        task: task with the encoder, dropout and devices to use; the first if there are several.
+        model: model to train: the task, or a model that contains it.
+        settings: the given fields of `FitSettings`.
 
     Attributes:
-        options: all of them.
-        evaluate: measures the model on held-out data.
-        metric: the value that selects the best weights.
+        options: all settings, a `FitSettings`.
+        evaluate: function that evaluates the model on held-out data.
+        metric: name of the value that selects the best weights.
     """
 
     evaluate: Evaluate | None = None
@@ -91,10 +91,10 @@ class EpochsObjective(Objective):
         return self.evaluate
 
     def check_trained(self, count: int) -> None:
-        """Raises ValueError where the weights of the end give answers that are not finite.
+        """Raises ValueError if the final weights give answers that are not finite.
 
         Args:
-            count: rows to look at.
+            count: number of rows to check.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `check_trained`.")
 
@@ -130,7 +130,7 @@ class EpochsObjective(Objective):
             ).train()
         if history.interrupted:
             raise_stopped(cast(int, history.stopped_by), history.step)
-        # As many rows as a step has in memory.
+        # The number of rows that a step has in memory.
         self.check_trained(options.batch_size // (self.micro_batches * replicas_of(self.task)))
         return history
 
@@ -144,7 +144,7 @@ class EpochsObjective(Objective):
             bias_correction=True,
             rate_scales={} if decay is None else layer_scales(self.task.encoder, decay),
         )
-        # XLA on TensorFlow would compile again for every width of a batch.
+        # XLA on TensorFlow would recompile for every width of a batch.
         jit_compile = False if keras.backend.backend() == "tensorflow" else "auto"
         self.model.compile_by_default(
             settable(optimizer, callbacks),
@@ -155,7 +155,7 @@ class EpochsObjective(Objective):
         logging.info("compile() was not called: trained by AdamW at %g", options.learning_rate)
 
     def _seed_dropout(self) -> None:
-        """Dropout as the seed says, whatever the process drew before."""
+        """Seeds dropout with the setting `seed`, independent of earlier draws of the process."""
         variables = self.task.non_trainable_variables
         seeds = [v for v in variables if v.name == "seed_generator_state"]
         for number, state in enumerate(seeds):
@@ -174,20 +174,20 @@ class EpochsObjective(Objective):
 
 
 class TableObjective(EpochsObjective):
-    """Examples of one task.
+    """Epochs over the examples of one task; for more on the arguments see `FineTuningTask.fit`.
 
     Args:
         task: a `FineTuningTask`.
-        data: see `FineTuningTask.fit`, as for all that follows; a table, or rows on disk.
-        labels: of the data.
-        validation_data: evaluated between epochs.
-        validation_split: share of the data that is evaluated instead.
-        model: what takes the steps, and makes the batches by its `batches`; None = the task.
+        data: labelled examples: data for a table, or rows on disk.
+        labels: labels of the data, if it has none.
+        validation_data: held-out examples, evaluated between epochs.
+        validation_split: share of the data that is held out instead.
+        model: model to train, whose `batches` makes the batches; None = the task.
         **settings: the fields of `FitSettings`.
 
     Raises:
-        TypeError: for an unknown argument.
-        ValueError: for data or settings that do not fit.
+        TypeError: an argument is unknown.
+        ValueError: data or settings do not fit.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class TableObjective(EpochsObjective):
         self.task.predictor.check_trained(self.rows.first(count), count, AFTER_FIT)
 
     def _evaluation(self, table: Table | None, held_out: Table) -> Callable[[], dict[str, float]]:
-        """What is called between epochs; the data is checked and tokenised now."""
+        """Returns the function to call between epochs; checks and tokenises the data now."""
         if not len(held_out):
             raise ValueError("validation_data needs examples. Received: a table without rows")
         if table is not None:
@@ -281,7 +281,7 @@ class TableObjective(EpochsObjective):
 
 
 def _weighted_rows(task: Any, table: Table, options: FitSettings) -> Rows:
-    """The rows of a table, with what each counts in the loss."""
+    """Returns the rows of a table, with their weights in the loss."""
     if not len(table):
         raise ValueError("Training needs examples. Received: a table without rows")
     rows = task.tokenize(table, labelled=True)
@@ -295,7 +295,7 @@ def _weighted_rows(task: Any, table: Table, options: FitSettings) -> Rows:
 
 
 def _refuse_of_tables(options: FitSettings, **given: Any) -> None:
-    """Raises where rows on disk are given with what needs their table."""
+    """Raises ValueError if rows on disk are given with arguments that need a table."""
     given |= {"class_weights": options.class_weights, "sample_weight": options.sample_weight}
     if refused := [name for name, value in given.items() if value is not None]:
         raise ValueError(
@@ -306,7 +306,7 @@ def _refuse_of_tables(options: FitSettings, **given: Any) -> None:
 
 
 def _split_end(table: Table, share: float, validation_data: Any) -> tuple[Table, Table]:
-    """The table, and the last rows of it that are held out, as Keras' `validation_split` does."""
+    """Splits off the last rows of a table as held-out data, like Keras' `validation_split`."""
     first = math.floor(len(table) * (1 - share)) if 0 < share < 1 else 0
     if validation_data is not None or not 0 < first < len(table):
         both = "" if validation_data is None else " and validation_data"

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 from kbert.core.options import Options, option
 
-# Settings of tasks on decoders; on other encoders they are in no preset.
+# Settings of tasks on decoders; for other encoders presets omit them.
 DECODER_OPTIONS = ("both_orders", "auxiliary_lm_weight")
 
 
 class RowOptions(Options):
-    """What every task on a table of texts is set to.
+    """Settings of every task on a table of texts.
 
     Args:
         {options}
@@ -60,7 +60,7 @@ class WindowOptions(HeadOptions):
 
 
 class AuxiliaryOptions(Options):
-    """Settings of tasks that fine-tune decoders too.
+    """Settings of tasks that support decoders.
 
     Args:
         {options}
@@ -109,7 +109,7 @@ class TextClassifierOptions(TextOptions):
 
 
 class TokenClassifierOptions(WindowOptions):
-    """Settings of `TokenClassifier`; without a `doc_stride` windows share half of their words.
+    """Settings of `TokenClassifier`; without a `doc_stride`, windows overlap by half.
 
     Args:
         {options}

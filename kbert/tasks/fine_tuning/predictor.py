@@ -1,4 +1,4 @@
-"""How a fine-tuned task answers: a table of any size to rows, outputs of the model, answers.
+"""Prediction with a fine-tuned task: from a table of any size to rows, outputs and answers.
 
 Shapes: N examples, R rows, B rows of a batch.
 """
@@ -23,26 +23,26 @@ from kbert.data.tables.table import Table
 from kbert.io.progress import Progress
 from kbert.tasks.losses import Pair
 
-# A part of a table and its rows of tokens: as much as memory always holds.
+# A part of a table and its rows of tokens, small enough for memory.
 Part = tuple[Table, Rows]
 
 
 class Predictor:
-    """Runs a task's model over tables: compiled once, in batches of rows of like length.
+    """Runs a task's model over tables: compiled once, in batches of rows of similar length.
 
-    It is no part of the task: `predict` and `evaluate` of a task hand over to it.
+    A task's `predict` and `evaluate` use it.
 
     Args:
         task: a `kbert.tasks.FineTuningTask`.
-        logits: what computes the task's logits in the place of its layers, from arrays to arrays;
-            None = its layers, in a graph.
+        logits: function that computes the task's logits instead of its layers, from arrays to
+            arrays; None = the task's layers, in a graph.
     """
 
     def __init__(self, task: Any, logits: Callable[[Tensors], Tensors] | None = None) -> None:
         self._task = task
         layers = task.parts.values() if logits is None else ()
         answer, measure = (functools.partial(self._run, labelled=x) for x in (False, True))
-        # An evaluation says by its loss that something is wrong.
+        # No check in evaluations: the loss already shows that values are not finite.
         self._runner = inference.Runner(answer, *layers, assemble=self._assemble, check=False)
         self._losses = inference.compiled(measure, *layers, check=False)
         if logits is not None:
@@ -52,22 +52,22 @@ class Predictor:
     def predict_and_count(
         self, table: Table, *, batch_size: int = inference.BATCH_SIZE, verbose: str | int = "auto"
     ) -> tuple[Sequence, int]:
-        """`predict` for a part of a longer input.
+        """Predicts a part of a longer input.
 
         Args:
             table: the part.
-            batch_size: examples that go through the model together.
-            verbose: 1 = a progress bar, 0 = none, "auto" = one where it takes long.
+            batch_size: maximum number of rows in a batch.
+            verbose: 1 = a progress bar, 0 = none, "auto" = a bar if it takes long.
 
         Returns:
-            The answers, and how many examples were cut, for `report_cut` of the whole.
+            The answers, and the number of truncated examples, for `report_cut` on the whole input.
         """
         inference.check_batch_size(batch_size)
         answers, _, cut = self._answer(self.parts(table), len(table), batch_size, verbose)
         return answers, cut
 
     def parts(self, table: Table, labelled: bool = False) -> Iterator[Part]:
-        """The table tokenised, so much of it at a time as memory always holds."""
+        """Yields the tokenised table in parts that fit into memory."""
         numbers = range(len(table))
         for _, rows in inference.chunks(numbers):
             part = table if len(rows) == len(table) else table.take(rows)
@@ -78,13 +78,13 @@ class Predictor:
     def measure(
         self, table: Table, parts: Iterable[Part], batch_size: int, verbose: str | int
     ) -> tuple[dict[str, float], int]:
-        """The values of an evaluation, and how many examples were cut.
+        """Returns the values of an evaluation, and the number of truncated examples.
 
         Args:
             table: labelled examples.
-            parts: the table, as `parts` gives it.
-            batch_size: examples that go through the model together.
-            verbose: 1 = a progress bar, 0 = none, "auto" = one where it takes long.
+            parts: the table in parts, from `parts`.
+            batch_size: maximum number of rows in a batch.
+            verbose: 1 = a progress bar, 0 = none, "auto" = a bar if it takes long.
         """
         if not len(table):
             raise ValueError("An evaluation needs examples. Received: a table without rows")
@@ -100,13 +100,13 @@ class Predictor:
         progress: Callable[[float], Any] = lambda share: None,
         labelled: bool = False,
     ) -> tuple[list[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-        """Runs the model.
+        """Runs the model on rows.
 
         Args:
-            rows: R of them.
-            batch_size: the most rows of `task.row_length` tokens in a batch; of longer ones, which
-                are several windows, fewer.
-            progress: told the share of the rows that is done, after each batch.
+            rows: the R rows.
+            batch_size: maximum number of rows in a batch if they have `task.row_length` tokens;
+                longer rows, with several windows, make smaller batches.
+            progress: function that is called with the finished share of the rows after each batch.
             labelled: whether the rows have labels.
 
         Returns:
@@ -114,7 +114,7 @@ class Predictor:
             (Σ weight · loss, Σ weight), none without labels.
 
         Raises:
-            ValueError: without labels, outputs that are not finite.
+            ValueError: outputs without labels are not finite.
         """
         forward = self._losses if labelled else self._runner.forward
         outputs: list[dict[str, np.ndarray]] = [{} for _ in range(len(rows))]
@@ -134,15 +134,15 @@ class Predictor:
     def batches(
         self, rows: Rows, batch_size: int, numbers: np.ndarray | None = None
     ) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
-        """What the model reads of rows of like length, the longest first.
+        """Yields the model's inputs in batches of rows of similar length, the longest first.
 
         Args:
-            rows: R of them.
-            batch_size: the most rows of `task.row_length` tokens in a batch.
-            numbers: which rows are wanted; None = all.
+            rows: the R rows.
+            batch_size: maximum number of rows in a batch if they have `task.row_length` tokens.
+            numbers: indices of the rows to use; None = all.
 
         Yields:
-            The numbers of B rows, and their features.
+            The indices of B rows, and their features.
         """
         most = batch_size * self._task.row_length
         return self._runner.batches(rows, batch_size, numbers=numbers, cost=rows.lengths, most=most)
@@ -150,14 +150,14 @@ class Predictor:
     def padded_batches(
         self, rows: Rows, batch_size: int
     ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """`batches` in few shapes, as `inference.pad` makes them; copies of rows count nothing.
+        """Yields `batches` padded by `inference.pad` to few shapes; copies of rows have weight 0.
 
         Args:
-            rows: R of them.
-            batch_size: the most rows of `task.row_length` tokens in a batch.
+            rows: the R rows.
+            batch_size: maximum number of rows in a batch if they have `task.row_length` tokens.
 
         Yields:
-            The numbers of B rows, and the arrays that the model reads.
+            The indices of B rows, and the model's input arrays.
         """
         for index, assembled in self.batches(rows, batch_size):
             features = inference.pad(assembled)
@@ -165,18 +165,18 @@ class Predictor:
             yield index, features
 
     def first_outputs(self, rows: Rows, count: int) -> dict[str, Any]:
-        """What `call` gives for the first rows."""
+        """Returns the outputs of `call` for the first rows."""
         first = np.arange(min(count, len(rows)))
         _, features = next(self.batches(rows, count, first))
         return dict(self._task({name: np.asarray(x) for name, x in features.items()}))
 
     def check_trained(self, rows: Rows, count: int, what: str) -> None:
-        """Raises ValueError where what was trained on has answers that are not finite.
+        """Raises ValueError if the answers to training rows are not finite.
 
         Args:
-            rows: those that `tokenize` gave.
-            count: how many of them are looked at, the first.
-            what: whose answers they are, for the message.
+            rows: rows made by `tokenize`.
+            count: number of rows to check, from the first.
+            what: name of what is checked, for the message.
         """
         inference.check_sample(lambda: self.first_outputs(rows, count), what)
 
@@ -195,7 +195,7 @@ class Predictor:
         verbose: str | int,
         labelled: bool = False,
     ) -> tuple[Any, dict[str, Any], int]:
-        """Answers for all examples, the sums of the losses, how many examples were cut."""
+        """Returns all answers, the sums of the losses and the number of truncated examples."""
         answers: list[Any] = []
         sums: dict[str, Any] = {}
         done, cut = 0, 0
@@ -223,7 +223,7 @@ class Predictor:
 
 
 def _by_runtime(run: Callable, logits: Callable[[Tensors], Tensors]) -> Callable:
-    """From the features of a batch to its outputs and losses, arrays, the logits by another."""
+    """Returns a function from features to outputs and losses (arrays) that uses given logits."""
 
     def forward(features: Tensors) -> Any:
         there = {name: ops.convert_to_tensor(x) for name, x in logits(features).items()}
@@ -233,6 +233,6 @@ def _by_runtime(run: Callable, logits: Callable[[Tensors], Tensors]) -> Callable
 
 
 def _without_copies(weights: np.ndarray, rows: int) -> np.ndarray:
-    """The copies that `inference.pad` fills a batch up with count nothing."""
+    """Sets the weights of the copies with which `inference.pad` fills up a batch to 0."""
     real = np.arange(len(weights)) < rows
     return weights * real.reshape(-1, *[1] * (weights.ndim - 1)).astype(weights.dtype)

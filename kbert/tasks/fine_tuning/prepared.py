@@ -1,4 +1,4 @@
-"""Rows of a task on disk: a table larger than memory, tokenised once and trained on from there."""
+"""Rows of a task on disk: a table larger than memory, tokenised once for training."""
 
 import itertools
 import os
@@ -27,28 +27,27 @@ def prepare_rows(
 ) -> StoredRows:
     """Tokenises labelled examples into shards on disk, which `task.fit(folder)` trains on.
 
-    For tables that are larger than memory: some thousand examples are in it at a time. Killed, the
-    same call reads the data again and writes what is missing; of a folder that is finished it
-    checks that it is of this data.
+    For tables larger than memory: only some thousand examples are in memory at a time. After an
+    interruption, the same call reads the data again and writes the missing shards. For a finished
+    folder it checks that the data is the same.
 
     Args:
-        task: what is to be trained. Its encoder and head do not matter, but its tokenizer and the
-            settings that rows depend on, such as `max_length` and `labels`.
+        task: task to train. Only its tokenizer and the settings that rows depend on matter, such
+            as `max_length` and `labels`; encoder and head do not.
         data: a file of CSV, TSV, JSON lines or lines of text, or a pattern of files; an iterator
-            of tables (`kbert.data.table_parts` gives those of a file whose columns have other
-            names); or examples as `fit` takes them, of an iterator too. Each time the same.
-        folder: for the shards.
-        sample_weight: the column with what each example counts in the loss.
-        class_weights: what the examples of each class count, by its name.
-        verbose: "auto" shows progress where it takes longer than a moment, 0 nothing.
+            of tables (for a file with other column names use `kbert.data.table_parts`); or
+            examples in the form of `fit`, also as an iterator. A repeated call needs the same data.
+        folder: folder for the shards.
+        sample_weight: column with the weight of each example in the loss.
+        class_weights: weight of the examples of each class, by name.
+        verbose: "auto" = progress if it takes longer than a moment, 0 = none.
 
     Returns:
-        The rows, as `kbert.data.read_rows` opens them.
+        The rows, opened as by `kbert.data.read_rows`.
 
     Raises:
-        ValueError: for data or settings that do not fit; bad data by file and line; for a folder
-            with rows of other data or settings; or for a kind of task whose rows depend on the
-            whole table.
+        ValueError: data or settings do not fit (bad data is named by file and line); the folder
+            has rows of other data or settings; or the task's rows depend on the whole table.
 
     Example:
         >>> import tempfile, kbert
@@ -88,10 +87,10 @@ def prepare_rows(
 
 
 def stored_rows(task: Any, data: Any) -> StoredRows | None:
-    """The rows on disk, where data is a folder of them; None for all other data.
+    """Opens rows on disk if `data` is a folder of rows; returns None for all other data.
 
     Raises:
-        ValueError: they were prepared for another task or tokenizer.
+        ValueError: the rows were prepared for another task or tokenizer.
     """
     if isinstance(data, str | os.PathLike) and is_dir(data):
         data = read_rows(data)
@@ -102,7 +101,7 @@ def stored_rows(task: Any, data: Any) -> StoredRows | None:
 
 
 def _identity(task: Any) -> dict[str, Any]:
-    """What rows depend on besides the table."""
+    """Returns the settings of task and tokenizer that rows depend on."""
     hidden = {n for n in task.options.names() if not task.options.details(n).of_rows}
     record = {name: value for name, value in task.record.items() if name not in hidden}
     tokenizer = task.tokenizer
@@ -125,10 +124,10 @@ def _counted(parts: Iterator[Table], progress: Progress) -> Iterator[Table]:
 
 
 def _parts(task: Any, data: Any) -> Iterator[Table]:
-    """The data as tables of some of its rows."""
+    """Yields the data in tables of some of its rows."""
     if isinstance(data, str | os.PathLike):
         data = table_parts(data)
-    if isinstance(data, Table | tuple):  # the tuple: of data and labels
+    if isinstance(data, Table | tuple):  # a tuple of data and labels
         data = iter([as_table(data)])
     if isinstance(data, Iterator):
         first = list(itertools.islice(data, 1))

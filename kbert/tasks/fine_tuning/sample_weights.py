@@ -12,13 +12,15 @@ from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.tasks.columns import Columns
 
-SAMPLE_WEIGHT = "sample_weight"  # the column of weights that come as an array
-# Columns that may be meant as such.
+SAMPLE_WEIGHT = "sample_weight"  # column for weights that are given as an array
+# Names of columns that are probably weights.
 _LIKELY = ("weight", "weights", SAMPLE_WEIGHT, "sample_weights")
 
 
 def split_weights(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Settings of a `fit` with the name of the column of weights, and the array that it gets.
+    """Splits `sample_weight` of `fit` into the name of a column and the array for that column.
+
+    The array is None if the setting is already a name, or not set.
 
     Example:
         >>> split_weights({"epochs": 1, "sample_weight": [1.0, 0.0]})
@@ -31,15 +33,15 @@ def split_weights(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 
 
 def check_column(table: Table, name: str | None, columns: Columns) -> None:
-    """Raises where a column of weights is missing, or is there and was not asked for.
+    """Checks that a requested column of weights exists, and that there is no unused one.
 
     Args:
-        table: the training data.
-        name: the column of weights; None = no weights.
-        columns: those of the task.
+        table: training data.
+        name: column of weights; None = no weights.
+        columns: columns of the task.
 
     Raises:
-        ValueError: the table has no such column, or one that looks like weights.
+        ValueError: the table lacks the column; or, without a name, has one that looks like weights.
     """
     if name is not None:
         table[name]
@@ -55,14 +57,15 @@ def check_column(table: Table, name: str | None, columns: Columns) -> None:
 
 
 def example_weights(table: Table, name: str) -> np.ndarray:
-    """(N,) float32, what the rows of a table count.
+    """Returns the weights of a table's rows in the loss, (N,) float32.
 
     Args:
-        table: with that column, of numbers, which may be written out as a file has them.
-        name: the column's name.
+        table: table with the column, of numbers or strings of numbers.
+        name: name of the column.
 
     Raises:
-        ValueError: a value that is no finite number of 0 or more, by its row; or all are 0.
+        ValueError: a value is not a finite number of 0 or more (the message names its row), or all
+            are 0.
 
     Example:
         >>> example_weights(Table({"text": ["a", "b"], "weight": [1, "0.5"]}), "weight").tolist()
@@ -78,7 +81,7 @@ def example_weights(table: Table, name: str) -> np.ndarray:
 
 
 def checked_weights(table: Table, name: str) -> np.ndarray:
-    """`example_weights` of a part of a table, where all may be 0."""
+    """Like `example_weights`, for a part of a table; all weights may be 0."""
     found = [_number(value) for value in table[name]]
     for row, number in enumerate(found):
         if not (math.isfinite(number) and number >= 0):
@@ -90,11 +93,11 @@ def checked_weights(table: Table, name: str) -> np.ndarray:
 
 
 def weigh_examples(rows: Rows, weights: np.ndarray) -> Rows:
-    """The rows with `label_weights` times what their examples count.
+    """Returns rows whose `label_weights` are multiplied by the weights of their examples.
 
     Args:
-        rows: those of a table.
-        weights: (N,), of the table's rows.
+        rows: rows made from a table.
+        weights: (N,), weights of the table's rows.
     """
     of_rows = weights[rows.examples]
     if "label_weights" in rows.ragged:  # a weight for each token
@@ -110,7 +113,7 @@ def weigh_examples(rows: Rows, weights: np.ndarray) -> Rows:
 
 
 def _number(value: Any) -> float:
-    """NaN for what is none; True and False are none either."""
+    """Converts a value to a float; NaN for what is not a number, also for True and False."""
     try:
         return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):

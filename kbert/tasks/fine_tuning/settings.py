@@ -1,4 +1,4 @@
-"""How a task is fine-tuned; the defaults are those of BERT's paper, appendix A.3."""
+"""Settings of fine-tuning; the defaults are those of BERT's paper, appendix A.3."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from kbert.training.run.settings import RunSettings
 
 
 class FitSettings(RunSettings):
-    """What `FineTuningTask.fit` takes besides the data.
+    """Settings of `FineTuningTask.fit`.
 
     Args:
         {options}
@@ -89,7 +89,7 @@ class FitSettings(RunSettings):
         at_least=1,
         changes_numbers=False,
     )
-    # The newest, and the one before in case that is damaged.
+    # The newest, and one before it in case the newest is damaged.
     keep_checkpoints: int = RunSettings.with_default("keep_checkpoints", 2)
     by_length: bool = option(
         True,

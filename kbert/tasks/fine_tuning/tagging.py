@@ -1,6 +1,6 @@
-"""What labelling words needs besides a model: the words of a table, their labels, their logits.
+"""Words of tables, their labels and their logits, for tagging.
 
-Shapes: B sentences, W words of all of them together, N windows, M words of all windows together,
+Shapes: B sentences, W words of all sentences together, N windows, M words of all windows together,
 T tokens, C classes.
 """
 
@@ -19,7 +19,10 @@ from kbert.tasks.fine_tuning.labels import class_numbers, in_terms_of, shown
 
 
 class Words(NamedTuple):
-    """Words of sentences (B, ragged) strings; of texts their places too, (B, ragged) int32."""
+    """Words of sentences, (B, ragged) strings; for texts also their positions in characters.
+
+    `starts` and `ends` are (B, ragged) int32; None if the data has words instead of texts.
+    """
 
     words: tf.RaggedTensor
     starts: tf.RaggedTensor | None = None
@@ -27,10 +30,10 @@ class Words(NamedTuple):
 
 
 def words_of(table: Table) -> Words:
-    """The words of a table's column `words`, or of `text`, split at white space.
+    """Returns the words of a table: its column `words`, or `text` split at white space.
 
     Raises:
-        ValueError: the table has neither.
+        ValueError: the table has neither column.
     """
     if "words" in table:
         lengths = [len(words) for words in table["words"]]
@@ -45,15 +48,17 @@ def words_of(table: Table) -> Words:
 
 
 def word_labels(names: Sequence[str], table: Table, words: tf.RaggedTensor) -> np.ndarray:
-    """(W,) int32, the class of each word.
+    """Returns the class of each word, (W,) int32.
 
     Args:
-        names: the classes in order.
-        table: with a column `labels`: of each row a list of names, or of indices into `names`.
-        words: (B, ragged), the table's.
+        names: names of the classes, in order.
+        table: table with a column `labels`: for each row a list of names, or of indices into
+            `names`.
+        words: (B, ragged), words of the table.
 
     Raises:
-        ValueError: a row has not one label a word, or a label is no class; by its row.
+        ValueError: a row does not have one label per word, or a label is not a class; the message
+            names the row.
     """
     ids = {name: index for index, name in enumerate(names)} | class_numbers(names)
     found: list[int] = []
@@ -81,18 +86,18 @@ def word_labels(names: Sequence[str], table: Table, words: tf.RaggedTensor) -> n
 def piece_columns(
     windows: WordWindows, labels: np.ndarray
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """Labels and weights of the pieces of windows, (N, ragged) int32 and float32.
+    """Returns labels and weights of the subwords of windows, (N, ragged) int32 and float32.
 
-    A word's label is on its first piece; the other pieces have weight 0. In each of k windows
-    that share a word it weighs 1/k, so that every word counts once.
+    A word's label is on its first subword; the other subwords have weight 0. A word that is in k
+    windows has weight 1/k in each, so that every word counts once.
 
     Args:
-        windows: of the sentences.
-        labels: (W,) of the words.
+        windows: windows of the sentences.
+        labels: (W,), labels of the words.
     """
     words = windows.words.values.numpy()
     starts = windows.ids.row_starts().numpy()[windows.words.value_rowids().numpy()]
-    first = starts + windows.places.values.numpy()  # (M,) among all pieces
+    first = starts + windows.places.values.numpy()  # (M,) index among all subwords
     of_pieces = np.zeros(windows.ids.values.shape[0], np.int32)
     weights = np.zeros(len(of_pieces), np.float32)
     of_pieces[first] = labels[words]
@@ -101,7 +106,7 @@ def piece_columns(
 
 
 def aligned_with_tokens(pieces: tf.RaggedTensor, begin: int, width: tf.Tensor) -> tf.Tensor:
-    """Values of a row's pieces (B, ragged), which begin in that column, as (B, T); 0 elsewhere."""
+    """Returns values of subwords (B, ragged) as (B, T), from column `begin` on; 0 elsewhere."""
     dense = pieces.to_tensor()
     return tf.pad(dense, [[0, 0], [begin, width - begin - tf.shape(dense)[1]]])
 
@@ -112,15 +117,16 @@ def window_logits(
     num_classes: int,
     most_tokens: int,
 ) -> tf.Tensor:
-    """Logits of the words of windows (M, C), in a graph, some windows at a time.
+    """Returns the logits of the words of windows, (M, C); runs in a graph.
 
-    So a text of any length is read in bounded memory.
+    The windows are computed in groups, so that a text of any length needs bounded memory.
 
     Args:
-        forward: ids of pieces (n, ragged) -> logits of tokens (n, T, C), the first piece's first.
-        windows: N of them.
+        forward: function from ids of subwords (n, ragged) to logits of tokens (n, T, C), beginning
+            with the first subword.
+        windows: the N windows.
         num_classes: C.
-        most_tokens: how many go through the model together, about.
+        most_tokens: approximate number of tokens that are computed together.
     """
     count = windows.ids.nrows()
     longest = tf.reduce_max(tf.concat([windows.ids.row_lengths(), [1]], 0))
@@ -143,11 +149,11 @@ def window_logits(
 
 
 def pooled(logits: Any, words: Any, num_words: Any, pooling: str) -> tf.Tensor:
-    """Logits of words (W, C): the mean or the largest of those in all windows that hold a word.
+    """Returns logits of words (W, C), pooled over all windows that contain a word.
 
     Args:
         logits: (M, C).
-        words: (M,) which word of all.
+        words: (M,), index of each word among all W words.
         num_words: W.
         pooling: "mean" or "max".
     """
@@ -156,11 +162,11 @@ def pooled(logits: Any, words: Any, num_words: Any, pooling: str) -> tf.Tensor:
 
 
 def entities(answer: Mapping[str, Any], text: str | None) -> list[dict[str, Any]]:
-    """The entities that the labels of a sentence name, as `predict` gives them.
+    """Returns the entities in the labels of a sentence, in the form of `predict`.
 
     Args:
-        answer: `words` and `labels`, one a word; of a text also `starts` and `ends`.
-        text: what the words were split from; None where they came as words.
+        answer: `words` and `labels`, one per word; for a text also `starts` and `ends`.
+        text: text that the words were split from; None if the data has words.
 
     Example:
         >>> entities({"words": ["Ada", "Lovelace"], "labels": ["B-name", "I-name"]}, None)
@@ -181,16 +187,16 @@ def entities(answer: Mapping[str, Any], text: str | None) -> list[dict[str, Any]
 def windows_of(
     words: tf.RaggedTensor, encode: Callable, budget: int, doc_stride: int
 ) -> WordWindows:
-    """Windows over sentences of words.
+    """Splits sentences of words into windows.
 
     Args:
         words: (B, ragged) strings.
-        encode: (U,) words -> ids of their pieces (U, ragged), none of them empty; or of words that
-            are read whole, as their characters, (U, C).
-        budget: the most pieces of a window.
-        doc_stride: the most pieces from the start of a window to that of the next.
+        encode: function from words (U,) to ids of their subwords (U, ragged), none of them empty;
+            or, for words read as characters, to (U, C).
+        budget: maximum number of subwords in a window.
+        doc_stride: maximum number of subwords from the start of a window to the start of the next.
     """
-    unique, index = tf.unique(words.values)  # most words of a text occur again
+    unique, index = tf.unique(words.values)  # most words of a text occur several times
     encoded = encode(unique)
     if isinstance(encoded, tf.Tensor):
         encoded = tf.RaggedTensor.from_uniform_row_length(encoded, 1)

@@ -1,4 +1,4 @@
-"""Settings of fine-tuned tasks: those that several have, and how a class bears its own."""
+"""Settings of fine-tuned tasks as constructor arguments and attributes."""
 
 import inspect
 from collections.abc import Mapping
@@ -8,35 +8,35 @@ import keras
 
 from kbert.core.options import Options, with_options
 
-# What every constructor passes on besides the settings.
+# The argument that every constructor passes on in addition to the settings.
 _NAME = inspect.Parameter(
     "name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=str | None
 )
 
 
 def options_of(task: type[Any], given: Mapping[str, Any]) -> Options:
-    """The settings of a task, of what its constructor was given.
+    """Returns the settings of a task from the arguments of its constructor.
 
     Args:
-        task: the class.
-        given: by name.
+        task: class of the task.
+        given: arguments by name.
 
     Raises:
-        TypeError: a setting that the class has not.
-        ValueError: a value out of its range.
+        TypeError: the class has no such setting.
+        ValueError: a value is out of range.
     """
     return task.options.from_arguments(given, task.__name__)
 
 
 def expose_options(task: type[Any]) -> None:
-    """Makes the settings of a class of tasks attributes of its objects, and shows them in `help`.
+    """Makes the settings of a task class attributes of its instances, and shows them in `help`.
 
     Args:
-        task: the class; its `options` are those of the constructor, and where its docstring says
-            `{options}`, they are described.
+        task: the class; its `options` become arguments of the constructor, and are described where
+            its docstring has `{options}`.
 
     Raises:
-        TypeError: a setting has the name of something that every Keras model has.
+        TypeError: a setting has the name of an attribute of every Keras model.
     """
     for name in task.options.names():
         if hasattr(keras.Model, name):
@@ -56,9 +56,10 @@ def expose_options(task: type[Any]) -> None:
 
 
 class _ClassSignature:
-    """What `inspect.signature` says of a class, and not of its objects, which are called otherwise.
+    """A signature that `inspect.signature` finds for a class but not for its instances.
 
-    A graph of a task binds its arguments by the signature of the object.
+    Instances are called with other arguments: a graph of a task binds them by the signature of the
+    instance.
     """
 
     def __init__(self, signature: inspect.Signature) -> None:
@@ -71,7 +72,7 @@ class _ClassSignature:
 
 
 def _attribute(name: str, options: Any) -> property:
-    """Reads a field of `chosen`, and sets it by way of its checks."""
+    """Returns a property that reads a field of `chosen`, and sets it with its checks."""
 
     def read(task: Any) -> Any:
         return getattr(task.chosen, name)

@@ -1,4 +1,4 @@
-"""Classes of texts and of pairs of texts.
+"""Classification of texts and of pairs of texts.
 
 Shapes: N examples, B rows, C classes.
 """
@@ -37,7 +37,7 @@ from kbert.tasks.losses import Prediction, accuracy, binary_cross_entropy, cross
 
 
 class ClassRows(LogitRows):
-    """Logits, and the probabilities that they give."""
+    """Exports logits and their probabilities."""
 
     def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
         logits = super().outputs(features)
@@ -45,26 +45,26 @@ class ClassRows(LogitRows):
 
 
 class TextClassifier(FineTuningTask):
-    """Tells which class a text, or a pair of texts, belongs to; or which classes, of several.
+    """Classifies texts or pairs of texts, into one class or, with `multi_label`, any number.
 
-    `predict` gives for each text `{"label": "spam", "probability": 0.98, "probabilities":
-    {"ham": 0.02, "spam": 0.98}}`; with `multi_label` `labels`, a list, in the place of label and
-    probability. `evaluate` gives accuracy, macro F1, Matthews' correlation and, of two classes,
+    `predict` returns for each text `{"label": "spam", "probability": 0.98, "probabilities":
+    {"ham": 0.02, "spam": 0.98}}`; with `multi_label` it has `labels`, a list, instead of label and
+    probability. `evaluate` returns accuracy, macro F1, Matthews' correlation and, for two classes,
     the F1 of the second; with `multi_label` see `kbert.metrics.multi_label`.
 
     Args:
         encoder: a `kbert.Encoder` with a pooler, a `kbert.models.ElmoEncoder` or a
             `kbert.models.DecoderEncoder`.
-        tokenizer: its tokenizer.
-        labels: names of the classes, or how many there are: LABEL_0, LABEL_1, …
-        name: of the model.
+        tokenizer: the encoder's tokenizer.
+        labels: names of the classes, or their number, for LABEL_0, LABEL_1, …
+        name: name of the model.
         **options: settings:
 
             {options}
 
     Raises:
-        ValueError: if a setting is out of range or does not go with the encoder, or the encoder has
-            no pooler.
+        ValueError: a setting is out of range or does not fit the encoder, or the encoder has no
+            pooler.
 
     Example:
         >>> import kbert
@@ -113,7 +113,7 @@ class TextClassifier(FineTuningTask):
 
     @property
     def metric(self) -> str:  # type: ignore[override]  # by the task's settings
-        """What `fit` takes for the measure of the best weights."""
+        """Name of the value by which `fit` selects the best weights."""
         return "micro_f1" if self.multi_label else "accuracy"
 
     @property
@@ -121,7 +121,7 @@ class TextClassifier(FineTuningTask):
         return {**super().parts, "classifier": self.classifier}
 
     def call(self, batch: Tensors, training: bool = False, return_read: bool = False) -> Tensors:
-        """Logits: `classifier` (B, C); see `language_model_loss` for "read"."""
+        """Returns the logits `classifier` (B, C); for "read" see `language_model_loss`."""
         logits, read = self.texts.logits(batch, self._head, training, return_read)
         return {"classifier": logits, **({"read": read} if return_read else {})}
 
@@ -130,14 +130,14 @@ class TextClassifier(FineTuningTask):
 
     @classmethod
     def takes_label_lists(cls, settings: Mapping[str, Any]) -> bool:
-        """With `multi_label`."""
+        """Returns whether `multi_label` is set."""
         return bool(settings.get("multi_label"))
 
     @classmethod
     def adapt_table(
         cls, table: Table, columns: Mapping[str, Any], settings: Mapping[str, Any]
     ) -> Table:
-        """Names for classes that are integers; with `multi_label`, of several columns a list."""
+        """Converts classes to names; with `multi_label`, merges several columns into lists."""
         if cls.takes_label_lists(settings):
             return indicator_columns(table, columns.get("label"))
         if "label" not in table:
@@ -145,13 +145,13 @@ class TextClassifier(FineTuningTask):
         return table.with_column("label", names_of_classes(table))
 
     def targets(self, table: Table) -> np.ndarray:
-        """(N,) int32 classes; with `multi_label` (N, C) float32 indicators."""
+        """Returns classes (N,) int32; with `multi_label` indicators (N, C) float32."""
         return self._classes.indicators(table) if self.multi_label else self._classes.ids(table)
 
     def weigh_classes(self, rows: Rows, class_weights: str | Mapping[str, float]) -> Rows:
         weights = class_weights_of(self.labels, class_weights, rows.dense["labels"])
         labels = rows.dense["labels"]
-        # With several labels a row the weight is that of a class's positives; others count 1.
+        # With several labels per row, the weight is for the positives of a class; others have 1.
         chosen = np.where(labels > 0, weights, 1.0) if self.multi_label else weights[labels]
         return dataclasses.replace(
             rows, dense={**rows.dense, "label_weights": chosen.astype(np.float32)}
@@ -218,16 +218,16 @@ class TextClassifier(FineTuningTask):
         return [metrics.classification_report(self._classes.ids(table), found, self.labels)]
 
     def report(self, data: Any, labels: Any = None, **options: Any) -> metrics.Report:
-        """Precision, recall and F1 of each class, and the confusion matrix.
+        """Returns precision, recall and F1 of each class, and the confusion matrix.
 
         Args:
-            data: labelled examples, as for `evaluate`.
-            labels: the labels, where `data` holds none.
-            **options: as in `predict`.
+            data: labelled examples, in the form of `fit`.
+            labels: labels of the examples, if `data` has none.
+            **options: `batch_size` and `verbose` of `predict`.
 
         Raises:
-            ValueError: for data that does not fit, or with `multi_label`, where `evaluate` gives
-                the scores.
+            ValueError: the data does not fit; or `multi_label` is set: `evaluate` returns the
+                scores then.
         """
         if self.multi_label:
             raise ValueError(
@@ -238,7 +238,7 @@ class TextClassifier(FineTuningTask):
 
     @classmethod
     def can_tune(cls, settings: Mapping[str, Any]) -> bool:
-        """Those of any number of labels."""
+        """Returns whether `multi_label` is set, so that there is a threshold."""
         return cls.takes_label_lists(settings)
 
     def tune(self, data: Any, **options: Any) -> str:
@@ -247,19 +247,20 @@ class TextClassifier(FineTuningTask):
     def tune_threshold(
         self, data: Any, labels: Any = None, *, per_class: bool = False, **options: Any
     ) -> float | dict[str, float]:
-        """Sets `threshold` to what gives the best F1 on labelled examples.
+        """Sets `threshold` to the value with the best F1 on labelled examples.
 
         Args:
             data: labelled examples that the task was not trained on.
-            labels: the labels, where `data` holds none.
-            per_class: a threshold for each class, by its own F1, instead of one by micro F1.
+            labels: labels of the examples, if `data` has none.
+            per_class: whether to set a threshold for each class, by its own F1, instead of a single
+                one by micro F1.
             **options: `batch_size` and `verbose` of `predict`.
 
         Returns:
             The threshold, which is saved with the task.
 
         Raises:
-            ValueError: for data that does not fit, or without `multi_label`.
+            ValueError: the data does not fit, or `multi_label` is not set.
         """
         if not self.multi_label:
             raise ValueError(
@@ -278,18 +279,18 @@ class TextClassifier(FineTuningTask):
         return self.threshold
 
     def signatures(self, pairs: bool = False) -> dict[str, Signature]:
-        """`classify` for texts and `classify_pairs` for pairs of texts.
+        """Returns the entry points `classify` for texts and `classify_pairs` for pairs of texts.
 
         Args:
-            pairs: which of them comes first, as `serving_default`.
+            pairs: whether `classify_pairs` comes first, as `serving_default`.
 
         Returns:
             `classify`: `text` (B,) strings -> `labels` (B, C), the names of all classes, and
-            `scores` (B, C), their probabilities; and `label` (B,), the most probable one, and its
-            `score` (B,), or with `multi_label` `chosen` (B, C), whether a label is given.
+            `scores` (B, C), their probabilities; and `label` (B,), the most probable class, with
+            its `score` (B,), or with `multi_label` `chosen` (B, C), whether a label is assigned.
             `classify_pairs`: `first` and `second` (B,) strings -> the same. A text that is too
-            long is read in windows where the task has a doc_stride, else cut. Bytes that are not
-            UTF-8 are dropped.
+            long is read in windows if the task has a doc_stride, else truncated. Bytes that are
+            not UTF-8 are dropped.
         """
         names, thresholds = self.labels, thresholds_of(self.labels, self.threshold)
 

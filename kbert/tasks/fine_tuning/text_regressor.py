@@ -1,4 +1,4 @@
-"""Numbers of texts and of pairs of texts, such as how alike the two of a pair are.
+"""Regression on texts and pairs of texts, such as the similarity of a pair.
 
 Shapes: N examples, B rows.
 """
@@ -26,28 +26,28 @@ from kbert.tasks.fine_tuning.options import TextOptions
 from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
 from kbert.tasks.losses import Prediction, squared_error
 
-# The square of an error of twice as much fits float32, in a sum over a batch of thousands.
+# So that float32 can represent the square of twice this error, summed over thousands of rows.
 LARGEST = 1e15
 
 
 class TextRegressor(FineTuningTask):
-    """Gives a text, or a pair of texts, a score in the units of the data.
+    """Predicts a score for a text or a pair of texts, in the units of the data.
 
-    Trained by mean squared error. `predict` gives an array (N,) float32; `evaluate` Pearson's and
+    Trained by mean squared error. `predict` returns an array (N,) float32; `evaluate` Pearson's and
     Spearman's correlation. (STS-B in BERT, appendix B.1, https://arxiv.org/abs/1810.04805.)
 
     Args:
         encoder: a `kbert.Encoder` with a pooler, a `kbert.models.ElmoEncoder` or a
             `kbert.models.DecoderEncoder`.
-        tokenizer: its tokenizer.
-        name: of the model.
+        tokenizer: the encoder's tokenizer.
+        name: name of the model.
         **options: settings:
 
             {options}
 
     Raises:
-        ValueError: if a setting is out of range or does not go with the encoder, or the encoder has
-            no pooler.
+        ValueError: a setting is out of range or does not fit the encoder, or the encoder has no
+            pooler.
 
     Example:
         >>> import kbert
@@ -63,7 +63,7 @@ class TextRegressor(FineTuningTask):
     kind = "regress"
     columns: ClassVar = Columns(numeric=True)
     options: ClassVar = TextOptions
-    # Not a correlation, which is blind to the units of the scores.
+    # Not a correlation, which does not depend on the units of the scores.
     metric = "loss"
     prediction_settings = ("both_orders",)
     needs_pooler = True
@@ -86,7 +86,7 @@ class TextRegressor(FineTuningTask):
         return {**super().parts, "classifier": self.classifier}
 
     def call(self, batch: Tensors, training: bool = False, return_read: bool = False) -> Tensors:
-        """Scores: `classifier` (B, 1); see `language_model_loss` for "read"."""
+        """Returns the scores `classifier` (B, 1); for "read" see `language_model_loss`."""
         scores, read = self.texts.logits(batch, self._head, training, return_read)
         return {"classifier": scores, **({"read": read} if return_read else {})}
 
@@ -94,7 +94,7 @@ class TextRegressor(FineTuningTask):
         return self.classifier(self.head_dropout(pooled, training=training))
 
     def targets(self, table: Table) -> np.ndarray:
-        """(N,) float32."""
+        """Returns the labels, (N,) float32."""
         labels = [_number(label) for label in table["label"]]
         for row, label in enumerate(labels):
             if not isinstance(label, int | float):
@@ -135,15 +135,15 @@ class TextRegressor(FineTuningTask):
         return ["pearson", "spearman"]
 
     def signatures(self, pairs: bool = False) -> dict[str, Signature]:
-        """`score` for texts and `score_pairs` for pairs of texts.
+        """Returns the entry points `score` for texts and `score_pairs` for pairs of texts.
 
         Args:
-            pairs: which of them comes first, as `serving_default`.
+            pairs: whether `score_pairs` comes first, as `serving_default`.
 
         Returns:
             `score`: `text` (B,) strings -> `score` (B,). `score_pairs`: `first` and `second` (B,)
-            strings -> the same. A text that is too long is read in windows where the task has a
-            doc_stride, else cut. Bytes that are not UTF-8 are dropped.
+            strings -> the same. A text that is too long is read in windows if the task has a
+            doc_stride, else truncated. Bytes that are not UTF-8 are dropped.
         """
 
         def answer(features: Tensors) -> dict[str, tf.Tensor]:

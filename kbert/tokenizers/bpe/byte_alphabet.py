@@ -10,18 +10,18 @@ _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 # The character of each byte.
 CHARACTERS = [chr(b if b in _PRINTABLE else 0x100 + _OTHERS.index(b)) for b in range(256)]
 _BYTES = {character: byte for byte, character in enumerate(CHARACTERS)}
-# Of the bytes that UTF-8 uses: it never has C0, C1 and F5 to FF, and vocabularies trained without a
-# given alphabet, such as GPT-NeoX's, lack them.
+# The characters of the bytes that UTF-8 uses. It never uses C0, C1 and F5 to FF, and vocabularies
+# trained without a given alphabet, such as GPT-NeoX's, lack them.
 IN_UTF8 = [CHARACTERS[b] for b in range(256) if b not in (0xC0, 0xC1, *range(0xF5, 0x100))]
 
 
 def is_spelled(piece: str) -> bool:
-    """Whether every character of a piece stands for a byte."""
+    """Whether every character of a token stands for a byte."""
     return all(character in _BYTES for character in piece)
 
 
 def piece_bytes(piece: str) -> bytes:
-    """The bytes that a piece stands for; a piece of other characters stands for itself.
+    """Returns the bytes that a token stands for; other tokens stand for their own UTF-8 bytes.
 
     Example:
         >>> piece_bytes("ĠcafÃ©").decode()
@@ -33,7 +33,7 @@ def piece_bytes(piece: str) -> bytes:
 
 
 def spell(data: bytes) -> str:
-    """Bytes in the alphabet.
+    """Writes bytes in the alphabet of characters.
 
     Example:
         >>> spell(" café".encode())

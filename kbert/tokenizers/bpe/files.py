@@ -17,11 +17,11 @@ _VERSION = "#version: 0.2"  # first line of a merges.txt
 
 
 def as_vocabulary(given: Mapping[str, int] | Sequence[str] | str | os.PathLike) -> list[str]:
-    """The pieces in the order of their ids, from what a tokenizer's constructor takes.
+    """Converts the `vocabulary` argument of a tokenizer to tokens in the order of their ids.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: not a JSON object, ids with gaps, a piece twice.
+        ValueError: not a JSON object, ids with gaps, or a duplicate token.
     """
     source = "a vocabulary"
     if isinstance(given, str | os.PathLike):
@@ -43,11 +43,11 @@ def as_vocabulary(given: Mapping[str, int] | Sequence[str] | str | os.PathLike) 
 def as_merges(
     given: Iterable[str | tuple[str, str]] | str | os.PathLike,
 ) -> list[tuple[str, str]]:
-    """The pairs to merge, from what a tokenizer's constructor takes.
+    """Converts the `merges` argument of a tokenizer to pairs of tokens.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: an entry is not two pieces.
+        ValueError: an entry is not a pair of tokens.
     """
     if isinstance(given, str | os.PathLike):
         lines = read_lines(given, "merges", "pair")
@@ -67,7 +67,7 @@ def as_merges(
 def check_model(
     vocabulary: Sequence[str], merges: Iterable[tuple[str, str]], special_tokens: Iterable[str]
 ) -> None:
-    """Raises where vocabulary, merges and special tokens do not fit each other."""
+    """Raises if vocabulary, merges and special tokens do not fit each other."""
     known = set(vocabulary)
     missing = [character for character in IN_UTF8 if character not in known]
     if missing:
@@ -93,7 +93,7 @@ def check_model(
 
 
 def save_model(folder: Path, vocabulary: Sequence[str], merges: Iterable[tuple[str, str]]) -> None:
-    """Writes vocab.json and merges.txt as GPT-2 has them."""
+    """Writes vocab.json and merges.txt in GPT-2's format."""
     ids = {piece: index for index, piece in enumerate(vocabulary)}
     atomic.write(folder / "vocab.json", json.dumps(ids, ensure_ascii=False).encode())
     lines = [_VERSION, *(" ".join(pair) for pair in merges)]
@@ -101,7 +101,7 @@ def save_model(folder: Path, vocabulary: Sequence[str], merges: Iterable[tuple[s
 
 
 def read_model(folder: TokenizerFolder) -> tuple[dict[str, int], Any]:
-    """Vocabulary and merges of a folder with vocab.json and merges.txt, or tokenizer.json alone."""
+    """Reads vocabulary and merges from vocab.json and merges.txt, or else from tokenizer.json."""
     if folder.has("vocab.json", "merges.txt"):
         return read_json(folder.path / "vocab.json"), folder.path / "merges.txt"
     model = folder.full["model"]
@@ -110,7 +110,7 @@ def read_model(folder: TokenizerFolder) -> tuple[dict[str, int], Any]:
 
 
 def ends_words(vocabulary: Iterable[str]) -> bool:
-    """Whether pieces are of characters, with a mark at the end of a word, as GPT's.
+    """Whether tokens consist of characters and mark the end of a word with "</w>", like GPT's.
 
     Example:
         >>> ends_words(["l", "o</w>"]), ends_words(["l", "o"])

@@ -1,7 +1,7 @@
 """Byte-level BPE of whole texts in the graph.
 
-Shapes: B texts, W words of all texts together, U different words, P pieces of all texts together,
-V pieces that can be made.
+Shapes: B texts, W words of all texts together, U distinct words, P tokens of all texts together,
+V tokens that merges can make.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from kbert.tokenizers.token_segments import fingerprints
 
 
 class BytePairKernel:
-    """Pieces of valid UTF-8 texts: their words, each different one merged once in a batch.
+    """Splits valid UTF-8 texts into tokens; each distinct word of a batch is merged once.
 
-    A word that is a piece is found by its hash (most are); the others go to SentencePiece. The
-    graph holds SentencePiece's operator with the model in it, not the handle of a resource made
-    outside: so a SavedModel has nothing to track.
+    Words that are tokens (most are) are looked up by their hash; the others go to SentencePiece.
+    The graph contains SentencePiece's operator with the model in it, not the handle of an outside
+    resource, so a SavedModel has nothing to track.
 
     Args:
-        id_of: piece -> id, all bytes that UTF-8 uses among them.
-        merges: pairs, the first to be merged first.
-        words: the kind of the words, see `pre_split`.
-        whole: pieces that no merges need make: a word that is one of them is not merged.
+        id_of: token -> id, including all bytes that UTF-8 uses.
+        merges: pairs of tokens, in the order of merging.
+        words: kind of word splitting, see `pre_split`.
+        whole: tokens that need no merges: a word that equals one of them is not merged.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class BytePairKernel:
         self._kind = words
         self._model, pieces = sentencepiece_model(merges)
         found = [*pieces, *sorted(set(whole).difference(pieces))]
-        # Constants of the process, so that every graph that uses them can hold them.
+        # Eager constants, so that every graph that uses them can contain them.
         with tf.init_scope(), tf.device("CPU"):
             self._model_ids = tf.constant([0, *(id_of[piece] for piece in pieces)])
             spelled = tf.constant([piece_bytes(piece) for piece in found])
@@ -53,13 +53,13 @@ class BytePairKernel:
             self._ids = tf.gather(ids, order)  # (V,)
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Pieces of a batch.
+        """Splits a batch of texts into tokens.
 
         Args:
             texts: (B,) valid UTF-8.
 
         Returns:
-            Ids (B, None) int32; (P,) bool, the piece is the first of a word.
+            Ids (B, None) int32, and whether each token begins a word, (P,) bool.
         """
         words = split_words(texts, self._kind)
         unique, index = tf.unique(words.flat_values)  # (U,), (W,)
@@ -68,14 +68,14 @@ class BytePairKernel:
         row_splits = tf.gather(pieces.row_splits, words.row_splits)
         ids = tf.RaggedTensor.from_row_splits(pieces.flat_values, row_splits, validate=False)
         num_pieces = tf.size(ids.flat_values)
-        first = tf.cast(pieces.row_starts()[:, None], tf.int32)  # no word is without a piece
+        first = tf.cast(pieces.row_starts()[:, None], tf.int32)  # every word has a token
         is_first = tf.scatter_nd(first, tf.ones_like(index, tf.bool), num_pieces[None])
         return ids, is_first
 
     def _spelled(self, words: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """(U,) words -> rows of ids, and (U,) the row of each word.
+        """Returns rows of ids for words (U,), and the row of each word (U,).
 
-        The first V rows hold one id each; after them come the words that SentencePiece merged.
+        The first V rows contain one id each; after them come the words that SentencePiece merged.
         """
         size = tf.size(self._hashes)
         place = tf.minimum(tf.searchsorted(self._hashes, fingerprints(words)), size - 1)
@@ -90,7 +90,7 @@ class BytePairKernel:
         return rows, tf.where(is_piece, place, place_behind)
 
     def _merged(self, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """(N,) words -> ids of all of them together, and where each word's begin (N + 1,)."""
+        """Returns the ids of words (N,), all together, and the row splits (N + 1,)."""
         characters = tf.strings.unicode_transcode(words, "ISO-8859-1", "UTF-8")
         pieces, row_splits = sentencepiece(self._model, characters)
         return tf.gather(self._model_ids, pieces), row_splits

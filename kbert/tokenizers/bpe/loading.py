@@ -1,4 +1,4 @@
-"""Reading a byte-level BPE tokenizer from the files of Hugging Face and of fairseq's users."""
+"""Loading a byte-level BPE tokenizer from files of Hugging Face and of fairseq's users."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer, known_tokens
 from kbert.tokenizers.bpe.tokenizer_json import words_of
 from kbert.tokenizers.folder import TokenizerFolder
 
-# Of these transformers 5 makes the pipeline itself, of tokenizer_config.json and its defaults, and
-# reads only pieces and merges in tokenizer.json; of the others all of that file.
+# For these classes transformers 5 builds the pipeline from tokenizer_config.json and defaults, and
+# uses only vocabulary and merges of tokenizer.json; for the others it uses all of it.
 _OWN_PIPELINE = frozenset("Bart Deberta GPT2 LED Longformer Roberta".split())
 _OWN_PIPELINE_TYPES = frozenset("bart data2vec-text deberta gpt2 led longformer roberta".split())
 # Fields of the model in a tokenizer.json -> the only value that is supported.
@@ -18,19 +18,19 @@ _MODEL = {
     "byte_fallback": False,
     "dropout": None,
 }
-# Flags of an added token that are not supported; "lstrip" is, for the mask.
+# Flags of an added token that are not supported; "lstrip" is supported for the mask.
 _FLAGS = ("rstrip", "single_word")
 
 
 def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer:
-    """The tokenizer of a folder with vocab.json and merges.txt, or with tokenizer.json alone.
+    """Loads the tokenizer of a folder with vocab.json and merges.txt, or only tokenizer.json.
 
     Args:
-        folder: its files.
+        folder: the files of the folder.
         options: arguments of `BytePairTokenizer` that override the files.
 
     Raises:
-        ValueError: the files need something that `BytePairTokenizer` does not support.
+        ValueError: the files need a feature that `BytePairTokenizer` does not support.
     """
     vocabulary, merges = read_model(folder)
     own = folder.is_of(_OWN_PIPELINE, _OWN_PIPELINE_TYPES)
@@ -55,7 +55,7 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
         if not own:
             settings["words"] = words_of(folder.full.get("pre_tokenizer") or {})
         settings["ignore_merges"] = bool(folder.full["model"].get("ignore_merges"))
-    if settings["normalization"] or found:  # else all are found at once
+    if settings["normalization"] or found:  # otherwise all tokens are found in one pass
         whole = set(found)
         settings["normalized_tokens"] = [
             entry["content"]
@@ -71,7 +71,7 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
 
 
 def _check_pipeline(folder: TokenizerFolder, own: bool) -> None:
-    """Refuses what tokenizer.json asks for besides NFC, known words and merges."""
+    """Raises if tokenizer.json needs more than NFC, known word splitting and merges."""
     model = folder.full["model"]
     asked = {name: model.get(name) for name, plain in _MODEL.items() if model.get(name) != plain}
     asked = {name: value for name, value in asked.items() if value}
@@ -89,7 +89,7 @@ def _check_pipeline(folder: TokenizerFolder, own: bool) -> None:
 
 
 def _check_pieces(folder: TokenizerFolder, vocabulary: dict[str, int], merges: Any) -> None:
-    """Refuses vocab.json and merges.txt beside a tokenizer.json with others."""
+    """Raises if vocab.json or merges.txt differ from tokenizer.json in the same folder."""
     if not folder.has("vocab.json", "merges.txt"):
         return
     model = folder.full["model"]
@@ -109,7 +109,7 @@ def _check_pieces(folder: TokenizerFolder, vocabulary: dict[str, int], merges: A
 
 
 def _ends(roles: dict[str, str]) -> dict[str, str]:
-    """With "cls" and "sep" where the files name "bos" and "eos" alone, as GPT-2's do."""
+    """Adds "cls" and "sep" if the files name only "bos" and "eos", like GPT-2's."""
     ends = {"cls": roles.get("bos"), "sep": roles.get("eos")}
     return {role: token for role, token in ends.items() if token} | roles
 
@@ -117,7 +117,7 @@ def _ends(roles: dict[str, str]) -> dict[str, str]:
 def _found_in_every_text(
     folder: TokenizerFolder, roles: dict[str, str], added: list[dict[str, Any]]
 ) -> list[str]:
-    """Added tokens that are not special."""
+    """Returns the added tokens that are not special."""
     specials = {*roles.values(), *folder.specials_without_role()}
     return [
         token["content"]
@@ -130,7 +130,7 @@ def _found_in_every_text(
 def _without_role(
     folder: TokenizerFolder, roles: dict[str, str], added: list[dict[str, Any]], found: list[str]
 ) -> list[str]:
-    """Special tokens without a role, in the order of their ids."""
+    """Returns the special tokens without a role, in the order of their ids."""
     in_order = [token["content"] for token in sorted(added, key=lambda token: token["id"])]
     others = {*roles.values(), *found}
     names = [name for name in in_order if name not in others]
@@ -145,7 +145,7 @@ def _add_prefix_space(folder: TokenizerFolder, own: bool) -> bool:
 def _mask_takes_space(
     folder: TokenizerFolder, mask: str | None, added: list[dict[str, Any]]
 ) -> bool:
-    """What the files say; RoBERTa's default where they say nothing."""
+    """Returns the setting of the files, or RoBERTa's default (True) if they have none."""
     entries = [folder.special.get("mask_token"), folder.config.get("mask_token"), *added]
     takes_space = True
     for entry in entries:

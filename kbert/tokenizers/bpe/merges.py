@@ -1,14 +1,14 @@
 """Byte-level BPE as a SentencePiece model, so that TensorFlow has a kernel for it.
 
-SentencePiece's BPE merges two neighbours whenever the vocabulary holds what they make together;
-GPT-2's merges only the pairs in its table. The two are the same algorithm on the right vocabulary:
-the *live* pieces, those that GPT-2's merges make of their own text.
+SentencePiece's BPE merges two neighbours whenever their concatenation is in the vocabulary; GPT-2's
+merges only the pairs in its table. Both are the same algorithm on the right vocabulary: the *live*
+pieces. A piece is live if GPT-2's merges turn its text into that piece.
 
-Why: when a piece is made within a word, no earlier merge has crossed its borders, so inside them
-everything happened as it does on the piece's text alone. Hence a piece that is not live is never
-made, and can be left out. And suppose SentencePiece were the first to leave GPT-2's path, by
-joining neighbours whose pair is not in the table to a live piece: then GPT-2, on that piece's text
-alone, would come to the same two neighbours and stop there, so that the piece would not be live.
+Why: when a piece is made within a word, no earlier merge has crossed its borders. So inside them
+everything happened as on the text of the piece alone. Hence a piece that is not live is never made
+and can be omitted. Now suppose that SentencePiece were the first to deviate from GPT-2, by joining
+neighbours to a live piece although their pair is not in the table. Then GPT-2, on the text of that
+piece alone, would reach the same two neighbours and stop there, so the piece would not be live.
 """
 
 import itertools
@@ -19,24 +19,24 @@ from kbert.tokenizers.bpe.byte_alphabet import IN_UTF8, piece_bytes
 
 Pair = tuple[str, str]
 
-# SentencePiece's map of normalisations: a double-array trie of 256 units that leads nowhere (the
-# first unit's label is 1, so that U+0000 does not lead back to it), and no texts. Without any map
-# it would do the same, and log a warning.
+# SentencePiece's normalisation map: a double-array trie of 256 units without entries (the label of
+# the first unit is 1, so that U+0000 does not lead back to it), and no texts. Without a map the
+# result would be the same, but SentencePiece would log a warning.
 _NO_CHANGES = (1024).to_bytes(4, "little") + (1).to_bytes(4, "little") + bytes(1020) + b"\0"
-# In texts for a model that reads bytes: no text holds this byte, and the model drops it.
+# A separator in texts for a model of bytes: no text contains this byte, and the model drops it.
 CUT = b"\xff"
-_UNKNOWN = "<unk>"  # which bytes never are
+_UNKNOWN = "<unk>"  # bytes are never unknown
 
 
 def merge(piece: str, ranks: Mapping[Pair, int]) -> tuple[list[str], int | None]:
-    """GPT-2's merges of one word: the best pair first, of equal ones the leftmost.
+    """Applies GPT-2's merges to one word: the best pair first, the leftmost of equal pairs.
 
     Args:
-        piece: in the alphabet of `byte_alphabet`.
-        ranks: pair -> its place in the table.
+        piece: text of the word, in the alphabet of `byte_alphabet`.
+        ranks: pair -> its rank in the table of merges.
 
     Returns:
-        What is left, and the rank of the last merge (None where there was none).
+        The remaining parts, and the rank of the last merge (None without any merge).
 
     Example:
         >>> merge("lower", {("l", "o"): 0, ("e", "r"): 1, ("lo", "w"): 2})
@@ -54,12 +54,12 @@ def merge(piece: str, ranks: Mapping[Pair, int]) -> tuple[list[str], int | None]
 
 
 def _ranks(merges: Iterable[Pair]) -> dict[Pair, int]:
-    """Of a pair that occurs twice the last counts, as in Hugging Face's code."""
+    """Returns pair -> rank; the last rank of a duplicate pair counts, as in Hugging Face's code."""
     return {pair: rank for rank, pair in enumerate(merges)}
 
 
 def live_merges(merges: Iterable[Pair]) -> tuple[list[str], list[Pair]]:
-    """The pieces that can be made, bytes among them, and the merges that can happen, in order.
+    """Returns the pieces that can be made, with bytes, and the merges that can occur, in order.
 
     Example:
         >>> made, merges = live_merges([("a", "b"), ("ab", "c"), ("x", "yz")])
@@ -74,7 +74,7 @@ def live_merges(merges: Iterable[Pair]) -> tuple[list[str], list[Pair]]:
 
 
 def live_pieces(merges: Iterable[Pair]) -> dict[str, int]:
-    """The pieces that can be made -> the rank of the merge that makes them.
+    """Returns each piece that can be made -> the rank of the merge that makes it.
 
     Example:
         >>> live_pieces([("b", "c"), ("a", "b"), ("ab", "c"), ("a", "bc")])
@@ -90,11 +90,12 @@ def live_pieces(merges: Iterable[Pair]) -> dict[str, int]:
 
 
 def _from_bytes() -> bytes:
-    """SentencePiece's map of normalisations that makes of each byte its character in ISO-8859-1.
+    """Returns a SentencePiece normalisation map from each byte to its character in ISO-8859-1.
 
-    Its keys are single bytes, which SentencePiece looks for before it reads characters. ASCII needs
-    none, and `CUT` becomes nothing. In the trie, of units of 32 bits, the root leads to unit
-    256 + byte and that one to unit 512 + byte, which holds the place of the byte's text behind it.
+    Its keys are single bytes, which SentencePiece matches before it decodes characters. ASCII needs
+    no entries, and `CUT` is dropped. The trie has units of 32 bits. Its root leads to unit
+    256 + byte, and that to unit 512 + byte, which contains the offset of the byte's text after the
+    trie.
     """
     units = [0] * 768
     units[0] = 256 << 10
@@ -111,14 +112,14 @@ def _from_bytes() -> bytes:
 def sentencepiece_model(
     merges: Iterable[Pair], *, from_bytes: bool = False
 ) -> tuple[bytes, list[str]]:
-    """A SentencePiece BPE model over bytes that are written as the characters of ISO-8859-1.
+    """Builds a SentencePiece BPE model over bytes that are written as characters of ISO-8859-1.
 
     Args:
-        merges: pairs, the first to be merged first.
-        from_bytes: it reads the bytes themselves, U+0000 not among them.
+        merges: pairs of tokens, in the order of merging.
+        from_bytes: whether the model reads the bytes themselves (except U+0000).
 
     Returns:
-        The serialised model; its pieces, but for the first, which is for what is unknown to it.
+        The serialised model, and its pieces except the first, the unknown piece.
     """
     scores = dict.fromkeys(IN_UTF8, 0) | {p: -rank for p, rank in live_pieces(merges).items()}
     written = {piece_bytes(piece).decode("latin-1"): score for piece, score in scores.items()}
@@ -126,12 +127,12 @@ def sentencepiece_model(
 
 
 def bpe_model(scores: Mapping[str, int], normalization: bytes = _NO_CHANGES) -> bytes:
-    """A SentencePiece BPE model.
+    """Builds a SentencePiece BPE model.
 
     Args:
-        scores: piece -> score, that of the first merge being the highest; characters among them.
-            The ids are 1 and so on, in this order; 0 is for what is unknown to the model.
-        normalization: its map, see `_NO_CHANGES`.
+        scores: piece -> score, with the highest score for the first merge; includes single
+            characters. Ids follow this order from 1; 0 is the unknown piece.
+        normalization: normalisation map of the model, see `_NO_CHANGES`.
 
     Returns:
         The serialised model.

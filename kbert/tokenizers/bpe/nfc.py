@@ -1,4 +1,4 @@
-"""Canonical composition (NFC) in the graph, and ranges in the text before it.
+"""Canonical composition (NFC) in the graph, and conversion of ranges to the original text.
 
 Shapes: B texts, S parts of all texts together.
 """
@@ -8,23 +8,23 @@ from __future__ import annotations
 from kbert.core.late import tf, tf_text
 from kbert.tokenizers.token_segments import split_at
 
-# What may compose with, or be reordered among, the characters before it: marks, the vowels and
-# final consonants of Hangul, and what Unicode 15 and 16 know beyond RE2's tables.
+# Characters that may compose with, or be reordered among, the characters before them: marks, the
+# vowels and final consonants of Hangul, and additions of Unicode 15 and 16 that RE2 lacks.
 _JOINING = (
     r"\p{M}\x{1160}-\x{11FF}\x{897}\x{10D69}-\x{10D6D}\x{113B8}-\x{113C9}\x{113CE}-\x{113D0}"
     r"\x{1611E}-\x{1612F}\x{16D67}\x{16D68}\x{1E5EE}\x{1E5EF}"
 )
-# What most texts are of and NFC leaves as it is: Latin, Cyrillic, Chinese, Hangul.
+# Common characters that NFC does not change: Latin, Cyrillic, Chinese, Hangul.
 _PLAIN = (
     r"\x{0}-\x{2FF}\x{400}-\x{482}\x{48A}-\x{52F}\x{1E00}-\x{1EFF}\x{3400}-\x{4DBF}"
     r"\x{4E00}-\x{9FFF}\x{AC00}-\x{D7A3}"
 )
-# A group of characters that composes by itself, whatever stands around it.
+# A group of characters that composes independently of the characters around it.
 _GROUP = rf"[^{_JOINING}]?[{_JOINING}]+|[^{_PLAIN}]"
 
 
 def nfc(texts: tf.Tensor) -> tf.Tensor:
-    """(B,) valid UTF-8 -> (B,) the same texts in Unicode's composed form.
+    """Converts texts (B,), valid UTF-8, to Unicode's composed form.
 
     Example:
         >>> import tensorflow as tf
@@ -37,17 +37,18 @@ def nfc(texts: tf.Tensor) -> tf.Tensor:
 def ranges_before_nfc(
     texts: tf.Tensor, composed: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """Ranges in composed texts as ranges in the texts before.
+    """Converts ranges in composed texts to ranges in the original texts.
 
     Args:
         texts: (B,) valid UTF-8.
-        composed: (B,) `nfc` of them.
-        starts: (B, None) byte offsets in that.
-        ends: (B, None) likewise.
+        composed: (B,) `nfc` of `texts`.
+        starts: (B, None) byte offsets in `composed`.
+        ends: (B, None) byte offsets in `composed`.
 
     Returns:
-        Starts and ends of the same shapes, in bytes of `texts`. What begins or ends inside of what
-        was composed takes the whole of it: a letter with its accents, a syllable with its letters.
+        Starts and ends of the same shapes, in bytes of `texts`. A range that begins or ends inside
+        a composed group includes the whole group: a letter with its accents, a syllable with its
+        letters.
     """
     return tf.cond(
         tf.reduce_all(texts == composed),
@@ -62,7 +63,7 @@ def _ranges_before(
     parts = split_at(texts, _GROUP).flat_values  # (S,)
     after = nfc(parts)
     changed = after != parts
-    # Everything counts from the start of the batch, so that texts need no loop.
+    # All offsets count from the start of the batch, so that no loop over texts is needed.
     part_bytes = tf.strings.length(parts)
     begins = tf.cumsum(part_bytes, exclusive=True)
     begins_after = tf.cumsum(tf.strings.length(after), exclusive=True)

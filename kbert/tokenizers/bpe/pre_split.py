@@ -1,4 +1,4 @@
-"""GPT-2's and Llama 3's division of a text into words, in the graph.
+"""Splitting of texts into words like GPT-2 and Llama 3, in the graph.
 
 Sources: the patterns in openai/gpt-2, encoder.py, and in meta-llama/llama3, llama/tokenizer.py. RE2
 has no lookahead and older Unicode tables.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from kbert.core.late import tf
 from kbert.tokenizers.token_segments import CUT, WHITE_SPACE
 
-# RE2's tables, and what Unicode 15 and 16 (Hugging Face `tokenizers` 0.23) know beyond them.
+# RE2's tables, and the additions of Unicode 15 and 16 (Hugging Face `tokenizers` 0.23).
 _LETTERS = (
     r"\p{L}\x{1C89}\x{1C8A}\x{A7CB}-\x{A7CD}\x{A7DA}-\x{A7DC}\x{105C0}-\x{105F3}"
     r"\x{10D4A}-\x{10D65}\x{10D6F}-\x{10D85}\x{10EC2}-\x{10EC4}\x{11380}-\x{11389}\x{1138B}"
@@ -29,25 +29,26 @@ _GPT2 = (
 )
 # Both have `\s+(?!\S)`: white space before a word leaves its last character to the word.
 _BEFORE_WORD = rf"([{WHITE_SPACE}])([{WHITE_SPACE}][^{WHITE_SPACE}])"
-# Llama 3's lines end with their white space, so a last character that ends one is no word's.
+# In Llama 3 a line includes the white space at its end, so a last character that ends a line does
+# not belong to the next word.
 _LLAMA3 = (
     rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n{_LETTERS}{_NUMBERS}]?[{_LETTERS}]+|[{_NUMBERS}]{{1,3}}"
     rf"| ?[^{WHITE_SPACE}{_LETTERS}{_NUMBERS}]+[\r\n]*|[{WHITE_SPACE}]*[\r\n]+|[{WHITE_SPACE}]+"
 )
 _NO_LINE_END = r"\t\x{0B}\x{0C} " + WHITE_SPACE.removeprefix(r"\t-\r ")
 _BEFORE_LLAMA3 = rf"([{WHITE_SPACE}])([{_NO_LINE_END}][^{WHITE_SPACE}])"
-# Kind of words -> what is cut first, and a word.
+# Kind of word splitting -> pattern of the first cuts, pattern of a word.
 PATTERNS = {"gpt2": (_BEFORE_WORD, _GPT2), "llama3": (_BEFORE_LLAMA3, _LLAMA3)}
 
 
 def prefix_space(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Puts a space before texts that are not empty and do not begin with one.
+    """Puts a space before texts that are not empty and do not begin with a space.
 
     Args:
         texts: (B,) valid UTF-8.
 
     Returns:
-        The texts (B,), and how many bytes were put before each (B,) int32.
+        The texts (B,), and the number of bytes added before each (B,) int32.
 
     Example:
         >>> import tensorflow as tf
@@ -59,11 +60,11 @@ def prefix_space(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def split_words(texts: tf.Tensor, words: str = "gpt2") -> tf.RaggedTensor:
-    """(B,) valid UTF-8 -> (B, None) words; put together again they are the text.
+    """Splits texts (B,) into words (B, None), whose concatenation is the text.
 
     Args:
-        texts: (B,).
-        words: a kind of `PATTERNS`.
+        texts: (B,) valid UTF-8.
+        words: kind of word splitting, a key of `PATTERNS`.
 
     Example:
         >>> import tensorflow as tf
@@ -78,7 +79,7 @@ def split_words(texts: tf.Tensor, words: str = "gpt2") -> tf.RaggedTensor:
 
 
 def _split(cut: tf.Tensor) -> tf.RaggedTensor:
-    """What is between cuts, without empty strings."""
+    """Splits texts at cuts and drops empty strings."""
     parts = tf.strings.split(cut, CUT)
     flat = parts.flat_values
     keep = tf.not_equal(flat, "")

@@ -1,4 +1,4 @@
-"""Byte-level byte-pair encoding, GPT-2's and RoBERTa's, in the graph and eager."""
+"""Byte-level byte-pair encoding of GPT-2 and RoBERTa, in the graph and eager."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROBERTA_TOKENS = {
     "bos": "<s>", "eos": "</s>",
 }  # fmt: skip
 GPT2_TOKENS = dict.fromkeys(("unk", "cls", "sep", "bos", "eos"), "<|endoftext|>")
-# Arguments younger than the first corpora -> their defaults, which the checksum leaves out.
+# Arguments newer than the first corpora -> their defaults, which the checksum omits.
 _YOUNGER: dict[str, Any] = {
     "normalization": None,
     "added_tokens": [],
@@ -49,49 +49,51 @@ _YOUNGER: dict[str, Any] = {
 
 
 class BytePairTokenizer(Tokenizer):
-    """Splits text into GPT-2's byte-level pieces and back.
+    """Splits text into GPT-2's byte-level BPE tokens and back.
 
     It gives the ids of openai/gpt-2's `Encoder` (Radford et al. 2019; encoder.py) and of Hugging
-    Face's `tokenizers`, eagerly, inside `tf.data` and inside a SavedModel, and holds no resource
-    that an export would have to track. No text is unknown to it: `decode` gives back what was
-    encoded (with a normalization, what that made of it).
+    Face's `tokenizers`, eagerly, in `tf.data` and in a SavedModel, and has no resource that an
+    export would have to track. No text is unknown to it: `decode` returns the encoded text (after
+    the normalization, if any).
 
-    A piece covers the space before its word, and its range does so too. Bytes that are not valid
-    UTF-8 are dropped. Where pieces end inside a character, their ranges in characters take the
-    whole of it; where they end inside of what NFC composed, both kinds of ranges take the whole of
-    that, a letter with its accents or a syllable with its letters. Where ids spell bytes that are
-    no UTF-8, `decode` puts U+FFFD as Python does.
+    A token and its range include the space before a word. Bytes that are not valid UTF-8 are
+    dropped. If tokens end inside a character, their ranges in characters include the whole
+    character. If they end inside a group that NFC composed, ranges in bytes and in characters
+    include the whole group: a letter with its accents or a syllable with its letters. For ids that
+    spell invalid UTF-8, `decode` inserts U+FFFD as Python does.
 
     Args:
-        vocabulary: piece -> id, or the pieces in the order of their ids, or the path of a
-            vocab.json. It must hold the 243 bytes that UTF-8 uses (it never has C0, C1 and F5 to
-            FF) and what the merges make.
-        merges: pairs of pieces ("Ġ t" or ("Ġ", "t")), the first to be merged first, or the path of
-            a merges.txt.
-        special_tokens: role -> special token: "pad", "unk", "cls", "sep",
-            "mask", "bos", "eos". None: RoBERTa's (<s> and </s> for "cls" and "sep", <pad>, <unk>,
-            <mask>) or else GPT-2's (<|endoftext|> for all but "pad" and "mask"), as the vocabulary
-            holds them.
+        vocabulary: token -> id, or tokens in the order of their ids, or the path of a vocab.json.
+            It must contain the 243 bytes that UTF-8 uses (it never uses C0, C1 and F5 to FF) and
+            the results of all merges.
+        merges: pairs of tokens ("Ġ t" or ("Ġ", "t")) in the order of merging, or the path of a
+            merges.txt.
+        special_tokens: role ("pad", "unk", "cls", "sep", "mask", "bos", "eos") -> special token.
+            None = RoBERTa's (<s> and </s> for "cls" and "sep", <pad>, <unk>, <mask>) or else
+            GPT-2's (<|endoftext|> for all but "pad" and "mask"), as far as they are in the
+            vocabulary.
         additional_special_tokens: special tokens without a role.
-        add_prefix_space: encode a text as if it began with a space. For a corpus that is
-            encoded sentence by sentence, whose words would run together at the joints.
-        special_tokens_in_text: "<mask>" in a text becomes the mask id (and so do the others).
-            Hugging Face always does so; leave it off where texts come from strangers.
-        mask_takes_space: white space before the mask token belongs to it, as in RoBERTa.
-        normalization: "nfc", Unicode's canonical composition, as in ModernBERT; None, none.
-        added_tokens: pieces without a special meaning that are found in every text, such as
-            ModernBERT's runs of spaces and "[unused0]". At one place the longest is found.
-        normalized_tokens: those of the added and special tokens that are looked for in the
-            normalised text, after the others. None: the added tokens. (Hugging Face's
-            `AddedToken(normalized=True)`.)
-        words: what merges do not cross: "gpt2"; or "llama3", where letters take any one character
-            before them along, numbers are cut by three, and lines end with their white space (also
-            EuroBERT's).
-        ignore_merges: a word that is a piece is one, also where merges would not come to it.
+        add_prefix_space: whether to encode a text as if it began with a space. Use it for a corpus
+            that is encoded sentence by sentence, so that words of neighbouring sentences stay
+            separate.
+        special_tokens_in_text: whether "<mask>" in a text becomes the mask id (and so for the
+            others). Hugging Face always does this; leave it off for untrusted texts.
+        mask_takes_space: whether white space before the mask token belongs to it, as in RoBERTa.
+        normalization: "nfc" for Unicode's canonical composition, as in ModernBERT; None = no
+            normalisation.
+        added_tokens: tokens without a special meaning that are recognised in every text, such as
+            ModernBERT's runs of spaces and "[unused0]". The longest match at a position wins.
+        normalized_tokens: added and special tokens that are matched in the normalised text, after
+            the others. None = the added tokens. (Hugging Face's `AddedToken(normalized=True)`.)
+        words: kind of word splitting; merges do not cross words. "gpt2", or "llama3" (also
+            EuroBERT's), where a word includes any one character before its letters, numbers are
+            split into parts of up to three digits, and lines include the white space at their end.
+        ignore_merges: whether a word that is in the vocabulary is one token, even if merges do not
+            make it.
 
-    Where it differs from Hugging Face: letters, numbers and compositions that one side's Unicode
-    tables do not know yet (ours go up to Unicode 16), ranges of what NFC composed (there they leave
-    out some of its characters), and special tokens in the text, see above.
+    Differences from Hugging Face: letters, numbers and compositions that are missing from one
+    side's Unicode tables (ours go up to Unicode 16), ranges of characters that NFC composed (there
+    they omit some characters), and special tokens in the text, see above.
 
     Example:
         >>> from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
@@ -159,7 +161,7 @@ class BytePairTokenizer(Tokenizer):
         late = set(added_tokens if self.normalized_tokens is None else self.normalized_tokens)
         self._in_given = self._segments(found - late, lambda token: token)
         self._in_normal = self._segments(found & late, self._normal_token)
-        # A token that merges make too stands for the bytes that they make.
+        # A token that merges also make stands for the bytes of the merged text.
         written = whole - {*CHARACTERS, *(first + second for first, second in self.merges)}
         self._bytes = [p.encode() if p in written else piece_bytes(p) for p in vocabulary]
         self._num_bytes = np.array([len(data) for data in self._bytes], np.int32)
@@ -167,7 +169,7 @@ class BytePairTokenizer(Tokenizer):
     def _array_encoder(self) -> ArrayEncoder:
         if self.words != "gpt2":
             raise refuse(self, "Llama's words")
-        import tokenizers  # takes a moment
+        import tokenizers  # a slow import
 
         model = tokenizers.models.BPE(self._id_of, self.merges, ignore_merges=self.ignore_merges)
         words = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
@@ -184,7 +186,7 @@ class BytePairTokenizer(Tokenizer):
     def _segments(
         self, tokens: Collection[str], written: Callable[[str], str]
     ) -> TokenSegments | None:
-        """Finds tokens as they are `written` in texts."""
+        """Returns a finder of tokens; `written` maps a token to its form in texts."""
         if not tokens:
             return None
         mask = self.mask_token if self.mask_takes_space and self.mask_token in tokens else None
@@ -203,7 +205,7 @@ class BytePairTokenizer(Tokenizer):
         return fingerprints.sha256_of_json(content)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             "vocabulary": list(self.vocabulary),
             "merges": [" ".join(pair) for pair in self.merges],
@@ -220,7 +222,7 @@ class BytePairTokenizer(Tokenizer):
         }
 
     def cut_at_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """As the base class; white space before a mask is dropped where the mask takes it."""
+        """Like the base class; drops white space before a mask if `mask_takes_space`."""
         pieces = super().cut_at_masks(texts)
         if not self.mask_takes_space:
             return pieces
@@ -240,7 +242,7 @@ class BytePairTokenizer(Tokenizer):
         }
         if self._needs_pipeline:
             options["tokenizer_class"] = "PreTrainedTokenizerFast"
-            # As those two classes have it: what models with such tokenizers take.
+            # The same inputs as for those two classes: such models have no segment ids.
             options["model_input_names"] = ["input_ids", "attention_mask"]
         if self.mask_token is not None:
             entry = self._entry(self.mask_token)
@@ -250,12 +252,12 @@ class BytePairTokenizer(Tokenizer):
 
     @property
     def _needs_pipeline(self) -> bool:
-        """Whether vocab.json and merges.txt cannot say what this tokenizer does."""
+        """Whether vocab.json and merges.txt cannot describe this tokenizer completely."""
         plain = self.words == "gpt2" and not self.ignore_merges
         return bool(self.normalization or self.added_tokens or not plain)
 
     def _entry(self, token: str) -> dict[str, Any]:
-        """An added or special token as tokenizer.json has it."""
+        """Returns an added or special token in the format of tokenizer.json."""
         late = self.added_tokens if self.normalized_tokens is None else self.normalized_tokens
         return {
             "id": self._id_of[token],
@@ -291,7 +293,7 @@ class BytePairTokenizer(Tokenizer):
 
     @cached_property
     def _kernel(self) -> BytePairKernel:
-        """Made when a text is first encoded: it takes half a second."""
+        """The kernel, created when a text is first encoded: it takes half a second."""
         whole: Iterable[str] = ()
         if self.ignore_merges:
             tokens = {*self.added_tokens, *(self.vocabulary[i] for i in self.special_ids)}
@@ -311,13 +313,13 @@ class BytePairTokenizer(Tokenizer):
         return ids, starts, ends, is_first
 
     def _pieces(self, texts: tf.Tensor) -> Pieces:
-        """Pieces of valid texts."""
+        """Returns the tokens of valid texts."""
         if self._in_given is None:
             return self._normalized_pieces(texts)
         return self._in_given.encode(texts, self._normalized_pieces)
 
     def _normalized_pieces(self, texts: tf.Tensor) -> Pieces:
-        """Pieces of valid texts in which tokens that are looked for before are text."""
+        """Returns the tokens of valid texts, after tokens of the original text have been found."""
         normal = texts if self.normalization is None else nfc(texts)
         if self._in_normal is None:
             pieces = self._plain_pieces(normal)
@@ -329,13 +331,13 @@ class BytePairTokenizer(Tokenizer):
         return ids, *ranges_before_nfc(texts, normal, starts, ends), is_first
 
     def _plain_pieces(self, texts: tf.Tensor) -> Pieces:
-        """Pieces of valid texts in which all tokens are text."""
+        """Returns the tokens of valid texts, without added and special tokens."""
         added = tf.zeros_like(texts, tf.int32)
         if self.add_prefix_space:
             texts, added = prefix_space(texts)
         ids, is_first = self._kernel(texts)
-        # The words together are the text, so ranges are running sums: over the whole batch, minus
-        # what precedes the text.
+        # The words together are the text, so ranges are cumulative sums over the whole batch, minus
+        # the bytes before the text.
         num_bytes = tf.gather(self._num_bytes, ids.flat_values)
         ends = tf.cumsum(num_bytes)
         before = tf.cumsum(tf.strings.length(texts), exclusive=True) + added
@@ -345,7 +347,7 @@ class BytePairTokenizer(Tokenizer):
 
     @property
     def _skipped_ids(self) -> list[int]:
-        return self.special_ids  # no text needs the unknown token
+        return self.special_ids  # with the unknown token: it never stands for text
 
     def _decode_rows(self, ids: tf.RaggedTensor) -> tf.Tensor:
         parts = ids.with_flat_values(tf.gather(self._bytes, ids.flat_values))
@@ -358,7 +360,7 @@ def _normalized(encode: ArrayEncoder) -> ArrayEncoder:
 
 
 def known_tokens(vocabulary: Collection[str]) -> dict[str, str]:
-    """RoBERTa's special tokens or else GPT-2's, as far as the vocabulary holds them.
+    """Returns RoBERTa's special tokens or else GPT-2's, as far as they are in the vocabulary.
 
     Example:
         >>> known_tokens(["<|endoftext|>", "a"])["unk"]

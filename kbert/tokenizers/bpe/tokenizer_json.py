@@ -1,4 +1,4 @@
-"""Writing a byte-level BPE as Hugging Face's tokenizer.json: all that is done to a text."""
+"""Writing a byte-level BPE as Hugging Face's tokenizer.json, with its complete pipeline."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from kbert.io import atomic
 from kbert.io.paths import Path
 
 _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-# Of Llama 3's words, as its tokenizer.json has it.
+# The pattern of Llama 3's words, as in its tokenizer.json.
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -28,19 +28,19 @@ def save_tokenizer_json(
     ends: tuple[str | None, str | None],
     pair_separators: int,
 ) -> None:
-    """Writes the file.
+    """Writes tokenizer.json.
 
     Args:
-        path: of the file.
-        vocabulary: the pieces in the order of their ids, all tokens among them.
-        merges: pairs, the first to be merged first.
+        path: the file to write.
+        vocabulary: tokens in the order of their ids, including added and special tokens.
+        merges: pairs of tokens, in the order of merging.
         added_tokens: added and special tokens, with their ids and flags.
         normalization: "nfc" or None.
-        add_prefix_space: a text begins with a space.
-        words: "gpt2" or "llama3".
-        ignore_merges: a word that is a piece is not merged.
-        ends: the tokens that begin and end a model's input.
-        pair_separators: tokens between two texts.
+        add_prefix_space: whether a text is encoded with a space before it.
+        words: kind of word splitting, "gpt2" or "llama3".
+        ignore_merges: whether a word that is a token is not merged.
+        ends: tokens that begin and end a model's input.
+        pair_separators: number of separators between two texts.
     """
     ids = {piece: index for index, piece in enumerate(vocabulary)}
     content = {
@@ -76,7 +76,7 @@ def _pre_tokenizer(words: str, add_prefix_space: bool) -> dict[str, Any]:
 
 
 def words_of(pre_tokenizer: dict[str, Any]) -> str | None:
-    """The kind of words that a `pre_tokenizer` of tokenizer.json cuts; None = another.
+    """Returns the kind of word splitting of a `pre_tokenizer` in tokenizer.json, None if unknown.
 
     Example:
         >>> words_of(_pre_tokenizer("llama3", False)), words_of({"type": "Whitespace"})
@@ -97,9 +97,9 @@ def words_of(pre_tokenizer: dict[str, Any]) -> str | None:
 def _template(
     ids: dict[str, int], cls: str | None, sep: str | None, pair_separators: int
 ) -> dict[str, Any] | None:
-    """[CLS] A [SEP] and [CLS] A [SEP] B [SEP].
+    """Returns the template [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
 
-    None where one token begins and ends all, GPT-2's: its inputs are texts alone.
+    Returns None without both tokens or if they are the same, as in GPT-2: no tokens around texts.
     """
     if cls is None or sep is None or cls == sep:
         return None

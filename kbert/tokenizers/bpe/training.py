@@ -1,4 +1,4 @@
-"""Training a byte-level BPE: counted by our own graph, merged by Hugging Face's trainer."""
+"""Training of byte-level BPE: our graph counts words, Hugging Face's trainer merges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbert.tokenizers.bpe.pre_split import prefix_space, split_words
 from kbert.tokenizers.normalization import drop_invalid
 from kbert.tokenizers.word_counts import count, repeated
 
-# RoBERTa's, in the order of its ids (where the mask comes after all pieces).
+# RoBERTa's special tokens in the order of its ids (there the mask comes after all other tokens).
 ROBERTA_SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
@@ -27,23 +27,23 @@ def train_byte_pair(
     min_frequency: int = 2,
     progress: bool = False,
 ) -> tuple[list[str], list[str]]:
-    """A vocabulary and merges for `BytePairTokenizer`, learned from texts.
+    """Trains a vocabulary and merges for `BytePairTokenizer` on texts.
 
-    The texts are read once and never held: memory grows with the number of distinct words. Equal
-    texts give equal lists, on any number of threads and in any order of the texts.
+    The texts are streamed once: memory grows with the number of distinct words only. Equal texts
+    give equal lists, on any number of threads and in any order of the texts.
 
     Args:
         texts: lines or documents, UTF-8.
-        vocabulary_size: how many pieces at most; a small corpus yields fewer.
-        special_tokens: the first ids. For GPT-2's kind: ["<|endoftext|>"].
-        add_prefix_space: as the tokenizer will be made.
-        words: likewise.
-        min_frequency: pairs of pieces seen less often are not merged.
-        progress: show a progress bar.
+        vocabulary_size: maximum number of tokens; a small corpus yields fewer.
+        special_tokens: special tokens, which get the first ids. For GPT-2: ["<|endoftext|>"].
+        add_prefix_space: whether the tokenizer will put a space before each text.
+        words: kind of word splitting of the tokenizer, "gpt2" or "llama3".
+        min_frequency: minimum count of a pair of subwords; rarer pairs are not merged.
+        progress: whether to show a progress bar.
 
     Returns:
-        The vocabulary: special tokens, the 256 bytes, then what is merged, frequent ones first. And
-        the merges, two pieces with a space between.
+        The vocabulary: special tokens, the 256 bytes, then merged tokens, frequent ones first. And
+        the merges: two tokens separated by a space.
 
     Raises:
         TypeError: `texts` is one string, or an item is neither str nor bytes.
@@ -71,7 +71,7 @@ def train_byte_pair(
     if not counts:
         raise ValueError("A vocabulary needs texts with words in them. Received: none.")
     merges = _merge(counts, vocabulary_size - len(special_tokens), min_frequency, progress)
-    # A piece that two merges make occurs once.
+    # A token that two merges make occurs once.
     made = dict.fromkeys("".join(pair) for pair in merges)
     return [*base, *made], [" ".join(pair) for pair in merges]
 
@@ -87,12 +87,12 @@ def count_byte_words(
 
     Args:
         texts: lines or documents, UTF-8.
-        add_prefix_space: as the tokenizer will be made.
-        words: likewise.
-        progress: show a progress bar.
+        add_prefix_space: whether the tokenizer will put a space before each text.
+        words: kind of word splitting of the tokenizer, "gpt2" or "llama3".
+        progress: whether to show a progress bar.
 
     Returns:
-        Word -> how often it was seen.
+        Word -> its count.
 
     Example:
         >>> sorted(count_byte_words(["one one"]).items())
@@ -114,7 +114,7 @@ def _divide_with_space(texts: tf.Tensor, words: str) -> tf.RaggedTensor:
 def _merge(
     counts: Counter[str], size: int, min_frequency: int, progress: bool
 ) -> list[tuple[str, str]]:
-    """The merges, in order, of a vocabulary of that size, bytes included."""
+    """Returns the merges, in order, of a vocabulary of that size, which includes bytes."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     trainer = trainers.BpeTrainer(

@@ -1,1 +1,1 @@
-"""GPT's tokenizer: byte-pair encoding of characters, with a mark at the end of a word."""
+"""GPT's tokenizer: byte-pair encoding of characters, with a mark at the end of each word."""

@@ -1,4 +1,4 @@
-"""Reading GPT's tokenizer from the files of Hugging Face."""
+"""Loading GPT's tokenizer from Hugging Face's files."""
 
 from typing import Any
 
@@ -10,14 +10,15 @@ _CLASS = "OpenAIGPTTokenizer"
 
 
 def load_gpt(folder: TokenizerFolder, **options: Any) -> GptTokenizer:
-    """The tokenizer of a folder whose pieces end words by "</w>".
+    """Loads the tokenizer of a folder whose tokens mark the end of a word with "</w>".
 
     Args:
-        folder: its files.
+        folder: the files of the folder.
         options: arguments of `GptTokenizer` that override the files.
 
     Raises:
-        ValueError: the files are of another tokenizer with such pieces, or do not fit each other.
+        ValueError: the files belong to another tokenizer with such tokens, or contradict each
+            other.
     """
     told = folder.model_config.get("model_type")
     named = folder.class_name or (_CLASS if told == "openai-gpt" else told)
@@ -38,7 +39,7 @@ def load_gpt(folder: TokenizerFolder, **options: Any) -> GptTokenizer:
 
 
 def _check_pipeline(folder: TokenizerFolder) -> None:
-    """Refuses what tokenizer.json asks for besides BERT's lower-cased words."""
+    """Raises if tokenizer.json needs more than BERT's lower-cased words."""
     if not folder.full.get("model"):
         return
     asked: dict[str, Any] = {}

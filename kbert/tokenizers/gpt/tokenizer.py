@@ -1,6 +1,6 @@
 """The tokenizer of the first GPT, in the graph and eager.
 
-Shapes: B texts, W words of all texts together, U different words, P pieces of all texts together.
+Shapes: B texts, W words of all texts together, U distinct words, P tokens of all texts together.
 """
 
 from __future__ import annotations
@@ -22,29 +22,28 @@ from kbert.tokenizers.offsets import original_ranges
 from kbert.tokenizers.text_ops import sentencepiece
 from kbert.tokenizers.wordpiece.kernel import split_words
 
-END = "</w>"  # of a word, behind its last character
-# A symbol is a character, or one with the end of its word behind it. Merges see symbols alone, so
-# each is written as one character: those of a private plane, in pairs.
+END = "</w>"  # end of a word, after its last character
+# A symbol is a character, with or without the end of a word after it. Merges work on symbols, so
+# each symbol is encoded as one private-use character: two per character of the vocabulary.
 _FIRST_SYMBOL = 0xF0000
 _MOST_CHARACTERS = 30_000
 
 
 class GptTokenizer(Tokenizer):
-    """Splits text into the pieces of GPT's byte-pair encoding, and back.
+    """Splits text into the tokens of GPT's byte-pair encoding, and back.
 
     It gives the ids of Hugging Face's `OpenAIGPTTokenizer` (Radford et al. 2018; the merges are
     those of Sennrich et al. 2016, https://arxiv.org/abs/1508.07909). Texts are lower-cased and
-    split into words as BERT's are (the original's spaCy splits English words further, as "don't"
-    into "do" and "n't"); the last character of a word carries the mark "</w>". A character that
-    the vocabulary lacks is the unknown token.
+    split into words like BERT's. (The original's spaCy splits English words further, such as
+    "don't" into "do" and "n't".) The last character of a word carries the mark "</w>". A character
+    that is not in the vocabulary becomes the unknown token.
 
     Args:
-        vocabulary: piece -> id, or the pieces in the order of their ids, or the path of a
-            vocab.json.
-        merges: pairs of pieces ("l o" or ("l", "o</w>")), the first to be merged first, or the
-            path of a merges.txt.
-        special_tokens: role -> special token, of the roles "pad", "unk", "cls", "sep", "mask" and
-            others such as "bos". None: <unk> for "unk".
+        vocabulary: token -> id, or tokens in the order of their ids, or the path of a vocab.json.
+        merges: pairs of tokens ("l o" or ("l", "o</w>")) in the order of merging, or the path of a
+            merges.txt.
+        special_tokens: role -> special token, for the roles "pad", "unk", "cls", "sep", "mask" and
+            others such as "bos". None = <unk> for "unk".
         additional_special_tokens: special tokens without a role.
 
     Example:
@@ -81,7 +80,7 @@ class GptTokenizer(Tokenizer):
 
     @property
     def continuation(self) -> np.ndarray:  # type: ignore[override]  # the others know it
-        """Not to be had: GPT marks the end of a word, so that the piece before a piece decides.
+        """Not available: GPT marks the end of a word, so it depends on the previous token.
 
         Raises:
             ValueError: always.
@@ -92,7 +91,7 @@ class GptTokenizer(Tokenizer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             "vocabulary": list(self.vocabulary),
             "merges": [" ".join(pair) for pair in self.merges],
@@ -112,7 +111,7 @@ class GptTokenizer(Tokenizer):
     def _model(self) -> tuple[bytes, tf.Tensor, tf.Tensor, tf.Tensor]:
         """A SentencePiece model of symbols; ids and lengths of its pieces; known code points.
 
-        Made when a text is first encoded.
+        It is created when a text is first encoded.
         """
         places = {character: i for i, character in enumerate(self._characters)}
 
@@ -124,7 +123,7 @@ class GptTokenizer(Tokenizer):
             return "".join(map(chr, codes))
 
         merges = [(symbols(first), symbols(second)) for first, second in self.merges]
-        # One pair more stands for every character that the vocabulary lacks.
+        # One more pair stands for all characters that are not in the vocabulary.
         single = [chr(_FIRST_SYMBOL + i) for i in range(2 * len(places) + 2)]
         live = live_pieces(merges)
         scores = dict.fromkeys(single, 0) | {piece: -rank for piece, rank in live.items()}
@@ -159,13 +158,13 @@ class GptTokenizer(Tokenizer):
             return tf.constant(byte_table(True, True))
 
     def _pieces(self, texts: tf.Tensor) -> Pieces:
-        """Pieces of normalised texts, with ranges in their bytes."""
+        """Returns the tokens of normalised texts, with byte ranges in these texts."""
         words, word_starts, _ = split_words(texts)
         unique, index = tf.unique(words.flat_values)  # (U,), (W,)
         pieces, lengths = self._merged(unique)  # (U, None) ids and bytes
         ids, num_bytes = tf.gather(pieces, index), tf.gather(lengths, index)  # (W, None)
         ends = tf.cumsum(num_bytes.flat_values)
-        first = tf.cast(ids.row_starts(), tf.int32)  # no word is without a piece
+        first = tf.cast(ids.row_starts(), tf.int32)  # every word has a token
         before = tf.gather(tf.cumsum(num_bytes.flat_values, exclusive=True), first)  # (W,)
         base = tf.cast(word_starts.flat_values, tf.int32) - before
         ends += tf.gather(base, ids.value_rowids())  # (P,)
@@ -179,7 +178,7 @@ class GptTokenizer(Tokenizer):
         return of_texts(ids.flat_values), of_texts(starts), of_texts(ends), is_first
 
     def _merged(self, words: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """(U,) words -> (U, None) ids of their pieces, and how many bytes each covers."""
+        """Splits words (U,) into token ids (U, None), and returns how many bytes each covers."""
         model, piece_ids, piece_lengths, known = self._model
         codes = tf.strings.unicode_decode(words, "UTF-8")  # (U, None)
         code = codes.flat_values
@@ -192,7 +191,7 @@ class GptTokenizer(Tokenizer):
         texts = tf.strings.unicode_encode(codes.with_flat_values(symbol), "UTF-8")
         found, row_splits = sentencepiece(model, texts)
         row_splits = tf.cast(row_splits, tf.int64)
-        # Bytes: of characters before the end of each piece, minus those before its start.
+        # Bytes of a piece: those of all characters before its end, minus those before its start.
         width = 1 + tf.reduce_sum(tf.cast(code[:, None] >= [0x80, 0x800, 0x10000], tf.int32), 1)
         bytes_before = tf.concat([[0], tf.cumsum(width)], 0)
         lengths = tf.gather(piece_lengths, found)
@@ -209,12 +208,12 @@ class GptTokenizer(Tokenizer):
             tf.gather([_decoded(piece) for piece in self.vocabulary], ids.flat_values)
         )
         texts = tf.strings.reduce_join(parts, axis=-1)
-        # A space stands for the end of a word; behind the last one there is none.
+        # A space stands for the end of a word; there is none after the last word.
         return tf.strings.regex_replace(texts, " $", "")
 
 
 def _character(piece: str) -> str:
-    """The character of a piece that is one; "" of others."""
+    """Returns the character of a single-character token; "" for other tokens."""
     text = piece.removesuffix(END)
     return text if len(text) == 1 else ""
 

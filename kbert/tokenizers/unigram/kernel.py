@@ -1,13 +1,14 @@
 """SentencePiece's unigram splitting in the graph, with byte ranges.
 
-Ids come from tensorflow-text's FastSentencepieceTokenizer, which holds no resource. It gives no
-ranges and no bytes of unknown characters; these come from a second model with the same
-normalisation that splits into characters and gives the range of each. Pieces are runs of
-characters, and how many a piece has is known, but for unknown ones: each is a longest run of
-characters that the model does not know.
+Ids come from tensorflow-text's FastSentencepieceTokenizer, which has no resource. It gives neither
+ranges nor the bytes of unknown characters. These come from a second model with the same
+normalisation, which splits into characters and gives their ranges. Pieces are runs of characters,
+and the length of each known piece is known. An unknown piece is a maximal run of characters that
+the model does not know.
 
 Shapes: B texts, P pieces of all texts together, C characters of all normalised texts together,
-S signs of these: a known character, or a byte of an unknown one; V pieces that the kernel knows.
+S signs of all texts together (a known character, or a byte of an unknown one), V pieces of the
+kernel.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ _FIRST_BYTE, _FIRST_CHARACTER = 1, 257
 
 
 class Characters(NamedTuple):
-    """The characters of a batch of normalised texts, one after the other.
+    """The characters of a batch of normalised texts, concatenated.
 
     Attributes:
-        rows: (C,) the text of each.
-        starts: (C,) its first byte in the prepared text.
-        ends: (C,) the byte after its last. Several that were one character all have its range.
-        is_space: (C,) it is a space.
-        is_unknown: (C,) it is not a piece.
+        rows: (C,) index of each character's text.
+        starts: (C,) first byte of each character in the prepared text.
+        ends: (C,) byte after the last byte of each character. Characters that were one character
+            before normalisation all have its range.
+        is_space: (C,) whether the character is a space.
+        is_unknown: (C,) whether the character is not a piece.
         signs: (S,) ids of the character model.
-        first_signs: (C + 1,) where the signs of each begin; the last entry is S.
+        first_signs: (C + 1,) index of each character's first sign; the last entry is S.
     """
 
     rows: tf.Tensor
@@ -55,17 +57,17 @@ class Characters(NamedTuple):
 class UnigramKernel:
     """Splits prepared texts into pieces.
 
-    A model with byte_fallback has a piece for each byte of a character that it does not know.
+    A model with byte_fallback has a piece for each byte of an unknown character.
 
     Args:
-        proto: the model.
-        stand_ins: characters that are pieces whatever the model says, with a space before and
-            after them; their ids follow the model's.
-        split_commas: a piece that ends in a digit and a comma is split there, as `encode_pieces`
-            of XLNet and ALBERT does.
+        proto: the `ModelProto` of the model.
+        stand_ins: characters that are always pieces, with a space before and after them; their ids
+            follow those of the model.
+        split_commas: whether to split a piece that ends in a digit and a comma before the comma, as
+            `encode_pieces` of XLNet and ALBERT does.
 
     Attributes:
-        begins_word: (V,) bool, the piece begins with a space.
+        begins_word: (V,) bool, whether the piece begins with a space.
     """
 
     def __init__(self, proto: Any, stand_ins: Sequence[str], split_commas: bool) -> None:
@@ -75,7 +77,7 @@ class UnigramKernel:
         pieces = [piece.piece for piece in proto.pieces] + words
         self._unk_id = next(i for i, p in enumerate(proto.pieces) if p.type == UNKNOWN)
         model = text_ops.fast_model(encoder_model(proto, words))
-        # Constants of the process, so that every graph that uses them can hold them.
+        # Eager constants, so that every graph that uses them can contain them.
         with tf.init_scope(), tf.device("CPU"):
             self._model = tf.constant(model)
             self.begins_word = tf.constant([piece.startswith(SPACE) for piece in pieces])
@@ -85,7 +87,7 @@ class UnigramKernel:
             self._byte_ids = tf.constant(fallback, tf.int32) if fallback else None
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """(B,) prepared texts -> (B, None) int32 ids of the model."""
+        """Splits prepared texts (B,) into ids (B, None) int32 of the model."""
         ids = self._whole(texts)
         if self._byte_ids is not None:
             return self._with_bytes(texts, ids)
@@ -103,15 +105,15 @@ class UnigramKernel:
         texts: tf.Tensor,
         to_original: Callable[[tf.RaggedTensor, tf.RaggedTensor], tuple],
     ) -> tuple[tf.RaggedTensor, ...]:
-        """Ids, and the range of each piece without the spaces around it.
+        """Returns ids, and the range of each piece without the spaces around it.
 
         Args:
             texts: (B,) prepared texts.
-            to_original: maps byte ranges in these to ranges in the texts as given.
+            to_original: function from byte ranges in `texts` to ranges in the original texts.
 
         Returns:
-            Ids, starts and ends, int32 RaggedTensors (B, None). A piece of spaces alone has an
-            empty range, where the piece after it begins.
+            Ids, starts and ends, int32 RaggedTensors (B, None). A piece of spaces only has an empty
+            range at the start of the next piece.
         """
         characters = self._characters(texts)
         ids = self._whole(texts)
@@ -133,7 +135,7 @@ class UnigramKernel:
 
     @cached_property
     def _character_model(self) -> tuple[bytes, int]:
-        """The tokenizer that splits into characters, and the id of its space. Made on first use."""
+        """The model that splits into characters, and the id of its space; created on first use."""
         model, known = character_model(self._proto, self._stand_ins)
         return model, _FIRST_CHARACTER + known.index(SPACE)
 
@@ -141,7 +143,7 @@ class UnigramKernel:
         return text_ops.fast_sentencepiece(self._model, texts)
 
     def _with_bytes(self, texts: tf.Tensor, ids: tf.RaggedTensor) -> tf.RaggedTensor:
-        """Ids of texts, those of bytes for what is unknown in them."""
+        """Replaces unknown pieces in the ids of texts by the ids of their bytes."""
         is_unknown = ids.values == self._unk_id
 
         def spelled() -> tuple[tf.Tensor, tf.Tensor]:
@@ -159,7 +161,7 @@ class UnigramKernel:
         return _if_any(is_unknown, spelled, ids)
 
     def _lengths_of(self, ids: tf.RaggedTensor, characters: Characters) -> tf.Tensor:
-        """(P,) how many characters each piece has."""
+        """Returns the number of characters of each piece, (P,)."""
         is_unknown = ids.values == self._unk_id
         lengths = tf.where(
             is_unknown,
@@ -172,12 +174,12 @@ class UnigramKernel:
     def _spelled(
         self, ids: tf.RaggedTensor, first: tf.Tensor, last: tf.Tensor, characters: Characters
     ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-        """Pieces and their characters, with a piece for each byte of what is unknown.
+        """Splits unknown pieces into one piece per byte; returns ids, first and last characters.
 
         Args:
-            ids: (B, None) pieces, each run of unknown characters one.
-            first: (P,) the first character of each.
-            last: (P,) the character after its last.
+            ids: (B, None) pieces; each run of unknown characters is one piece.
+            first: (P,) index of the first character of each piece.
+            last: (P,) index of the character after each piece.
             characters: the characters of the same texts.
         """
         is_unknown = ids.values == self._unk_id
@@ -210,8 +212,8 @@ class UnigramKernel:
         ids = tf.RaggedTensor.from_row_splits(signs, row_splits, validate=False)
         rows = ids.value_rowids()
         starts, ends = tf.cast(starts, tf.int32), tf.cast(ends, tf.int32)
-        # Characters that were one, and the bytes of a character, begin at one place; the last of
-        # them is the one whose range is not empty.
+        # Characters that come from one character, and the bytes of a character, have the same
+        # start; only the last of them has a range that is not empty.
         group = tf.cumsum(tf.cast(_is_new(rows) | _is_new(starts), tf.int32))
         ends = tf.gather(tf.math.segment_max(ends, group), group)
         byte = signs - _FIRST_BYTE
@@ -224,7 +226,7 @@ class UnigramKernel:
         return Characters(rows, starts, ends, is_space, is_unknown, signs, first_signs)
 
     def _make_parts(self, pieces: list[str]) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """(V, None) ids that each piece is split into, and their lengths in characters."""
+        """Returns the ids (V, None) into which each piece is split, and their character counts."""
         ids = [[i] for i in range(len(pieces))]
         lengths = [[len(piece)] for piece in pieces]
         id_of = {piece: i for i, piece in enumerate(pieces)}
@@ -237,7 +239,7 @@ class UnigramKernel:
             parts = [*filter(None, parts), ","]
             ids[index] = [id_of.get(part, self._unk_id) for part in parts]
             lengths[index] = [len(part) for part in parts]
-            # The parts cover the piece, whatever is in it.
+            # The parts must cover the whole piece.
             lengths[index][0] += len(pieces[index]) - sum(lengths[index])
         self._is_split = tf.constant([len(row) > 1 for row in ids])
         return tuple(
@@ -248,18 +250,18 @@ class UnigramKernel:
 def _if_any(
     flags: tf.Tensor, change: Callable[[], tuple[tf.Tensor, tf.Tensor]], ids: tf.RaggedTensor
 ) -> tf.RaggedTensor:
-    """Ids, or the values and row splits that `change` gives where any flag is true."""
+    """Returns ids, or the values and row splits that `change` returns, if any flag is true."""
     values, row_splits = tf.cond(tf.reduce_any(flags), change, lambda: (ids.values, ids.row_splits))
     return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
 
 
 def _is_new(column: tf.Tensor) -> tf.Tensor:
-    """(N,) bool: the value is not that before it; false for the first."""
+    """Whether each value differs from the previous one, (N,) bool; false for the first."""
     return tf.concat([tf.zeros_like(column[:1], tf.bool), column[1:] != column[:-1]], 0)
 
 
 def _unknown_lengths(characters: Characters, is_unknown: tf.Tensor) -> tf.Tensor:
-    """(P,) characters in each unknown piece; the others' entries have no meaning."""
+    """Returns the number of characters of unknown pieces, (P,); other entries have no meaning."""
     before = tf.concat([tf.zeros_like(characters.rows[:1], tf.bool), characters.is_unknown], 0)
     begins = characters.is_unknown & (_is_new(characters.rows) | ~before[:-1])
     run = tf.cumsum(tf.cast(begins, tf.int32)) - 1
@@ -271,7 +273,7 @@ def _unknown_lengths(characters: Characters, is_unknown: tf.Tensor) -> tf.Tensor
 
 
 def _check_lengths(ids: tf.RaggedTensor, lengths: tf.Tensor, rows: tf.Tensor) -> None:
-    """Raises where pieces and characters are not those of the same normalised text."""
+    """Raises if pieces and characters do not come from the same normalised text."""
     num_rows = tf.cast(ids.nrows(), tf.int32)
     expected = tf.math.bincount(tf.cast(rows, tf.int32), minlength=num_rows)
     tf.debugging.assert_equal(
@@ -289,7 +291,7 @@ def _ranges(
     characters: Characters,
     to_original: Callable,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """(P,) starts and ends of pieces, of which `first` and `last` count the characters."""
+    """Returns starts and ends of pieces (P,), given the indices of their characters."""
     visible = ~characters.is_space
     rows = tf.boolean_mask(characters.rows, visible)
     first_bytes = tf.RaggedTensor.from_value_rowids(
@@ -297,7 +299,7 @@ def _ranges(
     )
     last_bytes = first_bytes.with_values(tf.boolean_mask(characters.ends, visible))
     first_bytes, last_bytes = (ranges.values for ranges in to_original(first_bytes, last_bytes))
-    # One more, so that what follows the last character can be looked up.
+    # One more entry, so that the position after the last character can be looked up.
     rows, first_bytes, last_bytes = (tf.pad(x, [[0, 1]]) for x in (rows, first_bytes, last_bytes))
 
     before = tf.pad(tf.cumsum(tf.cast(visible, tf.int32)), [[1, 0]])  # (C + 1,) visible ones

@@ -1,4 +1,4 @@
-"""Reading a SentencePiece unigram tokenizer from a folder: kbert's, Hugging Face's, Google's."""
+"""Loading a SentencePiece unigram tokenizer from kbert's, Hugging Face's or Google's folders."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from kbert.tokenizers.unigram.model import (
 )
 from kbert.tokenizers.unigram.tokenizer import CONFIG_KEYS, SAVED_AS, UnigramTokenizer
 
-# Hugging Face's classes -> their defaults where a folder's files say nothing.
+# Hugging Face's classes -> default arguments for settings that a folder's files do not have.
 _CLASSES: dict[str, dict[str, Any]] = {
     "AlbertTokenizer": {"layout": "sentencepiece", "lowercase": True, "keep_accents": False},
     "XLNetTokenizer": {"layout": "sentencepiece", "lowercase": False, "keep_accents": False},
@@ -31,11 +31,11 @@ _MODEL_TYPES: dict[str | None, str] = {
     "camembert": "CamembertTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
 }
-# Of these transformers 5 makes the normalizer itself, of tokenizer_config.json and its defaults.
+# For these classes transformers 5 builds the normalizer from tokenizer_config.json and defaults.
 _OWN_PIPELINE = frozenset(name.removesuffix("Tokenizer") for name in _CLASSES)
-# Classes that run any tokenizer.json: the pieces say whose it is.
+# Classes that run any tokenizer.json: the kind is inferred from the pieces.
 _GENERAL = ("", "PreTrainedTokenizer", "TokenizersBackend")
-# Steps of a normalizer in tokenizer.json that `UnigramTokenizer` knows, and what they may replace.
+# Normalizer steps of tokenizer.json that `UnigramTokenizer` supports, and supported replacements.
 _NORMALIZERS = ("Lowercase", "NFKD", "Precompiled", "Replace", "Strip", "StripAccents")
 _REPLACED = (("``", '"'), ("''", '"'), (" {2,}", " "), (" {2,}", "▁"))
 _SETTINGS = ("preparation", "layout", "special_tokens_in_text")
@@ -44,11 +44,11 @@ _SETTINGS = ("preparation", "layout", "special_tokens_in_text")
 def load_unigram(
     folder: TokenizerFolder, path: Path | None = None, **options: Any
 ) -> UnigramTokenizer:
-    """The tokenizer of a folder with a SentencePiece model, or with a tokenizer.json of one.
+    """Loads the tokenizer of a folder with a SentencePiece model or a unigram tokenizer.json.
 
     Args:
-        folder: its files.
-        path: the model. None: the folder's only one.
+        folder: the files of the folder.
+        path: the SentencePiece model; None = the only one of the folder.
         options: arguments of `UnigramTokenizer` that override the files.
 
     Raises:
@@ -90,13 +90,13 @@ def load_unigram(
         raise ValueError(f"{error} in {path}") from error
     _check_pieces(folder, tokenizer.vocabulary)
     folder.refuse_added(tokenizer.vocabulary)
-    # ALBERT's template alone gives way to the file's.
+    # Only for ALBERT does the template of tokenizer.json override that of the class.
     folder.check_rows(tokenizer, own_template=own and name != "AlbertTokenizer")
     return tokenizer
 
 
 def _check_pieces(folder: TokenizerFolder, vocabulary: Sequence[str]) -> None:
-    """Refuses a model beside a tokenizer.json with other pieces."""
+    """Raises if the model and tokenizer.json of a folder have different pieces."""
     model = folder.full.get("model") or {}
     if model.get("type") != "Unigram":
         return
@@ -110,13 +110,13 @@ def _check_pieces(folder: TokenizerFolder, vocabulary: Sequence[str]) -> None:
 
 
 def _check_pipeline(folder: TokenizerFolder) -> None:
-    """Refuses what tokenizer.json asks for besides what these models' authors did."""
+    """Raises if tokenizer.json needs more than the preparation of these models' authors."""
     if (folder.full.get("model") or {}).get("type") != "Unigram":
         return
     others = [step for step in folder.normalizers() if step["type"] not in _NORMALIZERS]
     others += [step for step in folder.normalizers() if not _is_usual(step)]
     decomposed = [x for x in folder.normalizers() if x["type"] in ("NFKD", "StripAccents")]
-    if len({step["type"] for step in decomposed}) == 1:  # accents go by both, or stay
+    if len({step["type"] for step in decomposed}) == 1:  # dropping accents needs both steps
         others += decomposed
     asked: dict[str, Any] = {"normalizer": others[0]} if others else {}
     steps = folder.pre_tokenizers()
@@ -124,7 +124,7 @@ def _check_pipeline(folder: TokenizerFolder) -> None:
     if kinds not in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
         asked["pre_tokenizer"] = kinds
     else:
-        # Of words that are split before, "first" would leave all but the first without a space.
+        # If words are split first, "first" would put a space before the first word only.
         schemes = ("always", "first") if kinds == ["Metaspace"] else ("always",)
         usual = {"prepend_scheme": schemes, "add_prefix_space": (True,), "replacement": (SPACE,)}
         said = {name: steps[-1].get(name, values[0]) for name, values in usual.items()}
@@ -138,7 +138,7 @@ def _check_pipeline(folder: TokenizerFolder) -> None:
 
 
 def _is_usual(step: Mapping[str, Any]) -> bool:
-    """Whether a replacement is of quotes or of spaces."""
+    """False for a replacement of anything but quotes or spaces."""
     if step["type"] != "Replace":
         return True
     pattern = step.get("pattern")
@@ -147,9 +147,9 @@ def _is_usual(step: Mapping[str, Any]) -> bool:
 
 
 def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
-    """Hugging Face's name for the tokenizer, by its files or else by its pieces; "" if unknown.
+    """Returns Hugging Face's class of the tokenizer from its files or pieces; "" if unknown.
 
-    ALBERT's and XLNet's own releases hold nothing of that kind but the model.
+    The original releases of ALBERT and XLNet contain only the model, so pieces decide.
     """
     name = folder.class_name
     if name not in _CLASSES:
@@ -173,7 +173,7 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
 
 
 def _named(folder: TokenizerFolder, own: bool) -> dict[str, Any]:
-    """Arguments that the files name; tokenizer.json overrides the other where it is what runs."""
+    """Returns the arguments that the files set; tokenizer.json wins if transformers runs it."""
     names = CONFIG_KEYS | {name: name for name in _SETTINGS}
     found = {name: folder.config[key] for name, key in names.items() if key in folder.config}
     kinds = {step["type"] for step in folder.normalizers()}

@@ -1,4 +1,4 @@
-"""SentencePiece models: read, checked, and made into what tensorflow-text's kernels run."""
+"""SentencePiece models: reading, checking, and conversion for tensorflow-text's kernels."""
 
 import base64
 import collections
@@ -14,33 +14,33 @@ from kbert.io.paths import Path, read_settings
 from kbert.tokenizers.folder import TokenizerFolder
 
 SPACE = "▁"
-# Names of sentencepiece_model.proto for the kinds of a piece; only the first two stand in text.
+# Kinds of pieces in sentencepiece_model.proto; only the first two occur in text.
 NORMAL, USER_DEFINED, UNKNOWN, CONTROL, BYTE = 1, 4, 2, 3, 6
 IN_TEXT = (NORMAL, USER_DEFINED)
 _UNIGRAM, _CHARACTER = 1, 4
 _KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
-# What stands before the model's pieces where the ids are those of a dictionary of fairseq, and
-# behind them: XLM-R's has names of its own for the model's first three, CamemBERT's for <unk>.
+# If ids are those of a fairseq dictionary: tokens before the model's pieces, and the token after
+# them. XLM-R's dictionary renames the model's first three pieces, CamemBERT's renames <unk>.
 FAIRSEQ_BEGINNINGS = {
     "fairseq": ("<s>", "<pad>", "</s>", "<unk>"),
     "camembert": ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"),
 }
 FAIRSEQ_END = "<mask>"
 MODEL_BEGINNING = ("<unk>", "<s>", "</s>")
-# What DeBERTa-v3's model begins with, and the token that is added behind it.
+# The first pieces of DeBERTa-v3's model, and the token that is added after its last piece.
 DEBERTA_BEGINNING = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
 DEBERTA_END = "[MASK]"
-# Layouts of models whose authors prepared a text before they gave it to SentencePiece.
 _WHITE_SPACE = (
     "\t\n\v\f\r\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
 )
 _UNKNOWN_PIECES = ("<unk>", "[UNK]")
+# Layouts of models whose authors prepared texts before SentencePiece.
 PREPARED = ("sentencepiece", "xlnet")
 
 
 def read_model(model: str | os.PathLike | bytes) -> Any:
-    """Reads a SentencePiece model and checks that the kernel's ids for it are right.
+    """Reads a SentencePiece model and checks that tensorflow-text's kernel supports it.
 
     Args:
         model: the path of a `.model` file, or its bytes.
@@ -50,12 +50,11 @@ def read_model(model: str | os.PathLike | bytes) -> Any:
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: not a SentencePiece model, or one of another kind than unigram. The message
-            names the file.
+        ValueError: not a SentencePiece model, or not a unigram model. The message names the file.
     """
     from google.protobuf.message import DecodeError
 
-    # Type checkers do not see its classes: they are created at import.
+    # Type checkers do not see the classes of this module: they are created at import.
     from sentencepiece import sentencepiece_model_pb2
 
     if isinstance(model, bytes):
@@ -96,7 +95,7 @@ def _check(proto: Any, source: str) -> None:
             f"Received: {source} without {', '.join(sorted(missing)[:8])}"
         )
     for number, piece in enumerate(proto.pieces):
-        if not isinstance(piece.piece, str):  # what protobuf gives of invalid UTF-8
+        if not isinstance(piece.piece, str):  # protobuf returns bytes for invalid UTF-8
             raise ValueError(
                 "Pieces of a SentencePiece model are in UTF-8. "
                 f"Received: {piece.piece!r:.80} as number {number} in {source}"
@@ -114,12 +113,12 @@ def _check(proto: Any, source: str) -> None:
 
 
 def _pieces_of_bytes(proto: Any) -> dict[str, int]:
-    """The pieces that stand for bytes -> their ids."""
+    """Returns the pieces that stand for bytes -> their ids."""
     return {piece.piece: i for i, piece in enumerate(proto.pieces) if piece.type == BYTE}
 
 
 def byte_ids(proto: Any) -> list[int]:
-    """The ids of the 256 bytes of a model with byte_fallback; of another none."""
+    """Returns the ids of the 256 bytes of a model with byte_fallback; [] for other models."""
     if not proto.trainer_spec.byte_fallback:
         return []
     ids = _pieces_of_bytes(proto)
@@ -127,7 +126,7 @@ def byte_ids(proto: Any) -> list[int]:
 
 
 def byte_piece(byte: int) -> str:
-    """SentencePiece's name for a byte.
+    """Returns SentencePiece's name of a byte.
 
     >>> byte_piece(10)
     '<0x0A>'
@@ -139,10 +138,11 @@ _BYTES = frozenset(map(byte_piece, range(256)))
 
 
 def _check_charsmap(content: bytes, source: str) -> None:
-    """Refuses a table of normalisations that leads out of itself: the kernel follows it unchecked.
+    """Raises for a table of normalisations that points outside itself; the kernel does not check.
 
-    It is the size of a double array (of darts-clone), the array, 4 bytes a unit, and the texts that
-    its values point into. A unit is a value, or says where the units of the next bytes begin.
+    The table consists of the size of a double array (of darts-clone), the array with 4 bytes a
+    unit, and the texts that its values point into. A unit is a value or the offset of the units of
+    the next bytes.
     """
     if not content:
         return
@@ -164,11 +164,11 @@ def _check_charsmap(content: bytes, source: str) -> None:
 
 
 def encoder_model(proto: Any, extra: Sequence[str]) -> bytes:
-    """The model that splits text: the given one, with pieces that always win where they fit.
+    """Returns the model that splits text: the given one with extra pieces, which always win.
 
     Args:
         proto: the `ModelProto`.
-        extra: such pieces; their ids follow the model's.
+        extra: pieces that always win where they match; their ids follow those of the model.
     """
     added = type(proto)()
     added.CopyFrom(proto)
@@ -178,10 +178,10 @@ def encoder_model(proto: Any, extra: Sequence[str]) -> bytes:
 
 
 def character_model(proto: Any, extra: Sequence[str]) -> tuple[bytes, list[str]]:
-    """A model that normalises as the given one and splits into characters.
+    """Builds a model that normalises like the given one and splits into characters.
 
-    Its pieces are the unknown one, the 256 bytes (for the characters that the given model does not
-    know) and the characters that it knows.
+    Its pieces are the unknown piece, the 256 bytes (for characters that are unknown to the given
+    model) and the known characters.
 
     Args:
         proto: the `ModelProto`.
@@ -191,8 +191,8 @@ def character_model(proto: Any, extra: Sequence[str]) -> tuple[bytes, list[str]]
         The model, and the known characters in the order of their ids, which begin at 257.
 
     Raises:
-        ValueError: the given model has pieces with characters that are no pieces themselves: it
-            cannot be told then which of them are unknown in a text.
+        ValueError: the given model has pieces with characters that are not pieces themselves, so
+            that the unknown characters of a text cannot be determined.
     """
     in_text = [piece.piece for piece in proto.pieces if piece.type in IN_TEXT]
     known = sorted({SPACE, *extra, *(piece for piece in in_text if len(piece) == 1)})
@@ -215,10 +215,10 @@ def character_model(proto: Any, extra: Sequence[str]) -> tuple[bytes, list[str]]
 
 
 def compile_charsmap(changed: Mapping[str, str]) -> bytes:
-    """A table of texts and what they become, as SentencePiece stores it and OpenVINO reads it."""
+    """Compiles text -> replacement to the table that SentencePiece stores and OpenVINO reads."""
     import sentencepiece
 
-    # Type checkers do not see its classes: they are created at import.
+    # Type checkers do not see the classes of this module: they are created at import.
     from sentencepiece import sentencepiece_model_pb2
 
     def codes(text: str) -> str:
@@ -229,7 +229,7 @@ def compile_charsmap(changed: Mapping[str, str]) -> bytes:
         path = os.path.join(folder, "rules.tsv")
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(f"{codes(x)}\t{codes(to)}\n" for x, to in changed.items())
-        # Only its trainer compiles rules; what it learns of one letter is thrown away.
+        # Only the trainer compiles rules; the model that it learns from one letter is discarded.
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(["a"]),
             model_writer=model,
@@ -244,18 +244,18 @@ def compile_charsmap(changed: Mapping[str, str]) -> bytes:
 
 
 def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
-    """The SentencePiece model that Hugging Face's tokenizer.json was made from.
+    """Rebuilds the SentencePiece model from which Hugging Face's tokenizer.json was made.
 
-    Its pieces, scores and normalisation are those of the original, and so are the ids; whether a
-    piece was user-defined is not recorded, and makes no difference to them.
+    Pieces, scores, normalisation and ids are those of the original. The file does not record
+    whether a piece was user-defined, which does not affect the ids.
 
     Args:
-        folder: the folder of the file.
+        folder: the folder of tokenizer.json.
 
     Raises:
         ValueError: no unigram model, or its normalisation is not in the file.
     """
-    # Type checkers do not see its classes: they are created at import.
+    # Type checkers do not see the classes of this module: they are created at import.
     from sentencepiece import sentencepiece_model_pb2
 
     full, path = folder.full, folder.path / "tokenizer.json"
@@ -267,7 +267,7 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
     ]
     words = [step.get("type") for step in folder.pre_tokenizers()]
     if not charsmap and words == ["WhitespaceSplit", "Metaspace"]:
-        # As transformers 5 writes it of a vocabulary: white space of every kind ends a word.
+        # transformers 5 writes this for a plain vocabulary: any white space ends a word.
         rules = compile_charsmap(dict.fromkeys(_WHITE_SPACE, " "))
         charsmap = [base64.b64encode(rules).decode()]
     if model.get("type") != "Unigram" or model.get("byte_fallback") or len(charsmap) != 1:
@@ -312,7 +312,7 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
 
 
 def fairseq_layout(vocabulary: Sequence[str]) -> str | None:
-    """The layout whose ids are of a dictionary of fairseq, XLM-R's or CamemBERT's; None of others.
+    """Returns the layout of a vocabulary in fairseq's order, XLM-R's or CamemBERT's; or None.
 
     >>> fairseq_layout(["<s>", "<pad>", "</s>", "<unk>", "a", "<mask>"])
     'fairseq'

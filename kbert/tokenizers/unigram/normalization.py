@@ -1,4 +1,4 @@
-"""What ALBERT's and XLNet's own code does to a text before SentencePiece sees it, in the graph.
+"""Text preparation of ALBERT's and XLNet's original code before SentencePiece, in the graph.
 
 Source: `preprocess_text` in zihangdai/xlnet (prepro_utils.py) and google-research/albert
 (tokenization.py), rebuilt from TensorFlow's and tensorflow-text's C++ kernels.
@@ -23,22 +23,22 @@ from kbert.tokenizers.normalization import (
 )
 
 _PLAIN_ASCII = r"[ -~]*"
-# What Python's `str.split` splits at; SentencePiece squeezes the spaces.
+# The characters at which Python's `str.split` splits; SentencePiece merges repeated spaces.
 _WHITE_SPACE = (
     r"[\t-\r\x{1c}-\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}"
     r"\x{3000}]"
 )
-# One byte that fills up what was shortened, so that offsets do not move, and is dropped later
-# (SentencePiece's own normalisation drops it as well).
+# Fills up shortened texts, so that offsets do not move, and is dropped later (SentencePiece's own
+# normalisation drops it as well).
 _FILLER = "\x01"
 _DOUBLED_QUOTES = "``|''"
 
 
 @functools.cache
 def _combining() -> str:
-    """Character class of what `unicodedata.combining` is true of.
+    """Returns the character class for which `unicodedata.combining` is not 0.
 
-    It is not `\\p{Mn}`: vowel signs of Indic scripts stay, their viramas go.
+    It differs from `\\p{Mn}`: vowel signs of Indic scripts are kept, their viramas are dropped.
     """
     codes = [code for code in range(TABLE_SIZE) if unicodedata.combining(chr(code))]
     starts = [code for code in codes if not unicodedata.combining(chr(code - 1))]
@@ -48,17 +48,19 @@ def _combining() -> str:
 
 
 class TextPreparation:
-    """Texts as a SentencePiece model was trained on them.
+    """Prepares texts in the same way as the training texts of a SentencePiece model.
 
     Args:
-        albert: doubled quotes become one '"', all white space a space, and the other arguments
-            apply; else a text stays as it is, but for bytes that are not UTF-8.
-        lowercase: by Unicode's rules.
-        keep_accents: leave out the compatibility decomposition (NFKD) and its dropping of
+        albert: whether to prepare texts like ALBERT: doubled quotes become one '"', all white space
+            becomes spaces, and `lowercase` and `keep_accents` apply. False = only bytes that are
+            not UTF-8 are dropped.
+        lowercase: whether to lower-case by Unicode's rules.
+        keep_accents: whether to skip the compatibility decomposition (NFKD) and the dropping of
             combining characters.
-        stand_ins: special token -> the character that stands for it from `hide` on, with a space
-            on both sides.
-        neutral: an unknown character, for U+0000 and for stand-ins that a text holds itself.
+        stand_ins: special token -> character that stands for it from `hide` on, with a space on
+            both sides.
+        neutral: a character unknown to the model; replaces U+0000, and stand-ins that occur in the
+            original text.
     """
 
     def __init__(
@@ -84,9 +86,9 @@ class TextPreparation:
             self._rewrites[_DOUBLED_QUOTES] = '"' + _FILLER
 
     def hide(self, texts: tf.Tensor) -> tf.Tensor:
-        """(B,) texts with one character for each pair of quotes and each special token.
+        """Replaces each doubled quote and each special token in texts (B,) by one character.
 
-        Every byte offset stays: fillers follow what is shorter than it was.
+        Byte offsets do not change: fillers follow whatever became shorter.
         """
         if not self._rewrites:
             return texts
@@ -97,20 +99,20 @@ class TextPreparation:
                 out = tf.strings.regex_replace(out, pattern, rewrite)
             return out
 
-        # Most batches have none of them.
+        # Most batches contain none of them.
         pattern = "|".join(f"(?:{pattern})" for pattern in self._rewrites)
         found = tf.reduce_any(tf.strings.regex_full_match(texts, rf"(?s)\C*(?:{pattern})\C*"))
         return tf.cond(found, hidden, lambda: texts)
 
     def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
-        """(B,) texts from `hide` -> (B,) texts for SentencePiece."""
+        """Prepares texts (B,) from `hide` for SentencePiece."""
         if not self._albert:
             hidden = drop_invalid(hidden)
             if self._stand_in is None:
                 return hidden
             return self._spaced(tf.strings.regex_replace(hidden, _FILLER, ""))
         if self._lowercase:
-            # ASCII first: the Unicode kernel takes the locale of the process.
+            # ASCII first: the Unicode kernel uses the locale of the process.
             hidden = tf.strings.lower(hidden)
         return unless(_PLAIN_ASCII, hidden, self._beyond_ascii)
 
@@ -118,7 +120,7 @@ class TextPreparation:
         texts = drop_invalid(texts)
         texts = tf.strings.regex_replace(texts, _FILLER, "")
         texts = tf.strings.regex_replace(texts, _WHITE_SPACE, " ")
-        # The lower-casing kernel takes U+0000 for the end of the text.
+        # For the lower-casing kernel U+0000 ends the text.
         texts = tf.strings.regex_replace(texts, r"\x{0}", self._neutral)
         if not self._keep_accents:
             texts = tf_text.normalize_utf8(texts, "NFKD")
@@ -134,10 +136,10 @@ class TextPreparation:
 
     @functools.cached_property
     def byte_table(self) -> tf.Tensor:
-        """What `normalization.byte_table` is for WordPiece: bytes that each code point becomes.
+        """The number of bytes that each code point becomes, like `normalization.byte_table`.
 
-        This is exact, since every step works on single characters: the order of combining
-        characters, which NFKD may change, does not matter where they are dropped.
+        This is exact, because every step works on single characters. NFKD may reorder combining
+        characters, but those are dropped.
         """
         if self._albert:
             table = _albert_table(self._lowercase, self._keep_accents).copy()
@@ -155,7 +157,7 @@ class TextPreparation:
 
 @functools.cache
 def _albert_table(lowercase: bool, keep_accents: bool) -> np.ndarray:
-    """The entries of `byte_table` that go by the settings alone."""
+    """Returns the entries of `byte_table` that depend only on the settings."""
     prepare = TextPreparation(
         albert=True, lowercase=lowercase, keep_accents=keep_accents, stand_ins={}, neutral="\ue000"
     )

@@ -1,4 +1,4 @@
-"""SentencePiece's unigram tokenizer: ALBERT's, XLNet's, XLM-R's, CamemBERT's, DeBERTa-v3's."""
+"""SentencePiece's unigram tokenizer of ALBERT, XLNet, XLM-R, CamemBERT and DeBERTa-v3."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from kbert.tokenizers.unigram.model import (
 )
 from kbert.tokenizers.unigram.normalization import TextPreparation
 
-# The names of Hugging Face's tokenizer_config.json for our arguments.
+# The names of our arguments in Hugging Face's tokenizer_config.json.
 CONFIG_KEYS = {"lowercase": "do_lower_case", "keep_accents": "keep_accents"}
-# The usual tokens of each role, of which the first in the vocabulary is used.
+# The usual tokens of each role; the first one in the vocabulary is used.
 _USUAL: dict[str, dict[str, tuple[str, ...]]] = {
     "sentencepiece": {
         "pad": ("<pad>", "[PAD]"),
@@ -49,68 +49,74 @@ _USUAL: dict[str, dict[str, tuple[str, ...]]] = {
     "xlnet": {"pad": ("<pad>",), "cls": ("<cls>",), "sep": ("<sep>",), "mask": ("<mask>",)},
     "deberta": {"pad": ("[PAD]",), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)},
 }
-# layout -> the class and the file's name of Hugging Face's.
+# Layout -> Hugging Face's class and file name.
 SAVED_AS = {
     "fairseq": ("XLMRobertaTokenizer", "sentencepiece.bpe.model"),
     "camembert": ("CamembertTokenizer", "sentencepiece.bpe.model"),
     "deberta": ("DebertaV2Tokenizer", "spm.model"),
 }
-# Of a character's bytes all but the first.
+# The bytes of a character after the first.
 _LATER_BYTES = frozenset(map(byte_piece, range(0x80, 0xC0)))
 _DECIDING = ("lowercase", "keep_accents", "preparation", "layout")
 _PUNCTUATION = set('!"#$%&()*+,-./:;?@[\\]^_`{|}~')  # no apostrophe, and none of "<=>"
 _ENGLISH_SIGNS = _PUNCTUATION | set(string.ascii_lowercase)
-# Private use characters, of which those that are in no piece stand for special tokens.
+# Private use characters; those that are in no piece stand for special tokens.
 _PRIVATE_USE = range(0xE000, 0xF900)
 
 
 class UnigramTokenizer(Tokenizer):
     """Splits text into SentencePiece's unigram pieces and back.
 
-    It gives the ids of the `sentencepiece` package for the same model (Kudo 2018), after the
-    preparation that the model's authors gave their text: for ALBERT and XLNet `preprocess_text`
-    and the digits before a comma in `encode_pieces` (zihangdai/xlnet, prepro_utils.py; taken over
-    by google-research/albert, tokenization.py, without its rule for quotes), for XLM-R,
-    CamemBERT and DeBERTa none.
-    It works the same eagerly, inside `tf.data` and inside a SavedModel, and holds no resource that
-    an export would have to track. A model with byte_fallback (DeBERTa-v3's) has no unknown text: a
-    character that it lacks becomes its bytes, which all have the range of the character.
+    It gives the ids of the `sentencepiece` package for the same model (Kudo 2018), after the text
+    preparation of the model's authors. For ALBERT and XLNet this is `preprocess_text` and the rule
+    for digits before a comma in `encode_pieces` (zihangdai/xlnet, prepro_utils.py; copied by
+    google-research/albert, tokenization.py, without the rule for quotes). XLM-R, CamemBERT and
+    DeBERTa have no preparation.
+
+    It works the same eagerly, in `tf.data` and in a SavedModel, and has no resource that an export
+    would have to track. A model with byte_fallback (DeBERTa-v3's) has no unknown text: a character
+    that it lacks becomes its bytes, which all have the range of the character.
 
     Args:
-        model: a `.model` file, or its bytes.
-        lowercase: ALBERT lower-cases, XLNet does not. None: as `preparation`, but for "xlnet".
-        keep_accents: leave accents and compatibility forms to the model. None: unlike
-            `preparation`.
-        preparation: do what ALBERT and XLNet do before the model: "``" and "''" become '"', white
-            space of every kind a space, combining characters go (after NFKD, where accents are not
-            kept), and "2,012," becomes "2,012" and ",". None: where the layout is "sentencepiece"
-            or "xlnet".
-        layout: "sentencepiece" and "xlnet" for the ids in the model; "fairseq" for XLM-R's: `<s>`,
-            `<pad>`, `</s>`, `<unk>`, the model's fourth piece and all after it, `<mask>`;
-            "camembert" for CamemBERT's: five of its own, the model's second piece and all after
-            it, `<mask>`; "deberta" for DeBERTa-v3's: the model's, and [MASK] behind them.
-        special_tokens: role ("pad", "unk", "cls", "sep", "mask", …) -> piece, before the usual
-            names that the vocabulary is searched for.
-        special_tokens_in_text: "[MASK]" in a text becomes the mask id (and so do the others).
-            Leave it off where texts come from strangers.
+        model: path of a `.model` file, or its bytes.
+        lowercase: whether to lower-case texts: ALBERT does, XLNet does not. None = the value of
+            `preparation`, but False for the layout "xlnet".
+        keep_accents: whether to leave accents and compatibility forms to the model. None = the
+            opposite of `preparation`.
+        preparation: whether to prepare texts like ALBERT and XLNet: "``" and "''" become '"', all
+            white space becomes spaces, combining characters are dropped (after NFKD, unless accents
+            are kept), and "2,012," becomes "2,012" and ",". None = True for the layouts
+            "sentencepiece" and "xlnet".
+        layout: order of the ids. "sentencepiece" and "xlnet": the ids of the model. "fairseq",
+            XLM-R's: `<s>`, `<pad>`, `</s>`, `<unk>`, the model's pieces from the fourth on,
+            `<mask>`. "camembert", CamemBERT's: five tokens of its own, the model's pieces from the
+            second on, `<mask>`. "deberta", DeBERTa-v3's: the model's pieces, then [MASK].
+        special_tokens: role ("pad", "unk", "cls", "sep", "mask", …) -> piece; overrides the usual
+            names that are searched for in the vocabulary.
+        special_tokens_in_text: whether "[MASK]" in a text becomes the mask id (and so for the
+            others). Leave it off for untrusted texts.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: a damaged model, another kind of model, a token that is not in it.
+        ValueError: a damaged model, another kind of model, or a token that is not in it.
 
-    `word_index` numbers what is between spaces, as Hugging Face does; `continuation` is
-    ALBERT's `_is_start_piece_sp` (create_pretraining_data.py), by which every piece with another
-    sign in it than a Latin letter begins a word. Characters that the model drops belong to the
-    piece before them.
+    `word_index` numbers the words between spaces, like Hugging Face. `continuation` is ALBERT's
+    `_is_start_piece_sp` (create_pretraining_data.py), by which every piece with a sign other than a
+    Latin letter begins a word. Characters that the model drops belong to the piece before them.
 
-    Where Hugging Face's `tokenizers` differs from the original code, and so from this class: it
-    always reads special tokens in text; it leaves "2,012," whole where that is a piece; it strips
-    all marks, not those that combine alone (U+034F, U+FE0F, U+20E3); U+000B and U+001C to U+001F
-    are no spaces to it; it normalises by grapheme clusters; where two splits have one score
-    ("!!!!!") it may take the other; and transformers 5, reading a `.model`, makes added tokens of
-    user-defined pieces, which changes the spaces around them, and composes characters (NFC) where
-    DeBERTa's model has rules of its own, which transformers 4 followed. Letters of Unicode 15 are
-    not lower-cased here.
+    Hugging Face's `tokenizers` differs from the original code, and so from this class:
+
+    - It always recognises special tokens in text.
+    - It does not split "2,012," if that is a piece.
+    - It strips all marks, not only those that combine (U+034F, U+FE0F, U+20E3).
+    - It does not count U+000B and U+001C to U+001F as spaces.
+    - It normalises by grapheme clusters.
+    - If two splits have the same score ("!!!!!"), it may choose the other.
+    - transformers 5, when it loads a `.model`, turns user-defined pieces into added tokens, which
+      changes the spaces around them. It also composes characters (NFC) where DeBERTa's model has
+      separate rules, which transformers 4 followed.
+
+    Letters of Unicode 15 are not lower-cased here.
 
     Example:
         >>> from kbert.tokenizers import train_unigram
@@ -193,12 +199,12 @@ class UnigramTokenizer(Tokenizer):
 
     @property
     def byte_fallback(self) -> bool:
-        """Whether the model has pieces for the bytes of characters that it does not know."""
+        """Whether the model has pieces for the bytes of unknown characters."""
         return bool(self._proto.trainer_spec.byte_fallback)
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of what decides the ids, in hexadecimal: pieces, scores, rules, settings."""
+        """SHA-256 (hexadecimal) of what determines the ids: pieces, scores, rules, settings."""
         settings = {name: x for name, x in self.settings.items() if name in _DECIDING}
         rules = self._proto.normalizer_spec
         content = [
@@ -210,7 +216,7 @@ class UnigramTokenizer(Tokenizer):
         return fingerprints.sha256(json.dumps(content))
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments; the model as bytes."""
+        """Returns the constructor's arguments, with the model as bytes."""
         return {
             "model": self._proto.SerializeToString(deterministic=True),
             "lowercase": self.lowercase,
@@ -257,14 +263,14 @@ class UnigramTokenizer(Tokenizer):
     def _decode_rows(self, ids: tf.RaggedTensor) -> tf.Tensor:
         surfaces = ids.with_values(tf.gather(self._surfaces, ids.values))
         texts = tf.strings.reduce_join(surfaces, axis=-1)
-        if self.byte_fallback:  # bytes may be no UTF-8
+        if self.byte_fallback:  # bytes may be invalid UTF-8
             texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         texts = tf.strings.regex_replace(texts, f"{SPACE}+", " ")
         return tf.strings.regex_replace(texts, "^ | $", "")
 
     @cached_property
     def _surfaces(self) -> list[bytes]:
-        """Each piece as it is joined into a text; the unknown one as SentencePiece shows it."""
+        """The text of each piece for decoding; the unknown piece as SentencePiece shows it."""
         surfaces = [piece.encode() for piece in self.vocabulary]
         for token in self.special_tokens.values():
             surfaces[self._id_of[token]] = f"{SPACE}{token}{SPACE}".encode()
@@ -275,7 +281,7 @@ class UnigramTokenizer(Tokenizer):
 
 
 def _lay_out(pieces: list[str], layout: str) -> tuple[list[str], list[int]]:
-    """The vocabulary in the order of the ids, and the id of each piece of the model."""
+    """Returns the vocabulary in the order of ids, and the id of each piece of the model."""
     if layout in PREPARED:
         return pieces, list(range(len(pieces)))
     if layout == "deberta":
@@ -303,7 +309,7 @@ def _first(names: tuple[str, ...], vocabulary: list[str]) -> str | None:
 
 
 def _is_continuation(piece: str) -> bool:
-    """What is not a start by `_is_start_piece_sp` in google-research/albert."""
+    """Whether a piece is no start of a word by `_is_start_piece_sp` in google-research/albert."""
     if piece in _LATER_BYTES:
         return True
     plain = all(sign.lower() in _ENGLISH_SIGNS for sign in piece)

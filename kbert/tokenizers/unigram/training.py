@@ -1,4 +1,4 @@
-"""Training a unigram vocabulary with `sentencepiece`, on text prepared as the tokenizer does it."""
+"""Training of unigram models with `sentencepiece`, on text prepared like the tokenizer's."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from kbert.tokenizers.unigram.normalization import TextPreparation
 # As in ALBERT's 30k-clean.model; no other piece contains a user-defined one.
 _ALBERT_CONTROL = ("[CLS]", "[SEP]", "[MASK]")
 _ALBERT_USER_DEFINED = ("(", ")", '"', "-", ".", "–", "£", "€")
-# As in XLNet's spiece.model, by the README of zihangdai/xlnet.
+# As in XLNet's spiece.model, according to the README of zihangdai/xlnet.
 _XLNET_CONTROL = ("<cls>", "<sep>", "<pad>", "<mask>", "<eod>")
 _XLNET_USER_DEFINED = ("<eop>", ".", "(", ")", '"', "-", "–", "£", "€")
-# A longer line is cut at a space, or else anywhere; sentencepiece would leave it out.
+# A longer line is split at a space, or else anywhere; sentencepiece would skip it.
 _LINE_BYTES = 4000
-# The trainer adds up the sums of its threads in their order: another number of threads rounds
-# otherwise. So the number is fixed, whatever the machine.
+# The trainer adds up the sums of its threads in order, so that the rounding depends on the number
+# of threads. Therefore the number is the same on every machine.
 _NUM_THREADS = 4
 
 
@@ -41,29 +41,32 @@ def train_unigram(
     seed: int = 0,
     progress: bool = False,
 ) -> bytes:
-    """A model for `UnigramTokenizer`, learned from texts.
+    """Trains a model for `UnigramTokenizer` on texts.
 
-    The texts are read once. It learns from lines; of more than `max_sentences` a uniform sample is
-    kept, so memory is bounded. Equal texts in the same order give the equal model on any machine
-    with the same `sentencepiece`.
+    The texts are streamed once. If there are more than `max_sentences` lines, a uniform sample of
+    them is used, so memory is bounded. Equal texts in the same order give the same model on any
+    machine with the same `sentencepiece`.
 
     Args:
         texts: lines or documents, UTF-8.
-        vocabulary_size: how many pieces at most, special tokens included; a small corpus yields
+        vocabulary_size: maximum number of pieces, including special tokens; a small corpus yields
             fewer.
-        lowercase: as the tokenizer will be made.
-        keep_accents: as the tokenizer will be made.
-        preparation: as the tokenizer will be made.
-        layout: as the tokenizer will be made. "sentencepiece" begins as ALBERT's vocabulary does:
-            <pad>, <unk>, [CLS], [SEP], [MASK]; "fairseq" as XLM-R's and "camembert" as
-            CamemBERT's: <unk>, <s>, </s>; "deberta" as DeBERTa-v3's: [PAD], [CLS], [SEP], [UNK];
-            "xlnet" as XLNet's: <unk>, <s>, </s>, <cls>, <sep>, <pad>, <mask>, <eod>.
-        user_defined: strings that are always pieces of their own. None: ALBERT's ( ) " - . – £ €,
+        lowercase: whether the tokenizer will lower-case texts. None = the value of `preparation`,
+            but False for the layout "xlnet".
+        keep_accents: whether the tokenizer will leave accents and compatibility forms to the model.
+            None = the opposite of `preparation`.
+        preparation: whether the tokenizer will prepare texts like ALBERT and XLNet. None = True for
+            the layouts "sentencepiece" and "xlnet".
+        layout: layout of the tokenizer, which sets the first pieces. "sentencepiece", ALBERT's:
+            <pad>, <unk>, [CLS], [SEP], [MASK]. "fairseq", XLM-R's, and "camembert", CamemBERT's:
+            <unk>, <s>, </s>. "deberta", DeBERTa-v3's: [PAD], [CLS], [SEP], [UNK]. "xlnet", XLNet's:
+            <unk>, <s>, </s>, <cls>, <sep>, <pad>, <mask>, <eod>.
+        user_defined: strings that are always separate pieces. None = ALBERT's ( ) " - . – £ €,
             for "xlnet" these and <eop>, and for the other layouts none.
-        character_coverage: the share of the characters of the texts that are pieces.
-        max_sentences: how many lines to learn from.
-        seed: of the sample of lines.
-        progress: show a progress bar.
+        character_coverage: share of the characters of the texts that are pieces.
+        max_sentences: maximum number of lines to train on.
+        seed: random seed of the sample of lines.
+        progress: whether to show a progress bar.
 
     Returns:
         The model, as the bytes of a `.model` file.
@@ -109,7 +112,7 @@ def train_unigram(
             **_pieces(layout, user_defined),
         )
     except RuntimeError as error:
-        reason = str(error).rpartition("] ")[2]  # without the place in its source
+        reason = str(error).rpartition("] ")[2]  # without the line in sentencepiece's source
         raise ValueError(
             "A unigram vocabulary holds the special tokens, every character that "
             "`character_coverage` keeps, and pieces. Received: "
@@ -119,7 +122,7 @@ def train_unigram(
 
 
 def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, Any]:
-    """The trainer's arguments for the pieces that a vocabulary begins with."""
+    """Returns the trainer's arguments for the first pieces of a vocabulary."""
     if layout in FAIRSEQ_BEGINNINGS:
         pieces: dict[str, Any] = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
         usual: tuple[str, ...] = ()
@@ -142,9 +145,9 @@ def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, Any]:
 
 
 def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:
-    """At most `size` lines, each as likely as any other (reservoir sampling, Algorithm R).
+    """Draws a uniform sample of at most `size` lines (reservoir sampling, Algorithm R).
 
-    The trainer's own sample differs from process to process.
+    The trainer's own sampling differs from process to process.
     """
     generator = random.Random(seed)
     kept: list[bytes] = []
@@ -157,7 +160,7 @@ def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:
 
 
 def _lines(texts: Iterable[str | bytes], text: TextPreparation) -> Iterator[bytes]:
-    """The lines of the texts, prepared, without empty ones."""
+    """Yields the non-empty lines of the texts, prepared for the model."""
     prepare = on_cpu(lambda lines: text(text.hide(lines)), tf.TensorSpec([None], tf.string))
     for batch in batches(_cut(texts)):
         for line in prepare(tf.constant(batch)).numpy():
@@ -166,7 +169,7 @@ def _lines(texts: Iterable[str | bytes], text: TextPreparation) -> Iterator[byte
 
 
 def _cut(texts: Iterable[str | bytes]) -> Iterator[bytes]:
-    """Lines of at most `_LINE_BYTES`, cut at spaces as far as there are any."""
+    """Yields lines of at most `_LINE_BYTES`; longer lines are split, at spaces if there are any."""
     for text in each_text(texts):
         for line in (text.encode() if isinstance(text, str) else text).split(b"\n"):
             while len(line) > _LINE_BYTES:
@@ -178,7 +181,7 @@ def _cut(texts: Iterable[str | bytes]) -> Iterator[bytes]:
 
 
 def _character_start(line: bytes, end: int) -> int:
-    """The last place at or before `end` where a UTF-8 character begins."""
+    """Returns the last position at or before `end` where a UTF-8 character begins."""
     while end > 1 and line[end] & 0xC0 == 0x80:
         end -= 1
     return end

@@ -1,8 +1,8 @@
-"""What WordPiece does to each character of a text, as a table.
+"""WordPiece's treatment of each character of a text, as a table.
 
-Runtimes that have other operators than TensorFlow, and other Unicode tables, build the tokenizer of
-it. The table is what this package's own graph does to every character by itself, so its entries are
-not a second opinion; only the final sigma needs what is around it.
+Runtimes with other operators than TensorFlow and other Unicode tables build the tokenizer from it.
+The table is computed with this package's graph, which runs on every character separately, so the
+two cannot differ. Only the final sigma depends on the characters around it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from kbert.core.late import tf
 from kbert.tokenizers.normalization import normalize
 from kbert.tokenizers.wordpiece.kernel import WordPieceKernel
 
-# All that Unicode's tables know but U+0000 and surrogates, which no text holds where this is used:
-# planes 4 to 13 are empty, and the private ones are left as they are.
+# All of Unicode except U+0000 and surrogates, which do not occur where this is used. Planes 4 to 13
+# are empty, and private characters do not change.
 _CODES = [*range(1, 0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xE0200)]
 _CHARACTERS = list(map(chr, _CODES))
-# A vocabulary that tells by the pieces of "a?b" what the kernel takes "?" for.
+# With this vocabulary the tokens of "a?b" show how the kernel treats "?".
 _PROBE = ["[UNK]", "a", "b", "##b"]
 _SIGMA = "Σ"
 
 
 @dataclass(frozen=True)
 class CharacterRules:
-    """What becomes of characters, one by one, before words are looked up.
+    """Rules for single characters that apply before words are looked up.
 
     Attributes:
-        changed: character -> what it becomes; "" where it is dropped, " " for white space.
-        alone: characters that are words by themselves: punctuation, Chinese ones.
-        cased: characters that make a "Σ" behind them the last of its word, "ς", where no other of
-            them follows; none where nothing is lower-cased.
-        ignorable: those that may be between them and it, or behind it. "Σ" is looked at before
-            anything is changed.
+        changed: character -> its replacement; "" if it is dropped, " " for white space.
+        alone: characters that are separate words: punctuation and Chinese characters.
+        cased: characters that count as letters for the final sigma. A "Σ" after one of them, with
+            none of them following, becomes "ς". Empty if texts are not lower-cased.
+        ignorable: characters that are skipped in this rule, between letter and "Σ" or after it. The
+            rule applies to "Σ" before any other change.
     """
 
     changed: Mapping[str, str]
@@ -45,7 +45,7 @@ class CharacterRules:
     ignorable: str
 
     def within(self, characters: Container[str]) -> CharacterRules:
-        """The rules of texts that have no other characters than these."""
+        """Returns the rules for texts that contain only these characters."""
         changed = {x: to for x, to in self.changed.items() if x in characters}
         parts = (self.alone, self.cased, self.ignorable)
         alone, *around = ("".join(x for x in part if x in characters) for part in parts)
@@ -54,12 +54,12 @@ class CharacterRules:
 
 @functools.cache
 def character_rules(lowercase: bool, strip_accents: bool, split_chinese: bool) -> CharacterRules:
-    """The rules for every character of Unicode.
+    """Returns the rules for every character of Unicode.
 
     Args:
-        lowercase: as of the tokenizer.
-        strip_accents: as of the tokenizer, but not None.
-        split_chinese: as of the tokenizer.
+        lowercase: whether the tokenizer lower-cases texts.
+        strip_accents: whether the tokenizer strips accents; not None.
+        split_chinese: whether every Chinese character is a separate word.
 
     Example:
         >>> rules = character_rules(True, True, True)
@@ -93,7 +93,7 @@ def character_rules(lowercase: bool, strip_accents: bool, split_chinese: bool) -
         after = "".join(" " if x in spaces else x for x in after)
         if after != before:
             changed[before] = after
-    # Whether a "Σ" is the last letter of its word: by the letter before it, past what is ignored.
+    # Whether "Σ" ends a word depends on the letter before it, skipping ignorable characters.
     direct = [x.endswith("ς") for x in become(f"{x}{_SIGMA}" for x in _CHARACTERS)]
     behind = [x.endswith("ς") for x in become(f"Α{x}{_SIGMA}" for x in _CHARACTERS)]
     cased = "".join(itertools.compress(_CHARACTERS, direct))

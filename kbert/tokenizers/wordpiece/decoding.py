@@ -1,11 +1,11 @@
-"""From pieces back to text, in the graph."""
+"""Decoding of WordPiece tokens to text, in the graph."""
 
 from __future__ import annotations
 
 from kbert.core.late import tf
 
-# Spaces that the splitting of punctuation brought in, as (pattern, rewrite): the rules of Hugging
-# Face's `clean_up_tokenization_spaces`.
+# Removes spaces that come from splitting off punctuation, as (pattern, rewrite): the rules of
+# Hugging Face's `clean_up_tokenization_spaces`.
 _TIDY = (
     (r" ([.?!,])", r"\1"),
     (r" ' ", r"'"),
@@ -14,7 +14,7 @@ _TIDY = (
 
 
 def join_pieces(pieces: tf.RaggedTensor) -> tf.Tensor:
-    """(B, None) pieces -> (B,) texts: "##" joins, and the space before punctuation goes.
+    """Joins tokens (B, None) into texts (B,): removes "##" and spaces before punctuation.
 
     Example:
         >>> import tensorflow as tf

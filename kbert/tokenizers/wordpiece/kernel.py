@@ -1,6 +1,6 @@
-"""Word pieces of normalised text: tensorflow-text's kernel, and Google's limit on long words.
+"""WordPiece of normalised text: tensorflow-text's kernel, and Google's limit on long words.
 
-Shapes: B texts, P pieces of all texts together, W words of all texts together.
+Shapes: B texts, P tokens of all texts together, W words of all texts together.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from kbert.core.late import tf, tf_text
 
 # Longer words become [UNK] (WordpieceTokenizer in google-research/bert, tokenization.py).
 MAX_WORD_CHARACTERS = 200
-# The kernel counts bytes: enough for so many characters of any script.
+# The kernel counts bytes; no UTF-8 character has more.
 BYTES_PER_CHARACTER = 4
 
-# Words where Chinese characters are not split: white space is dropped, punctuation kept. ASCII
-# symbols count as punctuation, as in BERT.
+# Word splitting without splitting Chinese characters: white space is dropped, punctuation kept.
+# ASCII symbols count as punctuation, as in BERT.
 _PUNCTUATION = r"[!-/:-@\[-`{-~\p{P}]"
 SPACES = r"[\t\n\r\p{Zs}]"
 _DELIMITER = rf"{SPACES}+|{_PUNCTUATION}"
@@ -25,7 +25,7 @@ CHINESE = (
 
 
 def space_words(texts: tf.Tensor, split_chinese: bool) -> tf.Tensor:
-    """Normalised texts with white space around every word that `WordPieceKernel` would find.
+    """Puts white space around every word that `WordPieceKernel` would find in normalised texts.
 
     Example:
         >>> import tensorflow as tf
@@ -39,10 +39,10 @@ def space_words(texts: tf.Tensor, split_chinese: bool) -> tf.Tensor:
 def split_words(
     texts: tf.Tensor,
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-    """Words of normalised texts: marks and Chinese characters are words by themselves.
+    """Splits normalised texts into words; marks and Chinese characters are separate words.
 
     Returns:
-        Words (B, None), and where they start and end, int64 in bytes.
+        Words (B, None), their starts and their ends, int64 in bytes.
 
     Example:
         >>> import tensorflow as tf
@@ -55,13 +55,13 @@ def split_words(
 
 
 class WordPieceKernel:
-    """Greedy longest-match-first word pieces of normalised texts, with byte ranges.
+    """Greedy longest-match-first WordPiece of normalised texts, with byte ranges.
 
     Args:
-        vocabulary: the pieces in the order of their ids.
-        unk_id: id of words that the pieces cannot spell, and of words that are too long.
-        split_chinese: every Chinese character is a word of its own.
-        max_word_characters: the length of the longest word that is spelled.
+        vocabulary: tokens in the order of their ids.
+        unk_id: id of words that the vocabulary cannot spell, and of words that are too long.
+        split_chinese: whether every Chinese character is a separate word.
+        max_word_characters: maximum length of a word; longer words are unknown.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class WordPieceKernel:
         split_chinese: bool,
         max_word_characters: int = MAX_WORD_CHARACTERS,
     ) -> None:
-        # Constants of the process, so that every graph that uses them can hold them.
+        # Eager constants, so that every graph that uses them can contain them.
         with tf.init_scope(), tf.device("CPU"):
             self._continuation = tf.constant([piece.startswith("##") for piece in vocabulary])
             try:
@@ -91,7 +91,7 @@ class WordPieceKernel:
         self._longest = max_word_characters
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-        """Pieces of a batch.
+        """Splits a batch of texts into tokens.
 
         Args:
             texts: (B,) normalised texts.
@@ -111,7 +111,7 @@ class WordPieceKernel:
             starts = ids.with_flat_values(starts.flat_values + shift)
             ends = ids.with_flat_values(ends.flat_values + shift)
         starts, ends = tf.cast(starts, tf.int32), tf.cast(ends, tf.int32)
-        # Only a long text can hold a long word.
+        # Only a long text can contain a long word.
         return tf.cond(
             tf.reduce_any(tf.strings.length(texts) > self._longest),
             lambda: self._limit_words(texts, ids, starts, ends),
@@ -119,7 +119,7 @@ class WordPieceKernel:
         )
 
     def word_starts(self, ids: tf.RaggedTensor) -> tf.Tensor:
-        """(P,) bool: the piece is the first of a word."""
+        """Returns whether each token begins a word, (P,) bool."""
         return tf.logical_not(tf.gather(self._continuation, ids.flat_values))
 
     def _limit_words(
@@ -129,7 +129,7 @@ class WordPieceKernel:
         starts: tf.RaggedTensor,
         ends: tf.RaggedTensor,
     ) -> tuple[tf.RaggedTensor, ...]:
-        """Words that are too long become one [UNK]."""
+        """Replaces each word that is too long by one [UNK]."""
         is_first = self.word_starts(ids)
         first = tf.where(is_first)[:, 0]  # (W,)
         last = tf.concat([first[1:], tf.size(is_first, tf.int64)[None]], 0) - 1

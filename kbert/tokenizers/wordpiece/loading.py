@@ -1,4 +1,4 @@
-"""Reading a WordPiece from a folder: kbert's, Hugging Face's, Google's."""
+"""Loading a WordPiece tokenizer from a folder: kbert's, Hugging Face's or Google's."""
 
 from typing import Any
 
@@ -14,19 +14,19 @@ from kbert.tokenizers.wordpiece.vocab_txt import (
     special_tokens,
 )
 
-# Hugging Face's classes that cut words as BERT's does, and those that other programs help.
+# Hugging Face's classes that split words as BERT's does; `_SEGMENTERS` use other programs.
 _AS_BERT = frozenset(
     "Bert BertLegacy ConvBert DPRContextEncoder DPRQuestionEncoder DPRReader DistilBert Electra "
     "Ernie Funnel LayoutLM LayoutLMv2 Lxmert MPNet MegatronBert MobileBert PreTrained RetriBert "
     "Splinter SqueezeBert TinyBert TokenizersBackend".split()
 )
-# Of these transformers 5 makes the normalizer and the template itself, of tokenizer_config.json and
-# its defaults, and reads only the pieces in tokenizer.json; of the others all of that file.
+# For these classes transformers 5 builds the normalizer and the template from tokenizer_config.json
+# and defaults, and uses only the vocabulary of tokenizer.json; for the others it uses all of it.
 _OWN_PIPELINE = frozenset(
     "Bert DPRContextEncoder DPRQuestionEncoder DPRReader DistilBert Electra Funnel LayoutLM Lxmert "
     "MPNet MobileBert Splinter SqueezeBert".split()
 )
-# Where no class is named: types of models whose tokenizer is of such a class.
+# If no class is named: model types whose tokenizer is of such a class.
 _OWN_PIPELINE_TYPES = frozenset(
     "bert convbert distilbert dpr electra ernie funnel layoutlm lxmert megatron-bert mobilebert "
     "mpnet nomic_bert splinter squeezebert".split()
@@ -35,7 +35,7 @@ _DEFAULTS = {"lowercase": True, "strip_accents": None, "split_chinese": True}
 # The kernel counts bytes in 32 bits.
 _LENGTH: Form = ("a whole number from 1 to 1,000,000", lambda x: type(x) is int and 0 < x <= 10**6)
 _SEGMENTERS = ("BertJapanese", "RoFormer")
-# Settings of its classes in Python -> the values that change nothing.
+# Settings of the Python tokenizer classes -> the values that change nothing.
 _BASIC: dict[str, tuple[Any, ...]] = {
     "do_basic_tokenize": (True, None),
     "word_tokenizer_type": ("basic", None),
@@ -44,15 +44,15 @@ _BASIC: dict[str, tuple[Any, ...]] = {
 
 
 def load_wordpiece(folder: TokenizerFolder, **options: Any) -> WordPieceTokenizer:
-    """The tokenizer of a folder with vocab.txt, or with tokenizer.json alone.
+    """Loads the tokenizer of a folder with vocab.txt, or with tokenizer.json alone.
 
     Args:
-        folder: its files.
+        folder: the files of the folder.
         options: arguments of `WordPieceTokenizer` that override the files.
 
     Raises:
-        ValueError: a vocabulary that breaks the rules, or files that need something that
-            `WordPieceTokenizer` does not support, or that contradict each other.
+        ValueError: an invalid vocabulary, or files that contradict each other or need a feature
+            that `WordPieceTokenizer` does not support.
     """
     path = folder.path / "vocab.txt"
     vocabulary = read_vocabulary(path) if path.is_file() else _of_tokenizer_json(folder)
@@ -82,8 +82,8 @@ def _check_roles(folder: TokenizerFolder, vocabulary: list[str]) -> None:
 
 
 def _check_pipeline(folder: TokenizerFolder, vocabulary: list[str]) -> None:
-    """Refuses what tokenizer.json asks for besides BERT's words and these pieces of them."""
-    if not (model := folder.full.get("model")):  # KerasHub has another file of that name
+    """Raises if tokenizer.json needs more than BERT's word splitting and this vocabulary."""
+    if not (model := folder.full.get("model")):  # KerasHub has a different file of that name
         return
     own = _has_own_pipeline(folder)
     kinds = [step["type"] for step in folder.normalizers()]
@@ -120,7 +120,7 @@ def _check_pipeline(folder: TokenizerFolder, vocabulary: list[str]) -> None:
 def _with_added_tokens(
     folder: TokenizerFolder, vocabulary: list[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """The vocabulary with the tokens that were added behind it, and which are found in texts."""
+    """Returns the vocabulary with added tokens appended, and the settings of added tokens."""
     roles, ids = special_tokens(vocabulary), {token: i for i, token in enumerate(vocabulary)}
     pieces = list(vocabulary)
     added = [entry for entry in folder.added_tokens() if entry["content"] not in roles]
@@ -159,14 +159,14 @@ def _with_added_tokens(
 
 
 def _check_words(folder: TokenizerFolder) -> None:
-    """Refuses vocabularies of words that a program in Python cuts first, as RoFormer's by jieba."""
+    """Raises if a Python program splits words first, such as jieba for RoFormer."""
     named, stem = folder.class_name, folder.stem
     if not named:
         told = folder.model_config.get("model_type")
         named = "RoFormerTokenizer" if told == "roformer" else "BertTokenizer"
         stem = named.removesuffix("Tokenizer")
     if folder.full.get("model") and stem not in _SEGMENTERS:
-        return  # that says how words are cut, and is checked
+        return  # tokenizer.json defines how words are split, and is checked
     asked: dict[str, Any] = {} if stem in _AS_BERT else {"tokenizer_class": named}
     asked |= {k: folder.config[k] for k in _BASIC if folder.config.get(k) not in _BASIC[k]}
     specials = {*folder.special_tokens().values(), *SPECIAL_TOKENS, *FAIRSEQ_TOKENS}
@@ -183,7 +183,7 @@ def _check_words(folder: TokenizerFolder) -> None:
 
 
 def _of_tokenizer_json(folder: TokenizerFolder) -> list[str]:
-    """The pieces in the order of their ids, from Hugging Face's tokenizer.json."""
+    """Returns the vocabulary in the order of ids from Hugging Face's tokenizer.json."""
     model, path = folder.full["model"], folder.path / "tokenizer.json"
     prefix = model.get("continuing_subword_prefix")
     if prefix != "##":
@@ -192,13 +192,13 @@ def _of_tokenizer_json(folder: TokenizerFolder) -> list[str]:
     if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"Ids of a vocabulary run from 0 without gaps. Received: {path}")
     pieces = sorted(ids, key=ids.__getitem__)
-    if not folder.full.get("post_processor"):  # nothing is put around texts: such tokens may lack
+    if not folder.full.get("post_processor"):  # no tokens around texts: they may be missing
         pieces += [token for token in special_tokens(pieces) if token not in ids]
     return pieces
 
 
 def _settings(folder: TokenizerFolder) -> dict[str, Any]:
-    """Arguments of the tokenizer that a folder's files name."""
+    """Returns the arguments of the tokenizer that the files set."""
     config, path = folder.config, folder.path / "tokenizer.json"
     found = {name: config[key] for name, key in CONFIG_KEYS.items() if key in config}
     if "special_tokens_in_text" in config:
@@ -228,11 +228,11 @@ def _settings(folder: TokenizerFolder) -> dict[str, Any]:
 
 
 def _has_own_pipeline(folder: TokenizerFolder) -> bool:
-    """Whether tokenizer_config.json, and not tokenizer.json, says how texts are normalised."""
+    """Whether tokenizer_config.json, not tokenizer.json, defines how texts are normalised."""
     return folder.is_of(_OWN_PIPELINE, _OWN_PIPELINE_TYPES)
 
 
 def _has_upper_case(vocabulary: list[str]) -> bool:
-    """Pieces with signs in them do not count: "[CLS]" and "<S>" stand in uncased vocabularies."""
+    """Whether a word has upper case; "[CLS]" and "<S>" do not count (uncased models have them)."""
     words = (piece.removeprefix("##") for piece in vocabulary)
     return any(word.isalpha() and word != word.lower() for word in words)

@@ -1,4 +1,4 @@
-"""BERT's WordPiece tokenizer, in the graph and eager, on tensorflow-text's C++ kernels."""
+"""BERT's WordPiece tokenizer, in the graph and eager, with tensorflow-text's C++ kernels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from kbert.tokenizers.wordpiece.vocab_txt import (
 )
 from kbert.tokenizers.wordpiece.without_tensorflow import WordSpacing
 
-# The names that Hugging Face's tokenizer_config.json gives to our arguments.
+# The names of our arguments in Hugging Face's tokenizer_config.json.
 CONFIG_KEYS = {
     "lowercase": "do_lower_case",
     "strip_accents": "strip_accents",
@@ -44,34 +44,34 @@ CONFIG_KEYS = {
 
 
 class WordPieceTokenizer(Tokenizer):
-    """Splits text into BERT's word pieces and back.
+    """Splits text into BERT's WordPiece tokens and back.
 
     It gives the ids of google-research/bert's `FullTokenizer` (Devlin et al. 2019; tokenization.py)
-    and works the same eagerly, inside `tf.data` and inside a SavedModel: it holds no lookup table
-    or other resource that an export would have to track.
+    and works the same eagerly, in `tf.data` and in a SavedModel: it has no lookup table or other
+    resource that an export would have to track.
 
     Args:
-        vocabulary: the pieces in the order of their ids, or the path of a BERT `vocab.txt`. It must
-            hold [PAD], [UNK], [CLS], [SEP] and [MASK]; or begin with <s>, <pad> and </s>, as
-            MPNet's, and hold [UNK] and <mask>.
-        lowercase: True for uncased models: lower case, and accents stripped.
-        strip_accents: None = as `lowercase`, which is BERT's rule.
-        split_chinese: every Chinese character is a word of its own.
-        special_tokens_in_text: "[MASK]" in a text becomes the mask id (and so do the other four)
-            instead of "[", "mask", "]". Leave it off where texts come from strangers.
-        added_tokens: pieces that are found in every text and kept whole, such as "<url>" or
-            "[E1]". At one place the longest is found, and it need not end where words end.
-        normalized_tokens: those of the added tokens that are looked for in the normalised text, so
-            that for an uncased model "covid" is found in "COVID". (Hugging Face's
-            `AddedToken(normalized=True)`, its default of a token that is not special.)
-        single_word_tokens: those of the added tokens that are found only where no letter, digit or
-            underscore is beside them, as AraBERT's "[رابط]". (`AddedToken(single_word=True)`.)
-        max_word_characters: longer words are the unknown token. Google's code has 200, Hugging
-            Face's 100, which its tokenizer.json says.
+        vocabulary: tokens in the order of their ids, or the path of a BERT `vocab.txt`. It must
+            contain [PAD], [UNK], [CLS], [SEP] and [MASK]; or begin with <s>, <pad> and </s>, like
+            MPNet's, and contain [UNK] and <mask>.
+        lowercase: whether to lower-case texts; True for uncased models.
+        strip_accents: whether to strip accents; None = the value of `lowercase`, BERT's rule.
+        split_chinese: whether every Chinese character is a separate word.
+        special_tokens_in_text: whether "[MASK]" in a text becomes the mask id (and so for the other
+            four) instead of "[", "mask", "]". Leave it off for untrusted texts.
+        added_tokens: tokens that are recognised in every text and not split, such as "<url>" or
+            "[E1]". The longest match at a position wins; it need not end at the end of a word.
+        normalized_tokens: added tokens that are matched in the normalised text, so that an uncased
+            model finds "covid" in "COVID". (Hugging Face's `AddedToken(normalized=True)`, its
+            default for a token that is not special.)
+        single_word_tokens: added tokens that are recognised only if no letter, digit or underscore
+            is next to them, such as AraBERT's "[رابط]". (`AddedToken(single_word=True)`.)
+        max_word_characters: maximum length of a word; longer words become the unknown token.
+            Google's code has 200, Hugging Face's 100 (in its tokenizer.json).
 
-    Where it differs from Google's code: characters that one side's Unicode tables do not know yet
-    (Google's code goes by those of the Python that runs it). Where Hugging Face differs from it: a
-    single-word token of letters alone is also a word piece to who reads the vocab.txt saved here.
+    Differences from Google's code: characters that are missing from one side's Unicode tables
+    (Google's code uses those of the running Python). Difference from Hugging Face: when it loads
+    the vocab.txt saved here, a single-word token of letters only is also an ordinary token.
 
     Example:
         >>> tokenizer = WordPieceTokenizer(
@@ -129,7 +129,8 @@ class WordPieceTokenizer(Tokenizer):
         early = whole.difference(normalized_tokens).union(tokens if special_tokens_in_text else ())
         self._in_given = self._segments(early)
         self._in_normal = self._segments(self.normalized_tokens)
-        # Added tokens may hold what no piece can; a mark inside makes that no word is this one.
+        # Added tokens may contain what other tokens cannot. The placeholder has punctuation inside,
+        # so that no word equals it.
         pieces = list(vocabulary)
         for token in self.added_tokens:
             pieces[self._id_of[token]] = f"[added{self._id_of[token]}]"
@@ -145,7 +146,7 @@ class WordPieceTokenizer(Tokenizer):
         if self.added_tokens or self.special_tokens_in_text:
             raise refuse(self, "added_tokens or special_tokens_in_text")
         stripped = self.lowercase if self.strip_accents is None else self.strip_accents
-        import tokenizers  # takes a moment
+        import tokenizers  # a slow import
 
         model = tokenizers.models.WordPiece(
             self._id_of,
@@ -157,7 +158,7 @@ class WordPieceTokenizer(Tokenizer):
         return array_encoder(model, split, words)
 
     def _segments(self, tokens: Collection[str]) -> TokenSegments | None:
-        """Finds tokens, those of the normalised text as that has them."""
+        """Returns a finder of tokens; tokens of the normalised text are normalised themselves."""
         if not tokens:
             return None
         late = [token for token in tokens if token in self.normalized_tokens]
@@ -165,7 +166,7 @@ class WordPieceTokenizer(Tokenizer):
             normal = self._normalize(tf.constant(late, tf.string)).numpy().tolist()
         written = dict(zip(late, map(bytes.decode, normal), strict=True))
         ids = {written.get(token, token): self._id_of[token] for token in tokens}
-        ids.pop("", None)  # of marks alone nothing is left to be found
+        ids.pop("", None)  # tokens of accents only normalise to nothing
         if not ids:
             return None
         return TokenSegments(
@@ -173,12 +174,12 @@ class WordPieceTokenizer(Tokenizer):
             None,
             SPACES if late else " ",
             single_words={written.get(t, t) for t in self.single_word_tokens if t in tokens},
-            # Hugging Face's normaliser has put spaces around them by then.
+            # At this point Hugging Face's normaliser has already put spaces around them.
             alone=CHINESE if late and self.split_chinese else None,
         )
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments; those younger than the first corpora where they are used."""
+        """Returns the constructor's arguments; those newer than the first corpora only if set."""
         config = {
             "vocabulary": list(self.vocabulary),
             "lowercase": self.lowercase,
@@ -208,13 +209,13 @@ class WordPieceTokenizer(Tokenizer):
         return {"tokenizer_class": name, **named}
 
     def _added_entry(self, token: str) -> dict[str, Any]:
-        """An added token as Hugging Face's files have it, but for its id."""
+        """Returns an added token in Hugging Face's format, without its id."""
         return added_entry(
             token, token in self.normalized_tokens, single_word=token in self.single_word_tokens
         )
 
     def tokenizer_json(self) -> bytes:
-        """What Hugging Face's tokenizer.json says of it, with nothing put around texts."""
+        """Returns the content of Hugging Face's tokenizer.json, with no tokens around texts."""
         whole = self.special_tokens.values() if self.special_tokens_in_text else ()
         return tokenizer_json(
             self.vocabulary,
@@ -239,7 +240,7 @@ class WordPieceTokenizer(Tokenizer):
         return self._pieces(texts, ranges=True)
 
     def _pieces(self, texts: tf.Tensor, ranges: bool) -> Pieces:
-        """Pieces of texts as given; without `ranges` their places are of no use."""
+        """Returns the tokens of original texts; without `ranges`, starts and ends are invalid."""
         encode = functools.partial(self._normalized_pieces, ranges=ranges)
         if self._in_given is None:
             return encode(texts)
@@ -248,7 +249,7 @@ class WordPieceTokenizer(Tokenizer):
         return ids, *given_ranges(texts, valid, starts, ends), is_first
 
     def _normalized_pieces(self, texts: tf.Tensor, ranges: bool) -> Pieces:
-        """Pieces of texts in which tokens that are looked for before are text."""
+        """Returns the tokens of texts, after tokens of the original text have been found."""
         normal = self._normalize(texts)
         if self._in_normal is None:
             pieces = self._plain_pieces(normal)
@@ -260,7 +261,7 @@ class WordPieceTokenizer(Tokenizer):
         return ids, *original_ranges(texts, starts, ends, self._byte_table), is_first
 
     def _plain_pieces(self, normal: tf.Tensor) -> Pieces:
-        """Pieces of normalised texts in which all tokens are text."""
+        """Returns the tokens of normalised texts, without added and special tokens."""
         ids, starts, ends = self._kernel(normal)
         return ids, starts, ends, self._kernel.word_starts(ids)
 
@@ -276,7 +277,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @property
     def character_rules(self) -> CharacterRules:
-        """What it does to each character before it looks words up, for other runtimes."""
+        """The treatment of each character before words are looked up, for other runtimes."""
         strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents
         return character_rules(self.lowercase, strip_accents, self.split_chinese)
 

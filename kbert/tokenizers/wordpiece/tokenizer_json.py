@@ -16,17 +16,17 @@ def tokenizer_json(
     split_chinese: bool,
     max_word_characters: int,
 ) -> bytes:
-    """The content of the file. Nothing is put around texts.
+    """Returns the content of the file, without a post-processor (no tokens around texts).
 
     Args:
-        vocabulary: the pieces in the order of their ids.
-        unk_token: one of them.
-        special_tokens: those that are kept whole inside a text.
-        added_tokens: entries of others that are, without their ids (`added_entry`).
-        lowercase: see `kbert.WordPieceTokenizer`, as the next two.
-        strip_accents: None = as `lowercase`.
-        split_chinese: every Chinese character is a word.
-        max_word_characters: longer words are unknown.
+        vocabulary: tokens in the order of their ids.
+        unk_token: the unknown token, one of the vocabulary.
+        special_tokens: special tokens that are recognised in texts.
+        added_tokens: entries of added tokens, without their ids (`added_entry`).
+        lowercase: whether texts are lower-cased.
+        strip_accents: whether accents are stripped; None = the value of `lowercase`.
+        split_chinese: whether every Chinese character is a word.
+        max_word_characters: maximum length of a word; longer words are unknown.
 
     Example:
         >>> found = tokenizer_json(["[UNK]", "pen"], unk_token="[UNK]", special_tokens=[],
@@ -69,6 +69,6 @@ def tokenizer_json(
 def added_entry(
     token: str, normalized: bool, *, special: bool = False, single_word: bool = False
 ) -> dict[str, Any]:
-    """A token that is found in texts, as Hugging Face's files have it, but for its id."""
+    """Returns a token that is recognised in texts in Hugging Face's format, without its id."""
     flags = {"lstrip": False, "rstrip": False, "normalized": normalized, "special": special}
     return {"content": token, "single_word": single_word, **flags}

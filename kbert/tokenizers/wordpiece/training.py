@@ -1,4 +1,4 @@
-"""Training a WordPiece vocabulary: counted by our own graph, merged by Hugging Face's trainer."""
+"""Training of WordPiece vocabularies: our graph counts words, Hugging Face's trainer merges."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ def train_wordpiece(
     num_unused: int = 0,
     progress: bool = False,
 ) -> list[str]:
-    """A vocabulary for `WordPieceTokenizer`, learned from texts.
+    """Trains a vocabulary for `WordPieceTokenizer` on texts.
 
-    The texts are read once and never held: memory grows with the number of distinct words. Equal
-    texts give the equal list, on any number of threads and in any order of the texts.
+    The texts are streamed once: memory grows with the number of distinct words only. Equal texts
+    give the same list, on any number of threads and in any order of the texts.
 
     Args:
         texts: lines or documents, UTF-8.
-        vocabulary_size: how many pieces at most; a small corpus yields fewer.
-        lowercase: as the tokenizer will be made.
-        strip_accents: as the tokenizer will be made.
-        split_chinese: as the tokenizer will be made.
-        min_frequency: pairs of pieces seen less often are not merged.
-        character_coverage: the share of the characters of the texts that the alphabet covers. Words
+        vocabulary_size: maximum number of tokens; a small corpus yields fewer.
+        lowercase: whether the tokenizer will lower-case texts.
+        strip_accents: whether the tokenizer will strip accents; None = the value of `lowercase`.
+        split_chinese: whether the tokenizer will split Chinese characters into separate words.
+        min_frequency: minimum count of a pair of subwords; rarer pairs are not merged.
+        character_coverage: share of the characters of the texts that the alphabet covers. Words
             with rarer characters become [UNK].
-        num_unused: how many "[unused0]", "[unused1]", … to reserve for words of a later domain.
-        progress: show a progress bar.
+        num_unused: number of "[unused0]", "[unused1]", … to reserve for words of a later domain.
+        progress: whether to show a progress bar.
 
     Returns:
-        Special tokens, unused ones, the alphabet, its "##" forms, then merges, frequent ones first.
+        Special tokens, unused tokens, the alphabet, its "##" forms, then merges, frequent ones
+        first.
 
     Raises:
         TypeError: `texts` is one string, or an item is neither str nor bytes.
@@ -96,17 +97,17 @@ def count_words(
     split_chinese: bool = True,
     progress: bool = False,
 ) -> Counter[str]:
-    """Counts words as the tokenizer will see them: normalised, punctuation split off.
+    """Counts words as the tokenizer will see them: normalised, with punctuation split off.
 
     Args:
         texts: lines or documents, UTF-8.
-        lowercase: as in `normalize`.
-        strip_accents: as in `normalize`.
-        split_chinese: every Chinese character is a word.
-        progress: show a progress bar.
+        lowercase: whether to lower-case texts.
+        strip_accents: whether to strip accents; None = the value of `lowercase`.
+        split_chinese: whether every Chinese character is a word.
+        progress: whether to show a progress bar.
 
     Returns:
-        Word -> how often it was seen.
+        Word -> its count.
 
     Example:
         >>> sorted(count_words(["Un café, un thé!"]).items())
@@ -124,7 +125,10 @@ def count_words(
 def _spacing_graph(
     lowercase: bool, strip_accents: bool | None, split_chinese: bool
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A batch of texts -> one string of their words between spaces. Traced once in a process."""
+    """Returns a graph from a batch of texts to one string of all words separated by spaces.
+
+    It is traced once in a process.
+    """
 
     def spaced(batch: tf.Tensor) -> tf.Tensor:
         batch = normalize(batch, lowercase=lowercase, strip_accents=strip_accents)
@@ -134,7 +138,10 @@ def _spacing_graph(
 
 
 def _cover(counts: Counter[str], coverage: float) -> tuple[dict[str, int], list[str], list[str]]:
-    """The words that a small alphabet spells, the alphabet, and which of it occur inside words."""
+    """Chooses the alphabet that covers a share `coverage` of all characters.
+
+    Returns the words that it can spell, the alphabet, and its characters that occur inside words.
+    """
     words = [word for word in counts if len(word) <= MAX_WORD_CHARACTERS]
     repeats = np.array([counts[word] for word in words], np.int64)
     lengths = np.array([len(word) for word in words])
@@ -165,11 +172,11 @@ def _merge(
     min_frequency: int,
     progress: bool,
 ) -> list[str]:
-    """The pieces that merging adds to the alphabet, in the order in which they were made."""
+    """Returns the subwords that merging adds to the alphabet, in the order of the merges."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     # The trainer numbers "##" characters in the order of a randomly seeded hash table and breaks
-    # ties between pairs by these numbers. As special tokens they have fixed ones.
+    # ties between pairs by these numbers. As special tokens they get fixed numbers.
     fixed = ["[UNK]", *("##" + character for character in inner)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=len(fixed) + len(initial) + num_merges,
@@ -186,5 +193,5 @@ def _merge(
     for piece in itertools.chain(fixed, initial):
         del vocabulary[piece]
     merges = sorted(vocabulary, key=vocabulary.__getitem__)
-    # Ruled lines of hundreds of box-drawing characters merge without end.
+    # Lines of hundreds of box-drawing characters would be merged to very long tokens.
     return [p for p in merges if len(p.removeprefix("##").encode()) <= MAX_PIECE_BYTES]

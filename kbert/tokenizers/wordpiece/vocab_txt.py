@@ -1,4 +1,4 @@
-"""Vocabularies: reading, checking and writing BERT's vocab.txt (one piece a line, UTF-8)."""
+"""Vocabularies: reading, checking and writing BERT's vocab.txt (one token per line, UTF-8)."""
 
 import os
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ from kbert.io.paths import Path
 from kbert.tokenizers.lines import check_entries, read_lines
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# MPNet's, in the same order: a vocabulary of them begins with the first three, in fairseq's order.
+# MPNet's special tokens, in the same order of roles. MPNet's vocabulary begins with <s>, <pad> and
+# </s>, fairseq's order.
 FAIRSEQ_TOKENS = ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
 _FAIRSEQ_BEGINNING = ["<s>", "<pad>", "</s>"]
 # tensorflow-text's limit.
@@ -16,9 +17,10 @@ MAX_PIECE_BYTES = 256
 
 
 def special_tokens(vocabulary: Sequence[str]) -> tuple[str, ...]:
-    """Those for padding, unknown words, the beginning, the end and masks.
+    """Returns the special tokens for padding, unknown words, the beginning, the end and masks.
 
-    BERT's; MPNet's of a vocabulary that begins with fairseq's, which holds BERT's as pieces too.
+    These are MPNet's if the vocabulary begins like fairseq's, otherwise BERT's. MPNet's vocabulary
+    also contains BERT's special tokens, as ordinary tokens.
 
     Example:
         >>> special_tokens(["<s>", "<pad>", "</s>", "[CLS]", "[UNK]", "pen", "<mask>"])
@@ -31,14 +33,14 @@ def special_tokens(vocabulary: Sequence[str]) -> tuple[str, ...]:
 def read_vocabulary(path: str | os.PathLike) -> list[str]:
     """Reads and checks a vocab.txt.
 
-    Only line feeds end a line: vocabularies hold pieces such as U+2028, which other readers take
-    for the end of a line.
+    Only line feeds end a line: vocabularies contain tokens such as U+2028, at which other readers
+    end a line.
 
     Args:
-        path: the file.
+        path: the vocab.txt file.
 
     Returns:
-        The pieces in the order of their ids.
+        The tokens in the order of their ids.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -58,11 +60,11 @@ def read_vocabulary(path: str | os.PathLike) -> list[str]:
 
 
 def save_vocabulary(vocabulary: Sequence[str], path: str | os.PathLike) -> None:
-    """Checks a vocabulary and writes it as vocab.txt, whole or not at all.
+    """Checks a vocabulary and writes it atomically as vocab.txt.
 
     Args:
-        vocabulary: the pieces in the order of their ids.
-        path: the file; its folder is made where it does not exist.
+        vocabulary: tokens in the order of their ids.
+        path: the file to write; its folder is created if it does not exist.
 
     Raises:
         ValueError: the vocabulary breaks a rule of `check_vocabulary`.
@@ -74,11 +76,11 @@ def save_vocabulary(vocabulary: Sequence[str], path: str | os.PathLike) -> None:
 
 
 def check_vocabulary(vocabulary: Sequence[str], source: str | None = None) -> None:
-    """Raises where a vocabulary is invalid: see the messages for the rules.
+    """Raises if a vocabulary is invalid; the error messages state the rules.
 
     Args:
-        vocabulary: the pieces in the order of their ids.
-        source: the file they came from, for the messages. None: a list.
+        vocabulary: tokens in the order of their ids.
+        source: the file of the vocabulary, for error messages; None = a list.
     """
     check_entries(vocabulary, "piece", special_tokens(vocabulary), _broken_rule, source)
 

@@ -1,7 +1,7 @@
-"""WordPiece's ids without TensorFlow: BERT's rules by Python's Unicode tables, then `tokenizers`.
+"""WordPiece ids without TensorFlow: BERT's rules with Python's Unicode tables, then `tokenizers`.
 
-`tokenizers` has BERT's rules too, but no final sigma, it drops private characters, and knows the
-punctuation of an old Unicode; so texts come to it as words with spaces between them.
+`tokenizers` has BERT's rules too, but no final sigma. It also drops private characters and has the
+punctuation of an old Unicode version. So texts are passed to it as words separated by spaces.
 
 Source: `BasicTokenizer` in google-research/bert, tokenization.py.
 """
@@ -11,22 +11,22 @@ from __future__ import annotations
 import re
 import unicodedata
 
-# Tab, newline and carriage return are white space, and no controls.
+# Tab, newline and carriage return count as white space, not as controls.
 _SPACES = "\t\n\r\u2028\u2029"
 _CHINESE = re.compile(
     "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\U00020000-\U0002a6df"
     "\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
 _ASCII_MARKS = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
-# Marks that stay and that NFD brings into an order: of musical notes.
+# Marks of musical notes, which are not dropped and which NFD reorders.
 _ORDERED = re.compile("[\U0001d165\U0001d166\U0001d16d-\U0001d172]")
 _SIGMA = "Σ"
 
 
 class WordSpacing(dict):
-    """Texts as words with spaces between them, normalised.
+    """Normalises texts and separates their words by spaces.
 
-    What becomes of a character is worked out when it is first met: a table for `str.translate`.
+    This is a table for `str.translate` that computes an entry when a character first occurs.
 
     Args:
         lowercase: whether letters become lower case.
@@ -44,7 +44,7 @@ class WordSpacing(dict):
         self._split_chinese = split_chinese
 
     def __call__(self, text: str) -> str:
-        if self._lowercase and _SIGMA in text:  # the last of a word is another letter
+        if self._lowercase and _SIGMA in text:  # at the end of a word it becomes another letter
             text = "".join(x for x in text if self[ord(x)]).lower()
         if self._strip_accents and _ORDERED.search(text):
             text = unicodedata.normalize("NFD", text)

@@ -1,4 +1,4 @@
-"""Words as the bytes of their letters, which is what ELMo reads.
+"""Words as bytes, the input of ELMo.
 
 Source: `UnicodeCharsVocabulary` and `Batcher` in allenai/bilm-tf, bilm/data.py (Peters et al.
 2018).
@@ -20,11 +20,11 @@ from kbert.tokenizers.batching import call_with_batch
 from kbert.tokenizers.serializable import Serializable
 from kbert.tokenizers.words.spaces import split_at_spaces
 
-# The two words that are not spelled but mark the ends of a sentence.
+# The two words that mark the ends of a sentence and are not spelled.
 BEGIN_OF_SENTENCE = "<S>"
 END_OF_SENTENCE = "</S>"
 MAX_CHARACTERS = 50
-# The numbers of what is no byte, after the 256 bytes. 257 is the end of a sentence.
+# Ids of marks, after the 256 bytes. 257 is the end of a sentence.
 _BEGIN_OF_SENTENCE = 256
 _BEGIN_OF_WORD = 258
 _END_OF_WORD = 259
@@ -34,23 +34,22 @@ _FILLER = 260
 def character_ids(
     words: Any, max_characters: int = MAX_CHARACTERS, *, padding: bool = True
 ) -> tf.Tensor | tf.RaggedTensor:
-    """The bytes of words as ids, with marks where a word begins and ends.
+    """Converts words to the ids of their bytes, with marks at the beginning and end of a word.
 
-    A word is its begin, its first `max_characters - 2` UTF-8 bytes, its end, and filler up to
-    `max_characters`. Bytes are taken as they are, whether or not they are UTF-8; an empty word is
-    begin, end and filler. The words "<S>" and "</S>" stand for the begin and the end of a sentence,
-    as in bilm-tf.
+    A word becomes a begin mark, its first `max_characters - 2` UTF-8 bytes, an end mark, and filler
+    up to `max_characters`. Bytes need not be valid UTF-8; an empty word is begin, end and filler.
+    The words "<S>" and "</S>" stand for the beginning and the end of a sentence, as in bilm-tf.
 
     Args:
         words: strings of any shape: a tensor, nested lists or a RaggedTensor.
-        max_characters: C, 3 or more.
-        padding: True numbers as ELMo's released weights do, 262 ids: 0 is left for the padding of a
-            batch, and a byte is its value + 1. False numbers as bilm-tf does while it trains, 261
-            ids without a padding: each is one less.
+        max_characters: ids per word, C, 3 or more.
+        padding: True = the 262 ids of ELMo's released weights: 0 is the padding of a batch, and the
+            id of a byte is its value + 1. False = the 261 ids that bilm-tf uses in training,
+            without padding: each id is one less.
 
     Returns:
-        int32, of the shape of `words` with C appended; ragged where `words` is. The same eagerly
-        and in a graph.
+        int32, of the shape of `words` with C appended; ragged if `words` is. The result is the same
+        eagerly and in a graph.
 
     Raises:
         ValueError: `max_characters` is below 3.
@@ -66,7 +65,7 @@ def character_ids(
     with tf.device("CPU"):
         words = tf.convert_to_tensor(words, tf.string)
         is_begin, is_end = words == BEGIN_OF_SENTENCE, words == END_OF_SENTENCE
-        # Begin and end of a sentence have the numbers behind the bytes: bytes 0 and 1, moved.
+        # Begin and end of a sentence have the ids after the bytes: bytes 0 and 1, shifted.
         words = tf.where(is_begin, "\0", tf.where(is_end, "\1", words))
         letters = max_characters - 2
         values = tf.io.decode_raw(words, tf.uint8, fixed_length=letters)  # (…, C - 2), 0 after
@@ -78,7 +77,10 @@ def character_ids(
 
 @functools.cache
 def _frames(max_characters: int) -> np.ndarray:
-    """(C, C) what is added to a word's bytes: a row for each length, the last for "<S>", "</S>"."""
+    """Returns what is added to the bytes of a word: (C, C), a row for each length of a word.
+
+    The last row is for "<S>" and "</S>".
+    """
     if max_characters < 3:
         raise ValueError(
             "max_characters counts the begin and the end of a word and must be 3 or more. "
@@ -96,19 +98,18 @@ def _frames(max_characters: int) -> np.ndarray:
 
 
 class CharacterTokenizer(Serializable):
-    """Splits text at white space and words into characters: what ELMo reads.
+    """Splits text at white space and words into characters, the input of ELMo.
 
-    It has no vocabulary and no unknown words, and learns nothing. Ids are those of the released
-    weights (262, 0 is padding; see `character_ids`), the same eagerly, inside `tf.data` and inside
-    a SavedModel. Text stays as it is: ELMo was trained on words with their case, split from their
-    punctuation.
+    It has no vocabulary and no unknown words, and needs no training. Ids are those of the released
+    weights (262, 0 is padding; see `character_ids`), the same eagerly, in `tf.data` and in a
+    SavedModel. Text is not normalised: ELMo was trained on cased words, with punctuation split off.
 
     Args:
-        max_characters: C, ids a word; longer words lose their end.
+        max_characters: ids per word, C; longer words are truncated.
 
     Attributes:
-        pad_id, unk_id, cls_id, sep_id: C ids each: no word, an empty one, and "<S>" and "</S>",
-            with which a row begins and ends.
+        pad_id, unk_id, cls_id, sep_id: C ids each: padding, an empty word, and "<S>" and "</S>",
+            which begin and end a sequence.
 
     Raises:
         ValueError: `max_characters` is below 3.
@@ -132,14 +133,14 @@ class CharacterTokenizer(Serializable):
         self.sep_id = frames[-1] + (np.arange(max_characters) == 1).astype(np.int32)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {"max_characters": self.max_characters}
 
     def _config_file(self) -> dict[str, Any]:
         return {"tokenizer_class": type(self).__name__, **self.settings}
 
     def encode(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """Characters of the words of texts.
+        """Returns the character ids of the words of texts.
 
         Args:
             texts: a list or 1-D tensor of strings, or one string. Words are separated by white
@@ -151,10 +152,11 @@ class CharacterTokenizer(Serializable):
         return call_with_batch(lambda x: self._characters(split_at_spaces(x)[0]), texts)
 
     def encode_words(self, words: str | Sequence[str] | tf.Tensor) -> tf.Tensor:
-        """Characters of words that are split already.
+        """Returns the character ids of pre-split words.
 
         Args:
-            words: as the texts of `encode`; one string is one word, whatever is in it.
+            words: a list or 1-D tensor of strings, or one string; each string is one word, even
+                with white space in it.
 
         Returns:
             An int32 tensor (W, C); for one string (C,).
@@ -166,19 +168,20 @@ class CharacterTokenizer(Serializable):
         sentences: Sequence[str] | Sequence[Sequence[str]] | tf.Tensor | tf.RaggedTensor,
         edges: bool = True,
     ) -> dict[str, tf.Tensor]:
-        """A batch for `kbert.Elmo`, as wide as its longest sentence.
+        """Makes a batch for `kbert.Elmo`, padded to the longest sentence.
 
         Args:
-            sentences: texts, split at white space, or lists of words, or a 1-D tensor of texts, or
-                a RaggedTensor (B, None) of words. Sentences may be empty.
-            edges: put the begin and the end of a sentence around each, as bilm-tf does.
+            sentences: list of texts (which are split at white space) or of lists of words, 1-D
+                tensor of texts, or RaggedTensor (B, None) of words. Sentences may be empty.
+            edges: whether to put "<S>" and "</S>" around each sentence, as bilm-tf does.
 
         Returns:
             `character_ids` (B, T, C) int32, 0 at padding, and `padding_mask` (B, T) int32, 1 at
-            words. T counts the edges.
+            words. T includes the edges.
 
         Raises:
-            TypeError: one string, texts and lists of words mixed, or a word that is no string.
+            TypeError: one string, a mix of texts and lists of words, or a word that is not a
+                string.
         """
         with tf.device("CPU"):
             words = as_words(sentences)
@@ -196,7 +199,7 @@ class CharacterTokenizer(Serializable):
 
 
 def as_words(sentences: Any) -> tf.RaggedTensor:
-    """(B, None) the words of texts, or the words that are given."""
+    """Returns the words (B, None) of texts; words that are already split are kept."""
     if isinstance(sentences, tf.RaggedTensor):
         return sentences
     if isinstance(sentences, tf.Tensor | np.ndarray):

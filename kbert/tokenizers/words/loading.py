@@ -1,4 +1,4 @@
-"""Reading tokenizers of whole words and of characters from their folders."""
+"""Loading tokenizers of whole words and of characters from folders."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from kbert.tokenizers.words.tokenizer import WordTokenizer
 
 
 def load_words(folder: TokenizerFolder, **options: Any) -> WordTokenizer:
-    """The tokenizer of a folder with a vocabulary of words."""
+    """Loads the tokenizer of a folder with a vocabulary of words."""
     assert folder.words_file is not None
     return WordTokenizer(folder.words_file, **options)
 
 
 def load_characters(folder: TokenizerFolder, **options: Any) -> CharacterTokenizer:
-    """The tokenizer of a folder whose tokenizer_config.json names it."""
+    """Loads the character tokenizer that a folder's tokenizer_config.json names."""
     path = folder.path / "tokenizer_config.json"
     check_forms(folder.config, {"max_characters": ("an integer", _is_int)}, path)
     said = {k: v for k, v in folder.config.items() if k == "max_characters"}

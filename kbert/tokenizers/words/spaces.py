@@ -1,4 +1,4 @@
-"""Splitting at white space in the graph, for models of words and of characters."""
+"""Splitting at white space in the graph, for word and character models."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _THREE_BYTES = r"\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{300
 
 
 def split_at_spaces(texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-    """Words between Unicode's white space, byte for byte, with their offsets.
+    """Splits texts at Unicode white space; returns the words unchanged, with their offsets.
 
-    Python's `str.split` takes U+001C … U+001F for white space too; here they are letters.
+    Python's `str.split` also counts U+001C … U+001F as white space; here they are letters.
 
     Args:
-        texts: (B,) strings; bytes that are not UTF-8 are letters.
+        texts: (B,) strings; bytes that are not UTF-8 count as letters.
 
     Returns:
         Words, and the bytes where they start and end (int32), each (B, None).
@@ -32,9 +32,9 @@ def split_at_spaces(texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor,
 
 
 def _with_plain_spaces(texts: tf.Tensor) -> tf.Tensor:
-    """Texts with as many spaces as wide white space has bytes.
+    """Replaces multi-byte white space by as many spaces as it has bytes.
 
-    tensorflow-text cuts at wide white space too, but leaves all its bytes but one to the word.
+    tensorflow-text also splits at such white space, but leaves all its bytes but one in the word.
     """
     texts = tf.strings.regex_replace(texts, f"[{_TWO_BYTES}]", 2 * " ")
     return tf.strings.regex_replace(texts, f"[{_THREE_BYTES}]", 3 * " ")

@@ -1,4 +1,4 @@
-"""Whole words as ids: what language models such as ELMo's biLM predict.
+"""Whole words as ids, for language models such as ELMo's biLM that predict words.
 
 Shapes: B texts, W words of all texts together, V words of the vocabulary.
 """
@@ -28,17 +28,18 @@ from kbert.tokenizers.words.vocabulary import (
 
 
 class WordTokenizer(Tokenizer):
-    """Splits text at white space and looks its words up.
+    """Splits text at white space and looks up its words.
 
-    It gives the ids of allenai/bilm-tf's `Vocabulary` (bilm/data.py), eagerly, inside `tf.data`
-    and inside a SavedModel (which must track `resources`). Text stays as it is: with its case, and
-    with punctuation where it is, so a corpus is best split into words before. The words of
-    sentences' ends have their ids in a text too.
+    It gives the ids of allenai/bilm-tf's `Vocabulary` (bilm/data.py), eagerly, in `tf.data` and in
+    a SavedModel (which must track `resources`). Text is not normalised: it keeps its case, and
+    punctuation is not split off, so a corpus should be split into words first. "</S>" and "<S>" in
+    a text get their ids too.
 
     Args:
-        vocabulary: the words in the order of their ids, or the path of a file with one a line
-            (bilm-tf's: `read_words` says how). It must hold "</S>", "<S>" and "<UNK>", which play
-            `sep`, `cls` and `unk`; for a sampled softmax the others go by falling frequency.
+        vocabulary: words in the order of their ids, or the path of a file with one word per line
+            (bilm-tf's format, see `read_words`). It must contain "</S>", "<S>" and "<UNK>", which
+            are `sep`, `cls` and `unk`; for a sampled softmax the others must be sorted by falling
+            frequency.
 
     Example:
         >>> tokenizer = WordTokenizer(["</S>", "<S>", "<UNK>", "the", "sun", "."])
@@ -61,11 +62,11 @@ class WordTokenizer(Tokenizer):
 
     @property
     def resources(self) -> list[Any]:
-        """The table of the words, which a SavedModel must track."""
+        """The lookup table of words, which a SavedModel must track."""
         return [self._table]
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {"vocabulary": list(self.vocabulary)}
 
     def _options(self) -> dict[str, Any]:
@@ -78,7 +79,7 @@ class WordTokenizer(Tokenizer):
 
     @cached_property
     def _words(self) -> tf.Tensor:
-        """(V,) the words; made when they are first needed, outside of every graph."""
+        """The words (V,); created on first use, outside of every graph."""
         with tf.init_scope(), tf.device("CPU"):
             return tf.constant(self.vocabulary)
 
@@ -95,7 +96,7 @@ class WordTokenizer(Tokenizer):
         return words.with_flat_values(self._table.lookup(words.flat_values))
 
     def _encode_words(self, words: tf.Tensor) -> tf.RaggedTensor:
-        """(W,) words -> (W, 1) ids, white space or not."""
+        """(W,) words -> (W, 1) ids; a word may contain white space."""
         return tf.RaggedTensor.from_tensor(self._table.lookup(drop_invalid(words))[:, None])
 
     def _encode_with_offsets(self, texts: tf.Tensor) -> Pieces:

@@ -15,24 +15,24 @@ from kbert.tokenizers.words.vocabulary import NO_WORD, SPECIAL_WORDS
 def train_words(
     texts: Iterable[str | bytes], vocabulary_size: int = 0, *, progress: bool = False
 ) -> list[str]:
-    """A vocabulary for `WordTokenizer`: the most frequent words between white space.
+    """Builds a vocabulary for `WordTokenizer`: the most frequent words between white space.
 
-    The texts are read once and never held: memory grows with the number of distinct words. Equal
-    texts give the equal list, on any number of threads and in any order of the texts.
+    The texts are streamed once: memory grows with the number of distinct words only. Equal texts
+    give the same list, on any number of threads and in any order of the texts.
 
     Args:
         texts: lines or documents, UTF-8.
-        vocabulary_size: how many words at most, the special ones included. 0: all (past eight
-            million different ones, those that were seen once are forgotten).
-        progress: show a progress bar.
+        vocabulary_size: maximum number of words, including the special ones. 0 = all (beyond eight
+            million distinct words, those seen once are dropped).
+        progress: whether to show a progress bar.
 
     Returns:
-        "</S>", "<S>", "<UNK>", then words by falling frequency; of equally frequent ones the first
-        in the order of their bytes.
+        "</S>", "<S>", "<UNK>", then words by falling frequency; equally frequent words are in the
+        order of their bytes.
 
     Raises:
         TypeError: `texts` is one string, or an item is neither str nor bytes.
-        ValueError: no words in the texts, or a `vocabulary_size` of no more than the special ones.
+        ValueError: no words in the texts, or a `vocabulary_size` that only fits the special words.
 
     Example:
         >>> train_words(["the sun and the moon", "the sea"], 6)
@@ -49,7 +49,7 @@ def train_words(
         del counts[word]
     if not counts:
         raise ValueError("A vocabulary needs texts with words in them. Received: none.")
-    # Strings are in the order of their UTF-8 bytes.
+    # Python sorts strings in the order of their UTF-8 bytes.
     words = sorted(counts, key=lambda word: (-counts[word], word))
     return [*SPECIAL_WORDS, *(words[:budget] if vocabulary_size else words)]
 
@@ -59,10 +59,10 @@ def count_spaced_words(texts: Iterable[str | bytes], *, progress: bool = False) 
 
     Args:
         texts: lines or documents, UTF-8.
-        progress: show a progress bar.
+        progress: whether to show a progress bar.
 
     Returns:
-        Word -> how often it was seen.
+        Word -> its count.
 
     Example:
         >>> sorted(count_spaced_words(["so , so", "So"]).items())

@@ -1,4 +1,4 @@
-"""Vocabularies of whole words: reading, checking and writing them, one word a line.
+"""Vocabularies of whole words: reading, checking and writing them, one word per line.
 
 Source: `Vocabulary` in allenai/bilm-tf, bilm/data.py.
 """
@@ -11,25 +11,26 @@ from kbert.tokenizers.lines import check_entries, read_lines
 from kbert.tokenizers.words.characters import BEGIN_OF_SENTENCE, END_OF_SENTENCE
 
 UNKNOWN = "<UNK>"
-# What a vocabulary of kbert's begins with.
+# A vocabulary made by kbert begins with these.
 SPECIAL_WORDS = (END_OF_SENTENCE, BEGIN_OF_SENTENCE, UNKNOWN)
 # Occurs in vocabulary files of the One Billion Word Benchmark and has no id.
 NO_WORD = "!!!MAXTERMID"
 
 
 def read_words(path: str | os.PathLike) -> list[str]:
-    """Reads and checks a vocabulary file as bilm-tf has it.
+    """Reads and checks a vocabulary file in bilm-tf's format.
 
     Args:
-        path: one word a line, with </S>, <S> and <UNK> among them. The line !!!MAXTERMID is none.
+        path: file with one word per line, including </S>, <S> and <UNK>. A line !!!MAXTERMID is
+            skipped.
 
     Returns:
         The words in the order of their ids.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: not UTF-8, an empty line, a word twice, a special word that is missing; the
-            message names file and line.
+        ValueError: not UTF-8, an empty line, a duplicate word, a missing special word; the message
+            names file and line.
 
     Example:
         >>> import pathlib
@@ -47,19 +48,19 @@ def read_words(path: str | os.PathLike) -> list[str]:
 
 
 def save_words(words: Sequence[str], path: str | os.PathLike) -> None:
-    """Writes a vocabulary that `check_words` has passed, whole or not at all."""
+    """Writes a vocabulary that passed `check_words`, atomically."""
     atomic.write(path, "".join(word + "\n" for word in words).encode())
 
 
 def check_words(
     words: Sequence[str], source: str | None = None, lines: Sequence[int] | None = None
 ) -> None:
-    """Raises where a list is no valid vocabulary: see the messages for the rules.
+    """Raises if a list is not a valid vocabulary; the error messages state the rules.
 
     Args:
-        words: in the order of their ids.
-        source: the file they came from, for the messages. None: a list.
-        lines: where they stand in it.
+        words: words in the order of their ids.
+        source: the file of the words, for error messages; None = a list.
+        lines: line of each word in the file; None = one word per line.
     """
     check_entries(words, "word", SPECIAL_WORDS, _broken_rule, source, lines)
 

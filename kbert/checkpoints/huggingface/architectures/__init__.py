@@ -1,4 +1,4 @@
-"""Hugging Face's architectures, a table each, and the choice between them."""
+"""Hugging Face's architectures, each a table, and the choice between them."""
 
 import functools
 import re
@@ -14,10 +14,10 @@ from kbert.configs.decoder import DecoderConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.core import late
 
-_SHARED_PREFIXES = {"model", "transformer"}  # by architectures that differ
+_SHARED_PREFIXES = {"model", "transformer"}  # used by several architectures
 _CLASS_ENDINGS = r"Model|For\w+|LMHeadModel|DoubleHeadsModel"
 
-# Parts of the names of keys that other architectures have, of which kbert reads none.
+# Words in the names of keys that change the model in other architectures, which kbert cannot read.
 _DECISIVE = re.compile(
     r"(^|_)(act|activation|alibi|bias|experts?|moe|rope|rotary|sliding|windows?|gated?|residuals?"
     r"|(layer|rms)?_?norm\d*|ln\d*|scal(e|es|ed|ing)|multipliers?|(soft_?)?cap(ping|s)?)(_|$)"
@@ -30,7 +30,7 @@ __all__ = [
 
 @functools.cache
 def architectures() -> Mapping[str, Architecture]:
-    """All that kbert knows by their names, in the order in which a config is compared with them.
+    """Returns name -> architecture, in the order in which a config is compared with them.
 
     Example:
         >>> architectures()["mosaicbert"].model_type
@@ -40,18 +40,20 @@ def architectures() -> Mapping[str, Architecture]:
 
 
 def identify(content: Mapping[str, Any], source: str, names: Collection[str] = ()) -> Architecture:
-    """The architecture that a config is of.
+    """Returns the architecture of a config.
 
-    Configs of 2019 have no `model_type`. Then the classes under `architectures` decide, else the
-    prefix of the weights' names; a config of neither is BERT's, as Google's own are.
+    Configs of 2019 have no `model_type`. They are identified by the class names under
+    `architectures`, else by the prefix of the weight names. A config with neither is BERT's, like
+    Google's own.
 
     Args:
-        content: of `config.json`.
-        source: where it is from, for the messages.
-        names: the weights' names.
+        content: key -> value of `config.json`.
+        source: where the config is from, for messages.
+        names: names of the weights.
 
     Raises:
-        ValueError: kbert does not read that architecture, or nothing tells BERT from RoBERTa.
+        ValueError: kbert does not read that architecture, or the config may be BERT's or another
+            architecture's.
 
     Example:
         >>> identify({"model_type": "bert", "alibi_starting_size": 512}, "memory").title
@@ -80,7 +82,7 @@ def identify(content: Mapping[str, Any], source: str, names: Collection[str] = (
 
 
 def _check_is_bert(content: Mapping[str, Any], source: str) -> None:
-    """Raises where a config that does not say what it is may be another's than BERT's."""
+    """Raises ValueError if a config without `model_type` may be another architecture than BERT."""
     if content.get("type_vocab_size") == 1:
         raise ValueError(
             "A config.json with one segment and without `model_type` and `architectures` may be "
@@ -99,7 +101,7 @@ def _check_is_bert(content: Mapping[str, Any], source: str) -> None:
 
 
 def _of_class(content: Mapping[str, Any]) -> str | None:
-    """The `model_type` of the class that `architectures` names first, where it is a known one."""
+    """Returns the `model_type` of the first class under `architectures`; None if unknown."""
     classes = content.get("architectures")
     first = classes[0] if isinstance(classes, list) and classes else None
     if not isinstance(first, str):
@@ -111,7 +113,7 @@ def _of_class(content: Mapping[str, Any]) -> str | None:
 
 
 def _of_prefix(names: Collection[str]) -> str | None:
-    """The `model_type` whose prefix the weights' names have, the first of several."""
+    """Returns the first `model_type` whose prefix occurs in the weight names, or None."""
     prefixes = {name.partition(".")[0] for name in names} - _SHARED_PREFIXES
     for architecture in architectures().values():
         if architecture.prefix in prefixes:
@@ -120,11 +122,11 @@ def _of_prefix(names: Collection[str]) -> str | None:
 
 
 def find(model_type: str, source: str) -> Architecture:
-    """The architecture of that name.
+    """Returns an architecture by name.
 
     Args:
-        model_type: as in `config.json`, or the `name` of an architecture.
-        source: where the name is from, for the message.
+        model_type: `model_type` in `config.json`, or the `name` of an architecture.
+        source: where the name is from, for the error message.
 
     Raises:
         ValueError: kbert does not read that architecture.
@@ -142,9 +144,9 @@ def find(model_type: str, source: str) -> Architecture:
 
 
 def is_decisive(key: str) -> bool:
-    """Whether a key changes what a model computes, in one of the architectures or by its name.
+    """Whether a key changes what a model computes, in a known architecture or judged by its name.
 
-    Not every one that does: an architecture that kbert does not know may call it anything.
+    Such keys are not all recognised: an architecture unknown to kbert may use any name.
 
     Example:
         >>> [is_decisive(key) for key in ("rope_theta", "logit_scale", "house_style")]
@@ -158,31 +160,38 @@ def is_decisive(key: str) -> bool:
 
 
 def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> str:
-    """The architecture that a model is written as where none is named.
+    """Returns the architecture that a model is written as if the user names none.
 
-    A decoder is ModernBERT's with rotary positions, else GPT-2 with norms before its parts, GPT
-    with norms behind them. Of encoders, in this order: one with a vector of the task is ERNIE, one
-    with disentangled attention DeBERTa-v2, one with global tokens Longformer, one with bottlenecks
-    MobileBERT, one with biases of distances MPNet, one with convolutions ConvBERT, one with ALiBi
-    MosaicBERT. With rotary positions and norms behind the parts it is NomicBERT where it is gated,
-    RoFormer where not; with the root mean square before them NeoBERT where all of that one's values
-    are its, else EuroBERT; else ModernBERT. One with `num_layer_groups` is ALBERT's; one
-    with `embedding_size`, a pooler with GELU, or a discriminator is ELECTRA's. One without
-    `padding_id` is BERT with segments, and without them DistilBERT where epsilon is 1e-12 and there
-    is no pooler but one with ReLU. All others are XLM-RoBERTa over a unigram vocabulary and RoBERTa
-    over another. Several architectures can be the same function; name the one that is meant where
-    this order finds another.
+    A decoder is written as ModernBERT's decoder if it has rotary positions, as GPT-2 if it has
+    norms before its parts, else as GPT. A model with a config class of its own (XLNet, Reformer) is
+    written as its own architecture. For other encoders the first match of this list decides:
+
+    - by part: task embeddings are ERNIE, disentangled attention is DeBERTa-v2, global tokens are
+      Longformer, bottlenecks are MobileBERT, a relative position bias is MPNet, dynamic
+      convolutions are ConvBERT, grouped layers are SqueezeBERT;
+    - ALiBi is MosaicBERT;
+    - rotary positions with norms after the parts are NomicBERT if gated, else RoFormer;
+    - other rotary positions are NeoBERT if all values fit it, else EuroBERT with RMSNorm, else
+      ModernBERT;
+    - `num_layer_groups` is ALBERT;
+    - `embedding_size`, a pooler with GELU, or a discriminator is ELECTRA;
+    - segments without `padding_id` are BERT;
+    - no `padding_id`, an epsilon of 1e-12, and no pooler or one with ReLU are DistilBERT;
+    - all else is XLM-RoBERTa with a unigram tokenizer, RoBERTa with another.
+
+    Several architectures can be the same function; name the one you want if this order chooses
+    another.
 
     Args:
-        config: the model's.
-        names: of the weights.
-        tokenizer_kind: "wordpiece", "bpe", "unigram", or None where there is none.
+        config: config of the model.
+        names: names of the weights.
+        tokenizer_kind: kind of the tokenizer: "wordpiece", "bpe", "unigram"; None = no tokenizer.
 
     Returns:
-        A `model_type`.
+        The `model_type`.
 
     Raises:
-        ValueError: the config is of a kind that no architecture has.
+        ValueError: no architecture has this kind of config.
 
     Example:
         >>> from kbert import family
@@ -200,7 +209,7 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
         )
     for architecture in architectures().values():
         if config.kind == architecture.config_class.kind != EncoderConfig.kind:
-            return architecture.model_type  # of a class of its own
+            return architecture.model_type  # the config has a class of its own
     if config.kind != EncoderConfig.kind:
         raise ValueError(
             "Hugging Face's format has an architecture for each of its models, and none that is "
@@ -232,15 +241,15 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
 
 
 def usual_pooler(config: EncoderConfig, names: Iterable[str], tokenizer_kind: str | None) -> str:
-    """The activation of the dense layer under a classifier, in the architecture a model is.
+    """Returns the activation of the dense layer before a classifier, in a model's architecture.
 
-    BERT, ALBERT and RoBERTa have tanh, DistilBERT ReLU, ELECTRA and DeBERTa GELU, ModernBERT and
-    RoFormer that of their other heads; what no architecture is has BERT's.
+    BERT, ALBERT and RoBERTa use tanh, DistilBERT ReLU, ELECTRA and DeBERTa GELU. ModernBERT and
+    RoFormer use the activation of their other heads. A model without an architecture uses tanh.
 
     Args:
-        config: the encoder's, without a pooler.
-        names: of the weights.
-        tokenizer_kind: see `infer`.
+        config: config of an encoder without a pooler.
+        names: names of the weights.
+        tokenizer_kind: kind of the tokenizer: "wordpiece", "bpe", "unigram"; None = no tokenizer.
 
     Example:
         >>> from kbert import family

@@ -24,7 +24,7 @@ _PROJECTION = "albert.encoder.embedding_hidden_mapping_in"
 
 
 class Albert(Architecture):
-    """The embeddings are projected even where they are of the hidden width; kbert's are not."""
+    """ALBERT; unlike in kbert, embeddings of the hidden width are projected too."""
 
     model_type = "albert"
     title = "ALBERT"
@@ -45,7 +45,7 @@ class Albert(Architecture):
         "num_hidden_groups": 1,
     }
     required: ClassVar[Mapping[str, tuple]] = {**REQUIRED, "inner_group_num": (1,)}
-    # The keys after the first are of Google's releases; no code reads them.
+    # All keys but the first are from Google's releases; no code reads them.
     ignored = IGNORED | frozenset(
         "classifier_dropout_prob "
         "down_scale_factor gap_size layers_to_keep net_structure_type num_memory_blocks".split()
@@ -86,7 +86,7 @@ class Albert(Architecture):
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         fields = super().read_fields(content, source)
         layers, groups = fields["num_layers"], fields["num_layer_groups"]
-        if isinstance(layers, int) and isinstance(groups, int):  # else the config refuses them
+        if isinstance(layers, int) and isinstance(groups, int):  # else the config raises
             _check_groups(layers, groups, source)
         return fields
 
@@ -129,5 +129,8 @@ class Albert(Architecture):
 
 
 def _check_groups(layers: int, groups: int, source: str) -> None:
-    """(`AlbertTransformer.forward` in modeling_albert.py; 14 groups of 18 layers differ.)"""
+    """Checks the groups against `AlbertTransformer.forward` in modeling_albert.py.
+
+    For 18 layers in 14 groups the two differ.
+    """
     check_groups(layers, groups, lambda i: int(i / (layers / groups)), "Hugging Face", source)

@@ -1,8 +1,8 @@
-"""What the architectures of Hugging Face's library share, and the form of their tables.
+"""Base class and shared values of the tables of Hugging Face's architectures.
 
-An architecture says, mostly in values, how its `config.json` and its weights differ from kbert's:
-keys of the config, renames of weights, and what no rename can say in two hooks, `fold` and
-`unfold`. (transformers, models/<name>/configuration_<name>.py and modeling_<name>.py.)
+An architecture describes, mostly in values, how its `config.json` and its weights differ from
+kbert's: keys of the config, and names of weights. Two hooks, `fold` and `unfold`, do what renaming
+cannot. (transformers, models/<name>/configuration_<name>.py and modeling_<name>.py.)
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ ACTIVATIONS = {
     "swish": "silu",
     "tanh": "tanh",
 }
-# Keys of the sizes, as most architectures have them -> fields.
+# Config keys of the sizes in most architectures -> fields.
 SIZES = {
     "vocab_size": "vocabulary_size",
     "hidden_size": "hidden_size",
@@ -36,7 +36,7 @@ SIZES = {
     "num_attention_heads": "num_heads",
     "intermediate_size": "intermediate_size",
 }
-# Heads that all go by the name `classifier` there: name here -> end of the class's name there.
+# Heads that are all called `classifier` there: kbert's name -> end of the class name there.
 CLASSIFIERS = {
     "classifier": "ForSequenceClassification",
     "tokens": "ForTokenClassification",
@@ -48,59 +48,60 @@ REQUIRED = {
     "is_encoder_decoder": (False, None),
     "add_cross_attention": (False, None),
     "position_embedding_type": ("absolute", None),
-    "tie_word_embeddings": (True, False, None),  # the weights say it
+    "tie_word_embeddings": (True, False, None),  # the weights decide
     "pruned_heads": ({}, None),
     "quantization_config": (None,),
 }
-# Buffers, which hold no knowledge, and TinyBERT's projections to the width of its teacher, which
-# nothing reads after the distillation.
+# Buffers, which are not trained, and TinyBERT's projections to the width of its teacher, which are
+# unused after the distillation.
 UNREAD = r"(^|\.)(embeddings\.(position_ids|token_type_ids)$|fit_denses?\.)"
 
 
 class Architecture:
-    """One of Hugging Face's architectures: subclasses fill the table in.
+    """One of Hugging Face's architectures; subclasses fill in the table.
 
     Attributes:
-        model_type: its name in `config.json`.
-        title: its name in messages.
-        config_class: the kind of model it is.
-        root: what the names of the model's weights begin with in kbert.
-        task: the task that all its models are trained for, whatever their weights; None = the heads
-            say it.
-        class_prefix: what the names of its classes begin with, as in "BertForMaskedLM".
-        prefix: what the names of the encoder's weights begin with.
-        heads: what the names of other weights begin with.
-        unread: pattern of the names of arrays that hold nothing a model needs.
-        fields: key of the config -> field of `config_class`.
-        defaults: key -> what transformers takes where it is absent; other keys must be there.
-        required: key -> values that kbert's encoder has an equal for, the default first.
-        ignored: keys that say nothing about the encoder's function.
-        head_dropouts: which of `CLASSIFIERS` -> key of the rate of dropout before its last layer,
-            and what transformers takes where it is absent; None = the encoder's rate.
-        classifier_settings: of the task of a sequence classifier.
-        fixed: fields of `config_class` that have one value in all models.
-        unsaid: fields that the weights decide about, and what they are until then.
-        own_fields: fields that `read_fields`, `write_fields` and `misfits` know besides. Every
-            other field has the config's default in all models.
-        activations: name of an activation there -> here; the first of several is written.
-        pooler_activations: what the pooler may have.
-        replaced_pooler: names there of a pooler that nothing reads where the classifier has a
-            dense layer of its own.
-        min_segments: how many rows the segment table has at least.
-        factorised: whether the embeddings may be of another width.
-        shared_layers: whether layers may share their weights.
-        masked_lm_activation: where the masked-LM head has one of its own, whatever the config
-            says; None = the config's.
-        sentence_objective: name of the setting of `kbert.tasks.Pretraining` that its sentence
-            head stands for, or None.
-        sentence_class: end of the name of the class with the sentence head alone.
-        causal_class: end of the name of the class of a decoder, or of a language model by
-            permutations.
-        span_class: end of the name of the class that finds answers.
-        class_endings: ends of names of classes that go by others there.
-        part: of encoders that are written as this one, by its name; None = it decides nothing.
-        name: where several have its `model_type`, what it goes by here.
-        marks: keys that tell it from others of its `model_type`.
+        model_type: name of the architecture in `config.json`.
+        title: name of the architecture in messages.
+        config_class: config class of its models in kbert.
+        root: prefix of the model's weight names in kbert.
+        task: task that all its models are trained for, whatever their weights; None = inferred from
+            the heads.
+        class_prefix: prefix of its class names in transformers, as in "BertForMaskedLM".
+        prefix: prefix of the encoder's weight names in transformers.
+        heads: prefixes of other weight names in transformers.
+        unread: pattern of the names of arrays that the model does not need.
+        fields: config key -> field of `config_class`.
+        defaults: config key -> transformers' default if absent; other keys must be present.
+        required: config key -> values that kbert supports, the default first.
+        ignored: config keys that do not affect what the encoder computes.
+        head_dropouts: one of `CLASSIFIERS` -> config key of the dropout rate before its last layer,
+            and transformers' default if absent; None = the encoder's rate.
+        classifier_settings: task settings of a sequence classifier.
+        fixed: fields of `config_class` with the same value in all models -> that value.
+        unsaid: fields determined by the weights -> value until the weights are read.
+        own_fields: fields that `read_fields`, `write_fields` or `misfits` handle, in addition to
+            those in `fields`. Every other field has the config's default in all models.
+        activations: name of an activation in transformers -> in kbert; the first of several names
+            is written.
+        pooler_activations: activations that the pooler may have.
+        replaced_pooler: names in transformers of pooler weights that are unused if the classifier
+            has a dense layer of its own.
+        min_segments: minimum number of rows of the segment table.
+        factorised: whether the embeddings may have another width than the hidden states.
+        shared_layers: whether layers may share weights.
+        masked_lm_activation: activation of the masked-LM head if it does not depend on the config;
+            None = the config's.
+        sentence_objective: setting of `kbert.tasks.Pretraining` that turns on the objective of the
+            sentence head; None = no such head.
+        sentence_class: end of the name of the class with only the sentence head.
+        causal_class: end of the class name of a decoder, or of a permutation language model.
+        span_class: end of the class name of extractive question answering.
+        class_endings: usual end of a class name -> end in this architecture, if it differs.
+        part: name of the `part` in a config that is written as this architecture; None = no part
+            selects it.
+        name: kbert's name of the architecture, if several have the same `model_type`.
+        marks: config keys that distinguish it from others with the same `model_type`.
     """
 
     model_type: ClassVar[str]
@@ -141,36 +142,39 @@ class Architecture:
     marks: ClassVar[tuple[str, ...]] = ()
 
     def rules(self, config: Any, head: str | None) -> list[Rule]:
-        """The renames: the model's, and those of heads as far as there are any.
+        """Returns the table of weight names of the model and of its possible heads.
 
         Args:
-            config: the model's; says how many layers there are.
-            head: which of `CLASSIFIERS` the weights hold, or None.
+            config: config of the model, for the number of layers.
+            head: one of `CLASSIFIERS` that is in the weights, or None.
         """
         raise NotImplementedError
 
     def modernised(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The content of a config of before under the keys of today."""
+        """Returns the content of a config with keys of old versions renamed to today's."""
         return content
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        """The fields of `config_class`, `content` being checked already."""
+        """Returns the fields of `config_class` from the checked content of a config."""
         return {
             field: content.get(key, self.defaults.get(key)) for key, field in self.fields.items()
         }
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
-        """The reverse of `read_fields`: keys and values of the config there.
+        """Returns the content of transformers' config; reverses `read_fields`.
 
         Args:
-            config: the model's.
-            tokenizer: whose special ids the config there repeats, or None.
+            config: config of the model.
+            tokenizer: tokenizer whose special ids the config repeats, or None.
         """
         fields = {key: getattr(config, field) for key, field in self.fields.items()}
         return fields if tokenizer is None else {**fields, "pad_token_id": tokenizer.pad_id}
 
     def classifier(self, content: Mapping[str, Any], arrays: Arrays) -> str | None:
-        """Which of `CLASSIFIERS` the weights hold: all go by one name, and the class says it."""
+        """Returns the one of `CLASSIFIERS` in the weights, or None.
+
+        All have the same name, so the class under `architectures` decides, else other weights.
+        """
         if not any(name.startswith("classifier.") for name in arrays):
             return None
         classes = content.get("architectures")
@@ -184,28 +188,28 @@ class Architecture:
         return "classifier" if pooled or has_inner_classifier(arrays) else "tokens"
 
     def pooler_activation(self, content: Mapping[str, Any], head: str | None) -> str:
-        """Of the dense layer under `head`, which kbert has as the pooler."""
+        """Returns the activation of the dense layer before `head`, which is kbert's pooler."""
         return self.pooler_activations[0]
 
     def usual_pooler(self, config: Any) -> str:
-        """The activation of a new dense layer under a classifier."""
+        """Returns the activation of a new dense layer before a classifier."""
         return self.pooler_activations[0]
 
     def head_activation(self, content: Mapping[str, Any], source: str) -> str | None:
-        """Activation of the dense layers under the logits of heads; None = the encoder's."""
+        """Returns the activation of the dense layers before heads' logits; None = the encoder's."""
         return self.masked_lm_activation
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        """Before the renames of reading: what kbert has no weight for goes into others."""
+        """Converts arrays before the renames of reading; merges weights kbert lacks."""
         return arrays
 
     def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        """After the renames of writing: what that architecture has weights for in addition."""
+        """Converts arrays after the renames of writing; adds weights that kbert does not have."""
         return arrays
 
     def incompatibilities(self, config: Any) -> list[str]:
-        """Why this architecture cannot be the model, in words; empty if it can."""
-        kind: type[Any] = self.config_class  # which all have an activation, unlike Config
+        """Returns the reasons why this architecture cannot be the model; empty if it can."""
+        kind: type[Any] = self.config_class  # all of them have an activation, unlike Config
         if not isinstance(config, kind) or config.kind != kind.kind:
             return [f"its config is of the kind {kind.__name__}"]
         told = {*self.fields.values(), *self.unsaid, *self.own_fields}
@@ -230,7 +234,7 @@ class Architecture:
         return found + self.misfits(config)
 
     def misfits(self, config: Any) -> list[str]:
-        """The `incompatibilities` that are of one kind of model alone."""
+        """Returns those `incompatibilities` that are specific to a kind of model."""
         found = []
         if config.embedding_width != config.hidden_size and not self.factorised:
             found.append("its embeddings are of the hidden width")
@@ -243,7 +247,7 @@ class Architecture:
         return found
 
     def check_masked_lm(self, config: Any, arrays: Arrays) -> None:
-        """Raises where the masked-LM head has another activation there than in kbert."""
+        """Raises ValueError if the masked-LM head has another activation there than in kbert."""
         own = self.masked_lm_activation
         if own and own != config.transform_activation and "masked_lm/bias" in arrays:
             raise ValueError(
@@ -256,7 +260,10 @@ class Architecture:
 def check_head_size(
     key: str, content: Mapping[str, Any], fields: Mapping[str, Any], source: str
 ) -> None:
-    """Raises unless heads are as wide together as the hidden states; the key may be absent."""
+    """Raises ValueError unless the heads' widths add up to the hidden width.
+
+    The key of the head width may be absent.
+    """
     size, heads, width = content.get(key), fields["num_heads"], fields["hidden_size"]
     if size is None:
         return
@@ -268,12 +275,15 @@ def check_head_size(
 
 
 def clipped(window: Any, widest: int | None) -> Any:
-    """A window, or the widest that makes a difference; what is no number stays for the config."""
+    """Limits a window to the widest that makes a difference.
+
+    A value that is not a number is returned unchanged: the config raises for it.
+    """
     return min(window, widest) if isinstance(window, int) and widest else window
 
 
 def dense(name: str, *sources: str) -> tuple[Rule, Rule]:
-    """Rules of a dense layer that PyTorch calls `Linear`."""
+    """Returns the rules of a dense layer, `Linear` in PyTorch."""
     return (
         Rule(f"{name}/kernel", tuple(f"{source}.weight" for source in sources), transpose=True),
         Rule(f"{name}/bias", tuple(f"{source}.bias" for source in sources)),
@@ -281,28 +291,28 @@ def dense(name: str, *sources: str) -> tuple[Rule, Rule]:
 
 
 def norm(name: str, source: str) -> tuple[Rule, Rule]:
-    """Rules of a LayerNorm."""
+    """Returns the rules of a LayerNorm."""
     return Rule(f"{name}/gamma", (f"{source}.weight",)), Rule(f"{name}/beta", (f"{source}.bias",))
 
 
 def fine_tuned_rules(head: str | None, classifier: str) -> list[Rule]:
-    """Rules of the last layer of fine-tuned heads.
+    """Returns the rules of the last layer of fine-tuned heads.
 
     Args:
-        head: which of `CLASSIFIERS` the weights hold, or None.
-        classifier: the name of its last layer there.
+        head: one of `CLASSIFIERS` that is in the weights, or None.
+        classifier: name of its last layer in transformers.
     """
     classes = dense(f"{head}/dense", classifier) if head else ()
     return [*dense("span/dense", "qa_outputs"), *classes]
 
 
 def has_inner_classifier(names: Container[str]) -> bool:
-    """Whether the classifier has a dense layer of its own under the last one."""
+    """Whether the classifier has a dense layer of its own before the last one."""
     return "classifier.dense.weight" in names
 
 
 def modern_name(name: str) -> str:
-    """Names of old files, which followed TensorFlow's, as they are now."""
+    """Returns today's name of an array; old files had TensorFlow's names of LayerNorm's weights."""
     return re.sub(
         r"LayerNorm\.(gamma|beta)$",
         lambda match: "LayerNorm." + {"gamma": "weight", "beta": "bias"}[match[1]],

@@ -1,4 +1,4 @@
-"""Hugging Face's BERT, and what loads as one: SpanBERT, BERT-wwm, MiniLM, TinyBERT."""
+"""Hugging Face's BERT, and models that load as BERT: SpanBERT, BERT-wwm, MiniLM, TinyBERT."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from kbert.configs.encoder import EncoderConfig
 
 
 class Bert(Architecture):
-    """The one whose names the others vary."""
+    """BERT, whose table most other architectures start from."""
 
     model_type = "bert"
     title = "BERT"
@@ -45,8 +45,8 @@ class Bert(Architecture):
         "initializer_range": 0.02,
     }
     required: ClassVar[Mapping[str, tuple]] = {**REQUIRED, "pool_act": ("tanh", None)}
-    # The poolers' keys are of multilingual BERT, the others of TinyBERT and, as `pool_act`, of
-    # PaddleNLP: no code reads them.
+    # The poolers' keys are from multilingual BERT, the others from TinyBERT and (like `pool_act`)
+    # from PaddleNLP: no code reads them.
     ignored = IGNORED | frozenset(
         "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
         "pooler_size_per_head pooler_type "
@@ -74,12 +74,12 @@ class Bert(Architecture):
 
 
 def encoder_rules(config: EncoderConfig, prefix: str, tied: tuple[str, ...]) -> list[Rule]:
-    """The encoder's renames, which several architectures share but for the prefix.
+    """Returns the rules of an encoder, which several architectures share except for the prefix.
 
     Args:
-        config: the encoder's.
-        prefix: what the names there begin with.
-        tied: names there of copies of the token table.
+        config: config of the encoder.
+        prefix: prefix of the names in transformers.
+        tied: names in transformers of copies of the token table.
     """
     table = [
         *embedding_rules(f"{prefix}.embeddings", tied),
@@ -100,11 +100,11 @@ def encoder_rules(config: EncoderConfig, prefix: str, tied: tuple[str, ...]) -> 
 
 
 def embedding_rules(there: str, tied: tuple[str, ...]) -> list[Rule]:
-    """Renames of the tables and the norm that every architecture has.
+    """Returns the rules of the token and position tables and of their norm.
 
     Args:
-        there: what the names begin with.
-        tied: names there of copies of the token table.
+        there: prefix of the names in transformers.
+        tied: names in transformers of copies of the token table.
     """
     return [
         Rule("encoder/embeddings/token", (f"{there}.word_embeddings.weight",), aliases=tied),

@@ -1,4 +1,4 @@
-"""What Hugging Face's GPT and GPT-2 share: keys, names, and kernels that lie as kbert's do."""
+"""Base class of Hugging Face's GPT and GPT-2, whose kernels are not transposed."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -18,18 +18,19 @@ from kbert.configs.decoder import DecoderConfig
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
 
-# Masks of attention that files of older versions hold, and numbers of positions.
+# Attention masks and position numbers in files of older versions.
 _BUFFERS = r"(^|\.)(h\.\d+\.attn\.(masked_)?bias|position_ids)$"
 
 
 class DecoderArchitecture(Architecture):
-    """A language model from left to right, its output matrix tied to the token table."""
+    """A causal language model whose output matrix is tied to the token table."""
 
     config_class = DecoderConfig
     root = "decoder"
     task = "causal_lm"
     prefix = "transformer"
-    # Sequence classifiers read a text alone, and its last token, through a layer without a bias.
+    # Sequence classifiers read only a text's last token, through a layer without bias; the text has
+    # no input tokens around it.
     classifier_settings: ClassVar[Mapping[str, Any]] = {
         "dropout": 0.0,
         "both_orders": False,
@@ -59,7 +60,7 @@ class DecoderArchitecture(Architecture):
         "initializer_range": 0.02,
     }
     required: ClassVar[Mapping[str, tuple]] = REQUIRED
-    # Of the head for multiple choice; n_ctx repeats n_positions, the others no code reads.
+    # Settings of the multiple-choice head; n_ctx repeats n_positions; no code reads the others.
     ignored = IGNORED | frozenset(
         "n_ctx n_special predict_special_tokens "
         "summary_activation summary_first_dropout summary_proj_to_labels summary_type "
@@ -67,7 +68,7 @@ class DecoderArchitecture(Architecture):
     )
     unsaid: ClassVar[Mapping[str, Any]] = {}
     own_fields: ClassVar[tuple[str, ...]] = ()
-    # Names there of the token table, of the position table, and of a layer's two norms here.
+    # Names in transformers of token and position table; names in kbert of a layer's two norms.
     tables: tuple[str, str]
     norms: tuple[str, str]
 
@@ -97,7 +98,7 @@ class DecoderArchitecture(Architecture):
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         folded = dict(arrays)
         token = f"{self.prefix}.{self.tables[0]}.weight"
-        if token not in arrays and "lm_head.weight" in arrays:  # of two that are tied, the other
+        if token not in arrays and "lm_head.weight" in arrays:  # the tied copy instead
             folded[token] = folded.pop("lm_head.weight")
         if "score.weight" in arrays:
             weight = arrays["score.weight"]
@@ -129,9 +130,9 @@ class DecoderArchitecture(Architecture):
         fields = {key: getattr(config, field) for key, field in self.fields.items()}
         if tokenizer is None:
             return fields
-        # Ends of texts, which transformers stops at.
+        # transformers stops generation at the end token.
         fields |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
-        # By which its classifiers find the last token.
+        # Its classifiers find the last token by the padding id.
         return fields if tokenizer.pad_id is None else {**fields, "pad_token_id": tokenizer.pad_id}
 
     def misfits(self, config: Any) -> list[str]:
@@ -139,10 +140,13 @@ class DecoderArchitecture(Architecture):
 
 
 def kernel(name: str, source: str) -> tuple[Rule, Rule]:
-    """Rules of a dense layer that is called `Conv1D` there: inputs by outputs, as in kbert."""
+    """Returns the rules of a dense layer, `Conv1D` there: (inputs, outputs) as in kbert."""
     return Rule(f"{name}/kernel", (f"{source}.weight",)), Rule(f"{name}/bias", (f"{source}.bias",))
 
 
 def four_times(hidden_size: Any) -> Any:
-    """The usual width inside; what is no number stays as it is, and the config refuses it."""
+    """Returns the usual width of the feed-forward part, four times the hidden width.
+
+    A value that is not a number is returned unchanged: the config raises for it.
+    """
     return 4 * hidden_size if isinstance(hidden_size, int) else hidden_size

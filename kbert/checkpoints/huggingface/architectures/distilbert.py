@@ -1,4 +1,4 @@
-"""Hugging Face's DistilBERT: no segments, no pooler, names of its own."""
+"""Hugging Face's DistilBERT: no segments, no pooler, and its own weight names."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from kbert.checkpoints.renames import Rule
 
 
 class DistilBert(Architecture):
-    """Classifiers of sequences and choices have a dense layer with ReLU in place of the pooler."""
+    """DistilBERT; sequence and choice classifiers have a dense layer with ReLU as the pooler."""
 
     model_type = "distilbert"
     title = "DistilBERT"
@@ -48,7 +48,7 @@ class DistilBert(Architecture):
         "attention_dropout": 0.1,
         "initializer_range": 0.02,
     }
-    # Sinusoids only say what the position table began with: the file holds the table.
+    # Sinusoids only initialised the position table, which is in the file.
     ignored = IGNORED | frozenset(
         "qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_".split()
     )

@@ -1,4 +1,4 @@
-"""Hugging Face's ELECTRA: generator, discriminator and what is fine-tuned from it."""
+"""Hugging Face's ELECTRA: generator, discriminator and models fine-tuned from it."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from kbert.core.types import Arrays
 
 
 class Electra(Architecture):
-    """Sequence and choice classifiers have a dense layer with GELU in place of the pooler."""
+    """ELECTRA; sequence and choice classifiers have a dense layer with GELU as the pooler."""
 
     model_type = "electra"
     title = "ELECTRA"
@@ -35,7 +35,7 @@ class Electra(Architecture):
     )
     fields: ClassVar[Mapping[str, str]] = {**Bert.fields, "embedding_size": "embedding_size"}
     defaults: ClassVar[Mapping[str, Any]] = {**Bert.defaults, "embedding_size": 128}
-    # The summary's keys are about multiple choice alone: see `pooler_activation`.
+    # Keys of the summary only concern multiple choice: see `pooler_activation`.
     ignored = IGNORED | frozenset(
         "summary_activation summary_last_dropout summary_type summary_use_proj".split()
     )

@@ -1,4 +1,4 @@
-"""Hugging Face's GPT-2, and what has its architecture: DistilGPT-2, DialoGPT."""
+"""Hugging Face's GPT-2, and models with its architecture: DistilGPT-2, DialoGPT."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from kbert.core.protocols import TokenizerLike
 
 
 class Gpt2(DecoderArchitecture):
-    """Normalises what goes into each part, and the last layer's output."""
+    """GPT-2: norms before each part, and a norm on the last layer's output."""
 
     model_type = "gpt2"
     title = "GPT-2"
@@ -25,7 +25,7 @@ class Gpt2(DecoderArchitecture):
         "n_inner": None,
         "activation_function": "gelu_new",
     }
-    # The first two scale the scores otherwise; the third is another order of the same steps.
+    # The first two scale attention scores differently; the third only changes the order of steps.
     required: ClassVar[Mapping[str, tuple]] = {
         **DecoderArchitecture.required,
         "scale_attn_weights": (True,),

@@ -1,4 +1,4 @@
-"""Hugging Face's decoder of ModernBERT's parts: Ettin's decoders."""
+"""Hugging Face's ModernBERT decoder, the architecture of Ettin's decoders."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from kbert.core.types import Arrays
 
 
 class ModernBertDecoder(ModernBert):
-    """A language model from left to right; a token sees half of an encoder's window."""
+    """A causal language model; a token attends to half of an encoder's window."""
 
     model_type = "modernbert-decoder"
     title = "ModernBERT decoder"
@@ -74,7 +74,7 @@ class ModernBertDecoder(ModernBert):
         ]
 
     def classifier(self, content: Mapping[str, Any], arrays: Arrays) -> str | None:
-        return None  # on a layer of its own there, which kbert's classifiers of decoders have not
+        return None  # Hugging Face adds a dense layer that kbert's decoder classifier lacks
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         return with_decoder_bias(arrays, "lm_head.dense.weight")
@@ -88,7 +88,7 @@ class ModernBertDecoder(ModernBert):
         return found
 
     def _window(self, content: Mapping[str, Any], max_positions: Any, source: str) -> int:
-        """`sliding_window`, which transformers writes; else half of `local_attention`."""
+        """Returns `sliding_window`, which transformers writes; else half of `local_attention`."""
         if "sliding_window" in content:
             window = window_of(content, "sliding_window", 1, source)
         else:
@@ -101,7 +101,7 @@ class ModernBertDecoder(ModernBert):
         if any(config.window(layer) is not None for layer in range(config.num_layers)):
             fields["sliding_window"] = fields["local_attention"]
             fields["local_attention"] *= 2
-        if tokenizer is None:  # its ids must be numbers, but of the end
+        if tokenizer is None:  # transformers accepts None for eos_token_id only
             fields |= dict.fromkeys(
                 (f"{role}_token_id" for role in ("pad", "bos", "cls", "sep")), 0
             )

@@ -1,4 +1,4 @@
-"""Hugging Face's ModernBERT, and what has its architecture: Ettin, mmBERT.
+"""Hugging Face's ModernBERT, and models with its architecture: Ettin, mmBERT.
 
 (Warner et al. 2024, https://arxiv.org/abs/2412.13663.)
 """
@@ -32,15 +32,16 @@ _THETAS = {_FULL: ("global_rope_theta", 160_000.0), _SLIDING: ("local_rope_theta
 _POOLINGS = {"cls": "first", "mean": "mean"}
 # Key -> part of `has_bias`.
 _BIASES = {"attention_bias": "attention", "mlp_bias": "feed_forward", "classifier_bias": "heads"}
-# The dense layer and the norm of heads go by one name there; of a classifier they are the pooler.
+# transformers has one name for the dense layer and norm of all heads. `fold` renames them to the
+# second for a classifier, where they are kbert's pooler, and to the third for tokens and spans.
 _HEAD, _POOLER, _TOKENS = "head.", "pooler.", "token_head."
-# Keys that versions before 5 wrote in the place of the last two.
+# Keys that transformers before version 5 wrote instead of the last two in `_PATTERN`.
 _FORMER = ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")
 _PATTERN = ("local_attention", "layer_types", "rope_parameters")
 
 
 class ModernBert(Architecture):
-    """Rotary positions, windows, gated feed-forward parts, norms before them, no biases."""
+    """ModernBERT: rotary positions, windows, gated feed-forward parts, pre-norms, no biases."""
 
     model_type = "modernbert"
     title = "ModernBERT"
@@ -67,11 +68,11 @@ class ModernBert(Architecture):
     required: ClassVar[Mapping[str, tuple]] = {
         **REQUIRED,
         "decoder_bias": (True, False),
-        # No code reads it; the second is what Ettin's and mmBERT's files say.
+        # No code reads it; the second value is in the files of Ettin and mmBERT.
         "position_embedding_type": ("absolute", "sans_pos", None),
     }
-    # The first lines are of the loss, of kernels and of how weights are drawn; `layer_norm_eps` and
-    # `rope_theta` repeat others in published files.
+    # Settings of the loss, of kernels and of initialisation; special ids; `layer_norm_eps`, which
+    # repeats another key in published files; and keys read in `read_fields` or `head_activation`.
     ignored = (
         IGNORED
         | frozenset(
@@ -128,7 +129,7 @@ class ModernBert(Architecture):
             *norm("masked_lm/norm", f"{_HEAD}norm"),
             Rule("masked_lm/bias", ("decoder.bias",)),
         ]
-        head = head or "span"  # whose class is not one for classes: written by no name
+        head = head or "span"  # on writing, a span head is None: it is not among `CLASSIFIERS`
         if head in ("tokens", "span"):
             table += [
                 *dense(f"{head}/transform", f"{_TOKENS}dense"),
@@ -140,7 +141,7 @@ class ModernBert(Architecture):
         head = super().classifier(content, arrays)
         classes = str(content.get("architectures"))
         if head == "tokens" and "TokenClassification" not in classes:
-            head = "classifier"  # a pooler has no name of its own there
+            head = "classifier"  # `super` expects a pooler in the names, but this one is `head.`
         return "span" if head is not None and "QuestionAnswering" in classes else head
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -163,7 +164,7 @@ class ModernBert(Architecture):
                 )
         kinds = _layer_types(content, found["num_layers"], source)
         pooling = content.get("classifier_pooling", "cls")
-        if pooling not in list(_POOLINGS):  # of any kind
+        if pooling not in list(_POOLINGS):  # a list, as the value may not be hashable
             raise ValueError(
                 f"`classifier_pooling` must be one of {', '.join(_POOLINGS)}. "
                 f"Received: {pooling!r} in {source}"
@@ -183,7 +184,7 @@ class ModernBert(Architecture):
         }
 
     def _window(self, content: Mapping[str, Any], max_positions: Any, source: str) -> int:
-        """Twice what a token sees on either side: of an odd window half is rounded down."""
+        """Returns twice the tokens seen on either side: half of an odd window is rounded down."""
         window = window_of(content, "local_attention", 2, source) // 2 * 2
         return clipped(window, 2 * max_positions) if isinstance(max_positions, int) else window
 
@@ -209,7 +210,8 @@ class ModernBert(Architecture):
             },
         }
         if tokenizer is None:
-            roles = ("pad", "cls", "sep", "bos", "eos")  # else numbers of its own vocabulary
+            # Else transformers uses the ids of ModernBERT's vocabulary.
+            roles = ("pad", "cls", "sep", "bos", "eos")
             return {**fields, **dict.fromkeys(f"{role}_token_id" for role in roles)}
         ids = {"cls_token_id": tokenizer.cls_id, "sep_token_id": tokenizer.sep_id}
         return {**fields, **ids, "bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
@@ -252,7 +254,7 @@ class ModernBert(Architecture):
 
 
 def with_decoder_bias(arrays: Arrays, transform: str) -> Arrays:
-    """Without `decoder_bias` the logits of tokens have none, which is one of zeros."""
+    """Adds a bias of zeros for the token logits of a model without `decoder_bias`."""
     tokens = arrays.get("model.embeddings.tok_embeddings.weight")
     if transform not in arrays or "decoder.bias" in arrays or tokens is None:
         return arrays
@@ -260,16 +262,16 @@ def with_decoder_bias(arrays: Arrays, transform: str) -> Arrays:
 
 
 def window_of(content: Mapping[str, Any], key: str, least: int, source: str) -> int:
-    """The window that a config gives, where it is one.
+    """Returns the window in a config.
 
     Args:
-        content: the keys of `config.json`.
-        key: its key; absent = 128.
-        least: the smallest window.
-        source: where the config is from, for the message.
+        content: key -> value of `config.json`.
+        key: config key of the window; absent = 128.
+        least: smallest valid window.
+        source: where the config is from, for the error message.
 
     Raises:
-        ValueError: it is no number of tokens, or too small.
+        ValueError: the window is not a whole number of tokens, or is too small.
     """
     window = content.get(key, 128)
     if not isinstance(window, int) or isinstance(window, bool) or window < least:
@@ -281,7 +283,7 @@ def window_of(content: Mapping[str, Any], key: str, least: int, source: str) -> 
 
 
 def _layer_types(content: Mapping[str, Any], num_layers: Any, source: str) -> list[str]:
-    """The kind of attention of each layer, as short as it repeats."""
+    """Returns the kinds of attention of the layers, as the shortest list that they repeat."""
     kinds = content.get("layer_types")
     if kinds is None:
         every = content.get("global_attn_every_n_layers", 3)

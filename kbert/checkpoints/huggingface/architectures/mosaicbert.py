@@ -1,7 +1,7 @@
-"""MosaicBERT, whose names are those of Hugging Face's BERT: ALiBi and gates.
+"""MosaicBERT: BERT with ALiBi and gates, mostly under the names of Hugging Face's BERT.
 
 (Portes et al. 2023, https://arxiv.org/abs/2312.17482; bert_layers.py of mosaicml/mosaic-bert-base,
-code that lies with its weights on the hub.)
+code that is on the hub with the weights.)
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _CODE = "mosaicml/mosaic-bert-base--"
 
 
 class MosaicBert(Bert):
-    """Its config says that it is BERT, and has a key of its own."""
+    """MosaicBERT; its config has BERT's `model_type` and one key of its own."""
 
     name = "mosaicbert"
     title = "MosaicBERT"

@@ -1,4 +1,4 @@
-"""Hugging Face's GPT, the first one."""
+"""Hugging Face's first GPT."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -7,7 +7,7 @@ from kbert.checkpoints.huggingface.architectures.decoders import DecoderArchitec
 
 
 class OpenAIGpt(DecoderArchitecture):
-    """Normalises after each residual, as BERT does; four times as wide inside."""
+    """GPT: norms after each residual, as in BERT; feed-forward parts are four times as wide."""
 
     model_type = "openai-gpt"
     title = "GPT"
@@ -16,7 +16,7 @@ class OpenAIGpt(DecoderArchitecture):
     defaults: ClassVar[Mapping[str, Any]] = {**DecoderArchitecture.defaults, "afn": "gelu"}
     fixed: ClassVar[Mapping[str, Any]] = {"block": "post_norm"}
     own_fields: ClassVar[tuple[str, ...]] = ("intermediate_size",)
-    # "gelu" is the tanh form in this architecture alone.
+    # Only in this architecture "gelu" is the tanh form.
     activations: ClassVar[Mapping[str, str]] = {
         "gelu": "gelu_tanh",
         "relu": "relu",

@@ -1,9 +1,9 @@
 """Hugging Face's RoBERTa and XLM-RoBERTa.
 
-Their position table begins with rows that no token uses: positions are counted from one past the
-id of padding, and tokens with that id are none of them (`create_position_ids_from_input_ids` in
-modeling_roberta.py). And their one segment is added to every token, so that kbert keeps it in the
-positions.
+Their position table begins with rows that no token uses. Positions count from the padding id plus
+one, and skip tokens with the padding id (`create_position_ids_from_input_ids` in
+modeling_roberta.py). Their only segment is added to every token, so kbert adds it to the position
+table.
 """
 
 from collections.abc import Mapping
@@ -25,11 +25,11 @@ from kbert.core.types import Arrays
 _PAD_ID = 1  # RoBERTa's
 
 
-_PADDING = "padding_position"  # what `fold` calls that row
+_PADDING = "padding_position"  # name that `fold` gives to the row of padding
 
 
 class Roberta(Architecture):
-    """Sequence classification has a dense layer of its own in place of the pooler."""
+    """RoBERTa; a sequence classifier has a dense layer of its own instead of the pooler."""
 
     model_type = "roberta"
     title = "RoBERTa"
@@ -39,7 +39,7 @@ class Roberta(Architecture):
     fields = Bert.fields
     defaults = Bert.defaults
     min_segments = 0
-    # Files of transformers before version 3 have both.
+    # Files of transformers before version 3 have both the pooler and the classifier's dense layer.
     replaced_pooler = ("roberta.pooler.dense.weight", "roberta.pooler.dense.bias")
     masked_lm_activation = "gelu"
     own_fields: ClassVar[tuple[str, ...]] = (*Architecture.own_fields, "padding_id")
@@ -62,7 +62,7 @@ class Roberta(Architecture):
         unused = _unused_rows(content, source)
         if fields.get("num_segments") == 1:
             fields["num_segments"] = 0
-        if isinstance(fields["max_positions"], int):  # else the config refuses it
+        if isinstance(fields["max_positions"], int):  # else the config raises
             fields["max_positions"] -= unused
         return {**fields, "padding_id": unused - 1}
 
@@ -124,7 +124,7 @@ class Roberta(Architecture):
         return "num_segments" in self.fields.values()
 
     def _tables(self) -> tuple[str, str]:
-        """The names of the positions' and the segments' tables."""
+        """Returns the names of the position table and the segment table."""
         tables = (f"{self.prefix}.embeddings.{x}_embeddings" for x in ("position", "token_type"))
         positions, segments = (f"{table}.weight" for table in tables)
         return positions, segments
@@ -135,7 +135,7 @@ class Roberta(Architecture):
 
 
 class XlmRoberta(Roberta):
-    """RoBERTa over another vocabulary."""
+    """XLM-RoBERTa: RoBERTa with another vocabulary."""
 
     model_type = "xlm-roberta"
     title = "XLM-RoBERTa"
@@ -143,7 +143,7 @@ class XlmRoberta(Roberta):
 
 
 class Camembert(XlmRoberta):
-    """XLM-RoBERTa by another name."""
+    """CamemBERT: XLM-RoBERTa under another name."""
 
     model_type = "camembert"
     title = "CamemBERT"

@@ -1,1 +1,1 @@
-"""Encoders with rotary positions in all layers, and what their tables share."""
+"""Architectures of encoders with rotary positions in all layers, and their shared functions."""

@@ -1,4 +1,4 @@
-"""Hugging Face's EuroBERT: Llama's blocks that read both ways.
+"""Hugging Face's EuroBERT: Llama's blocks with bidirectional attention.
 
 (Boizard et al. 2025, https://arxiv.org/abs/2503.05500.)
 """
@@ -24,11 +24,11 @@ from kbert.core.types import Arrays
 
 _POOLINGS = {"bos": "first", "mean": "mean", "late": "late"}
 _LOGITS, _TOKENS = "lm_head.", "model.embed_tokens.weight"
-_USUAL = 10_000.0  # transformers' base where a config names none
+_USUAL = 10_000.0  # transformers' default base
 
 
 class EuroBert(Architecture):
-    """Norms before the parts, SwiGLU, grouped queries, masks filled by a table of its own."""
+    """EuroBERT: pre-norms, SwiGLU, grouped-query attention, an untied masked-LM output table."""
 
     model_type = "eurobert"
     title = "EuroBERT"
@@ -58,7 +58,8 @@ class EuroBert(Architecture):
         "hidden_dropout": (0.0, 0),
         "pretraining_tp": (1,),
     }
-    # Read in `read_fields`, but for `auto_map`: of before transformers had the code.
+    # Read in `read_fields`, except `mask_token_id`, and `auto_map`, which is in files from before
+    # transformers had the code.
     ignored = IGNORED | frozenset(
         "attention_bias auto_map classifier_pooling clf_pooling head_dim mask_token_id mlp_bias "
         "rope_parameters rope_theta".split()
@@ -116,7 +117,7 @@ class EuroBert(Architecture):
         found = super().read_fields(content, source)
         attention, others = (bool(content.get(f"{x}_bias", False)) for x in ("attention", "mlp"))
         pooling = content.get("classifier_pooling", content.get("clf_pooling", "late"))
-        if pooling not in list(_POOLINGS):  # of any kind
+        if pooling not in list(_POOLINGS):  # a list, as the value may not be hashable
             raise ValueError(
                 f"`classifier_pooling` must be one of {', '.join(_POOLINGS)}. "
                 f"Received: {pooling!r} in {source}"
@@ -148,15 +149,16 @@ class EuroBert(Architecture):
             **write_base(config.rotary_base),
         }
         roles = ("pad", "bos", "eos")
-        if tokenizer is None:  # else numbers of its own vocabulary
+        if tokenizer is None:  # else transformers uses the ids of EuroBERT's vocabulary
             return {**fields, **dict.fromkeys(f"{role}_token_id" for role in roles)}
         ids = dict(zip(roles, (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id), strict=True))
         return {**fields, **{f"{role}_token_id": number for role, number in ids.items()}}
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        """There the table that fills masks has a bias where the feed-forward parts have some.
+        """Adds a bias of zeros for the masked-LM output table if the file has none.
 
-        Where it is tied to that of the tokens, kbert's is a copy.
+        In transformers the table has a bias only if the feed-forward parts have biases. A table
+        that is tied to the token table is copied, because kbert's is untied.
         """
         folded = dict(arrays)
         masked = str(content.get("architectures")).find("ForMaskedLM") >= 0

@@ -1,4 +1,4 @@
-"""NeoBERT, whose code lies with its weights on the hub, not in transformers.
+"""NeoBERT, whose code is on the hub with its weights, not in transformers.
 
 (Le Breton et al. 2025, https://arxiv.org/abs/2502.19587; model.py of chandar-lab/NeoBERT.)
 """
@@ -26,9 +26,9 @@ _QKV = ".qkv.weight"
 
 
 class NeoBert(Architecture):
-    """Norms before the parts, SwiGLU, no biases but in heads, masks filled by a table of its own.
+    """NeoBERT: pre-norms, SwiGLU, biases only in heads, an untied masked-LM output table.
 
-    Its config says three halves of the feed-forward width.
+    Its config gives 3/2 of the feed-forward width.
     """
 
     model_type = "neobert"
@@ -62,8 +62,8 @@ class NeoBert(Architecture):
         "rope": (True,),
         "ngpt": (False,),
     }
-    # `dim_head` repeats others, `kwargs` are what the constructor did not know; the rest is of how
-    # weights are drawn and attention is computed.
+    # `dim_head` repeats others, `kwargs` are unknown arguments of the constructor. The rest is for
+    # loading the code, initialising weights and computing attention.
     ignored = (IGNORED - {"max_length"}) | frozenset(
         "auto_map base_scale classifier_init_range decoder_init_range dim_head flash_attention "
         "kwargs".split()
@@ -114,7 +114,7 @@ class NeoBert(Architecture):
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         found = super().read_fields(content, source)
         said = found["intermediate_size"]
-        if isinstance(said, int):  # else the config refuses it
+        if isinstance(said, int):  # else the config raises
             found["intermediate_size"] = -(-(2 * said // 3) // 8) * 8
         return found
 
@@ -154,8 +154,8 @@ class NeoBert(Architecture):
 
 
 def _read_qkv(array: np.ndarray, heads: int) -> np.ndarray:
-    """There each head has its query, key and value one after the other."""
-    if len(array) % (3 * heads):  # passed on: whoever sets the weights names its shape
+    """Reorders a kernel in which query, key and value of each head follow one another."""
+    if len(array) % (3 * heads):  # unchanged: setting the weights reports the shape
         return array
     query, key, value = array.reshape(heads, 3, -1, *array.shape[1:]).swapaxes(0, 1)
     flat = [x.reshape(-1, *array.shape[1:]) for x in (query, key, value)]

@@ -1,4 +1,4 @@
-"""Hugging Face's NomicBERT, also as its files were before transformers had the code.
+"""Hugging Face's NomicBERT, and its files from before transformers had the code.
 
 (Nussbaum et al. 2024, https://arxiv.org/abs/2402.01613; nomic-ai/contrastors.)
 """
@@ -24,7 +24,7 @@ from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
 
 _USUAL = 1000.0
-# Keys of before -> of transformers.
+# Config key in old files -> in transformers.
 _FORMER_KEYS = {
     "n_embd": "hidden_size",
     "n_head": "num_attention_heads",
@@ -37,7 +37,7 @@ _FORMER_KEYS = {
     "attn_pdrop": "attention_probs_dropout_prob",
     "rotary_emb_base": "rope_theta",
 }
-# Patterns of names of before -> of transformers.
+# Pattern of weight names in old files -> replacement in transformers.
 _FORMER_NAMES = (
     (r"^nomic_bert\.bert\.", "nomic_bert."),
     (r"\.encoder\.layers\.", ".layers."),
@@ -54,7 +54,7 @@ _HEAD = "cls.predictions."
 
 
 class NomicBert(Architecture):
-    """BERT with rotary positions, SwiGLU, and no biases but in heads."""
+    """NomicBERT: BERT with rotary positions, SwiGLU, and biases only in heads."""
 
     model_type = "nomic_bert"
     title = "NomicBERT"
@@ -87,7 +87,7 @@ class NomicBert(Architecture):
         "num_experts": (0, None),
         "moe_every_n_layers": (0, None),
     }
-    # Of how it is computed, of GPT-2's heads, and what repeats others.
+    # Keys of how the model is computed and of GPT-2's heads, and keys that repeat others.
     ignored = IGNORED | frozenset(
         "auto_map dense_seq_output embd_pdrop fused_bias_fc fused_dropout_add_ln head_dim "
         "last_layer_subset max_trained_positions pad_vocab_size_multiple parallel_block_tied_norm "
@@ -157,7 +157,7 @@ class NomicBert(Architecture):
                     folded[f"{place}.self_attn.{part}_proj.weight"] = rows
             else:
                 folded[name] = array
-        # Of before: a head without biases, whose table is a copy.
+        # Old files have a head without biases, whose table is a copy.
         kernel = folded.get(f"{_HEAD}transform.dense.weight")
         if kernel is not None:
             folded.setdefault(f"{_HEAD}transform.dense.bias", np.zeros(len(kernel), kernel.dtype))

@@ -1,8 +1,9 @@
-"""Rotary positions: the base of a config, and the order in which queries and keys are turned.
+"""Rotary positions: the base in a config, and the order of rotated pairs in queries and keys.
 
-kbert turns number i of a head with i + D / 2, as GPT-NeoX and Llama; NeoBERT and RoFormer turn 2 i
-with 2 i + 1, as the paper. Scores are products of queries with keys, so an order of both that is
-the same for all heads is a matter of how their weights are stored.
+kbert rotates entry i of a head together with i + D / 2, like GPT-NeoX and Llama. NeoBERT and
+RoFormer rotate 2 i together with 2 i + 1, as in the paper. Scores are products of queries and keys,
+so permuting the entries of both in the same way changes nothing: the weights are reordered.
+(`H` is the hidden width, `N` the number of heads, `D` the width of a head.)
 """
 
 from collections.abc import Mapping
@@ -12,15 +13,15 @@ import numpy as np
 
 
 def read_base(content: Mapping[str, Any], usual: float, source: str) -> float:
-    """The base that a config names, under the keys of any version.
+    """Returns the rotary base in a config, under the keys of any version.
 
     Args:
-        content: of `config.json`.
-        usual: where it names none.
-        source: where it is from, for the message.
+        content: key -> value of `config.json`.
+        usual: base if the config has none.
+        source: where the config is from, for the error message.
 
     Raises:
-        ValueError: positions that are scaled or turned in part.
+        ValueError: positions are scaled, or rotate only a part of a head.
 
     Example:
         >>> read_base({"rope_parameters": {"rope_theta": 1000.0}}, 10_000.0, "memory")
@@ -40,16 +41,16 @@ def read_base(content: Mapping[str, Any], usual: float, source: str) -> float:
 
 
 def write_base(base: float | None) -> dict[str, Any]:
-    """The reverse of `read_base`; None is 10,000."""
+    """Returns the config keys of a rotary base; reverses `read_base`. None is 10,000."""
     return {"rope_parameters": {"rope_type": "default", "rope_theta": base or 10_000.0}}
 
 
 def in_halves(weight: np.ndarray, num_heads: int) -> np.ndarray:
-    """Rows of queries or keys, turned in neighbouring pairs there -> as kbert turns them.
+    """Reorders the rows of queries or keys from neighbouring pairs to kbert's halves.
 
     Args:
-        weight: (H, …), as PyTorch has it: of a bias or a kernel.
-        num_heads: N.
+        weight: kernel or bias (H, …), in PyTorch's orientation.
+        num_heads: number of heads (N).
 
     Example:
         >>> in_halves(np.arange(8), num_heads=2).tolist()
@@ -59,7 +60,7 @@ def in_halves(weight: np.ndarray, num_heads: int) -> np.ndarray:
 
 
 def in_pairs(weight: np.ndarray, num_heads: int) -> np.ndarray:
-    """The reverse of `in_halves`.
+    """Reorders the rows of queries or keys to neighbouring pairs; reverses `in_halves`.
 
     Example:
         >>> in_pairs(in_halves(np.arange(8), num_heads=2), num_heads=2).tolist()
@@ -69,7 +70,7 @@ def in_pairs(weight: np.ndarray, num_heads: int) -> np.ndarray:
 
 
 def _swapped(weight: np.ndarray, num_heads: int, *, pairs_last: bool) -> np.ndarray:
-    if len(weight) % (2 * num_heads):  # passed on: whoever sets the weights names its shape
+    if len(weight) % (2 * num_heads):  # unchanged: setting the weights reports the shape
         return weight
     half = len(weight) // (2 * num_heads)
     shape = (half, 2) if pairs_last else (2, half)

@@ -30,14 +30,14 @@ _TURNED = (".attention.self.query.", ".attention.self.key.")
 
 
 class RoFormer(Architecture):
-    """BERT with rotary positions; a classifier has a dense layer of its own for a pooler."""
+    """RoFormer: BERT with rotary positions; a classifier has its own dense layer as the pooler."""
 
     model_type = "roformer"
     title = "RoFormer"
     class_prefix = "RoFormer"
     prefix = "roformer"
     heads = ("cls.", "classifier.", "qa_outputs.", "sequence_summary.")
-    # Sines and cosines, which are no weights.
+    # Sines and cosines, which are not trained.
     unread = rf"{UNREAD}|^{_PLACES}$"
     fields: ClassVar[Mapping[str, str]] = {**Bert.fields, "embedding_size": "embedding_size"}
     defaults: ClassVar[Mapping[str, Any]] = {
@@ -70,7 +70,7 @@ class RoFormer(Architecture):
         ]
 
     def classifier(self, content: Mapping[str, Any], arrays: Arrays) -> str | None:
-        # Of choices it reads the last token there, padding or not.
+        # Its head for choices reads the last position, padding or not, so kbert has none like it.
         head = super().classifier(content, arrays)
         return None if head == "choice" else head
 
