@@ -1,6 +1,6 @@
-"""Models that are served: SavedModels of text, and models for ONNX Runtime, OpenVINO and LiteRT.
+"""Exported models: SavedModels that take text, and models for ONNX Runtime, OpenVINO and LiteRT.
 
-`task.export(folder, format=…)` writes one, `load_exported(folder).predict(texts)` answers with it.
+`task.export(folder, format=…)` writes one, `load_exported(folder).predict(texts)` runs it.
 """
 
 from typing import TYPE_CHECKING

@@ -1,10 +1,10 @@
-"""Answers of exported tasks in NumPy, without the tasks' layers: no TensorFlow, no Keras.
+"""Predictions of exported tasks in NumPy, without TensorFlow and Keras.
 
-Of a classifier, a regressor or an embedder a runtime gives all that an answer is made of, and the
-rows that it reads are those of `kbert.data.tables.inputs`. What such a task answers is what
-the task itself would, with the same runtime in the place of its layers.
+For classifiers, regressors and embedders the outputs of a runtime are all that a prediction needs,
+and the runtime's inputs are made by `kbert.data.tables.inputs`. The predictions equal those of the
+task itself with the same runtime instead of its layers.
 
-Shapes: N examples, B rows, C classes, D width of a vector.
+Shapes: N examples, B rows, C classes, D width of an embedding.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from kbert.tasks.fine_tuning.labels import class_answer, thresholds_of
 from kbert.tokenizers import load_tokenizer
 from kbert.tokenizers.arrays import NeedsTensorFlow
 
-# Name of an output -> its type, as TensorFlow names it, and its shape.
+# Name of an output -> its type (TensorFlow's name) and its shape.
 Specs = dict[str, tuple[str, tuple[int | None, ...]]]
 Arrays = dict[str, np.ndarray]
 
 
 class ArrayAnswers:
-    """Texts to answers by a runtime; a kind of tasks says what an answer is.
+    """Predicts texts with a runtime; a subclass for each kind of task makes the predictions.
 
     Args:
-        description: `export.json`.
-        tokenizer: its tokenizer.
-        run: the runtime.
+        description: content of `export.json`.
+        tokenizer: tokenizer of the export.
+        run: function of the runtime, from input arrays to output arrays.
     """
 
-    # Whether both texts of a pair are one row.
+    # Whether both texts of a pair are in one row.
     pairs_in_rows: ClassVar[bool] = True
-    # Of the entry points of texts, and of pairs.
+    # Name of the entry point of texts; that of pairs has "_pairs" after it.
     entry: ClassVar[str]
 
     def __init__(self, description: Mapping[str, Any], tokenizer: Any, run: Run) -> None:
@@ -55,23 +55,23 @@ class ArrayAnswers:
         self._max_length: int = description["max_length"]
 
     def answers(self, outputs: Arrays) -> Any:
-        """What `predict` gives for N rows."""
+        """Converts the outputs for N rows to the result of `predict`."""
         raise NotImplementedError(f"{type(self).__name__} must define `answers`.")
 
     def served(self, outputs: Arrays) -> Arrays:
-        """What a service gives for N rows."""
+        """Converts the outputs for N rows to the outputs of a service."""
         raise NotImplementedError(f"{type(self).__name__} must define `served`.")
 
     def specs(self) -> Specs:
-        """What `served` gives."""
+        """Returns types and shapes of the result of `served`."""
         raise NotImplementedError(f"{type(self).__name__} must define `specs`.")
 
     def entries(self) -> dict[str, tuple[tuple[str, ...], Callable[..., Arrays]]]:
-        """The entry points of a service, the first by default.
+        """Returns the entry points of a service; the first is the default.
 
         Returns:
-            Name -> names of its inputs, (N,) texts each, and a function of these and `stopped`,
-            which is called between batches and may raise.
+            Name -> names of the inputs, (N,) texts each, and a function of the inputs and of
+            `stopped`, which is called between batches and may raise.
         """
 
         def single(text: Sequence[bytes], stopped: Callable[[], None]) -> Arrays:
@@ -85,7 +85,7 @@ class ArrayAnswers:
         return {self.entry: (("text",), single), f"{self.entry}_pairs": (columns, pairs)}
 
     def takes(self, data: Any) -> Table | None:
-        """The table of data that is texts or pairs of texts; None of other data."""
+        """Returns texts or pairs of texts as a table; None for other data."""
         table = as_table(data, triplets=not self.pairs_in_rows)
         texts = "text" in table or ("first" in table and "second" in table)
         return table if texts and "negatives" not in table else None
@@ -93,7 +93,7 @@ class ArrayAnswers:
     def predict(
         self, table: Table, *, batch_size: int = BATCH_SIZE, verbose: str | int = "auto"
     ) -> Any:
-        """The answers for texts, in order; see `FineTuningTask.predict`."""
+        """Returns the predictions for texts, in order; see `FineTuningTask.predict`."""
         check_batch_size(batch_size)
         names = ("text",) if "text" in table else ("first", "second")
         found, cut, done = [], 0, 0
@@ -117,7 +117,7 @@ class ArrayAnswers:
         return [answer for part in found for answer in part]
 
     def _joined(self, groups: Sequence[Any]) -> Any:
-        """Answers of the texts of examples, as one of each."""
+        """Joins the predictions for the texts of an example to one prediction."""
         return groups[0] if len(groups) == 1 else np.stack(groups, axis=1)
 
     def _prompted(self, texts: Sequence[str], column: str) -> Sequence[str]:
@@ -130,7 +130,7 @@ class ArrayAnswers:
         return 2 if texts == 1 else 2 + self._tokenizer.pair_separators
 
     def _lengths(self, texts: Sequence[Ragged]) -> np.ndarray:
-        """(N,) tokens of rows that are not cut."""
+        """Returns the number of tokens (N,) that each row has without truncation."""
         tokens = np.sum([ids.row_lengths() for ids in texts], axis=0)
         return tokens + self._specials(len(texts))
 
@@ -140,7 +140,7 @@ class ArrayAnswers:
         batch_size: int = BATCH_SIZE,
         stopped: Callable[[], None] = lambda: None,
     ) -> Arrays:
-        """What the runtime gives of all rows, in order."""
+        """Returns the runtime's outputs for all rows, in order."""
         parts = list(self._batches(texts, batch_size, stopped))
         if not parts:
             return {
@@ -173,7 +173,7 @@ class ArrayAnswers:
 
 
 class ClassAnswers(ArrayAnswers):
-    """The answers of a `TextClassifier`."""
+    """Predictions of a `TextClassifier`."""
 
     entry = "classify"
 
@@ -205,7 +205,7 @@ class ClassAnswers(ArrayAnswers):
 
 
 class NumberAnswers(ArrayAnswers):
-    """The answers of a `TextRegressor`."""
+    """Predictions of a `TextRegressor`."""
 
     entry = "score"
 
@@ -220,7 +220,7 @@ class NumberAnswers(ArrayAnswers):
 
 
 class VectorAnswers(ArrayAnswers):
-    """The vectors of a `TextEmbedder`; each text is a row."""
+    """Embeddings of a `TextEmbedder`; each text is a row."""
 
     entry = "embed"
     pairs_in_rows = False
@@ -257,18 +257,18 @@ class VectorAnswers(ArrayAnswers):
 def array_answers(
     folder: PathLike, description: Mapping[str, Any], run: Run
 ) -> ArrayAnswers | None:
-    """What answers for an export without its task; None where only the task can.
+    """Makes the `ArrayAnswers` of an export; None if its predictions need the task itself.
 
     Args:
-        folder: the export's folder.
-        description: the content of its `export.json`.
-        run: the loaded runtime.
+        folder: folder of the export.
+        description: content of its `export.json`.
+        run: function of the loaded runtime, from input arrays to output arrays.
     """
     settings, config = description["task"], description.get("encoder")
     kind = settings["kind"]
     if kind not in late.TABLE["array answers"] or settings.get("module") or config is None:
         return None
-    # Windows of long texts, pairs in both orders and rows that end in [CLS] are the task's.
+    # Only the task handles windows of long texts, pairs in both orders and rows that end in [CLS].
     if settings.get("doc_stride") or settings.get("both_orders") or config.get("pooling") == "last":
         return None
     tokenizer = load_tokenizer(folder)

@@ -14,10 +14,10 @@ from kbert.tokenizers.words.characters import as_words
 
 
 def export_embeddings(elmo: Any, directory: PathLike, max_bytes: int = MAX_BYTES) -> str:
-    """Arguments and result as of `Elmo.export`."""
+    """Writes the SavedModel of `Elmo.export`, which describes arguments and result."""
     import tensorflow as tf
 
-    # Behind the others, and cut off again: TensorFlow neither convolves nor stacks nothing.
+    # An empty row is appended and removed again: TensorFlow cannot convolve or stack no rows.
     nothing = tf.ragged.constant([[]], tf.string)
 
     def embed(words: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -1,8 +1,8 @@
-"""Exports for other runtimes, loaded: they answer as their task does, without its layers.
+"""Loads exports for other runtimes: they predict like their task, without its layers.
 
-An export whose answers are made of the runtime's numbers alone (`kbert.export.array_answers`) loads
-and answers without TensorFlow and Keras; of the others the task itself is made, with the runtime in
-the place of its layers.
+Exports whose predictions only need the runtime's outputs (`kbert.export.array_answers`) load and
+predict without TensorFlow and Keras. For the others the task itself is built, with the runtime
+instead of its layers.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _OPTIONS = {"batch_size", "verbose"}
 
 
 class ExportedTask:
-    """A task that a runtime computes: answers texts as `predict` of the task does.
+    """A task that a runtime computes: predicts texts like the task's `predict`.
 
     Args:
-        folder: as `Task.export` writes it with another format than "savedmodel".
-        threads: how many compute; None = as the runtime chooses.
+        folder: folder that `Task.export` wrote for ONNX Runtime, OpenVINO or LiteRT.
+        threads: number of compute threads; None = the runtime's default.
 
     Attributes:
-        task: what it was made of, whose layers the runtime is.
-        description: the content of `export.json`.
-        run: token ids (B, T) and so on by the names of the inputs -> outputs by their names, NumPy
-            arrays.
+        task: the exported task, with the runtime instead of its layers.
+        description: content of `export.json`.
+        run: function from inputs by name, such as token ids (B, T), to outputs by name; all are
+            NumPy arrays.
 
     Raises:
-        FileNotFoundError: it is no such folder.
-        ImportError: the runtime's extra is not installed.
-        ValueError: its description is damaged or of a later version, or holds a task whose class
-            was not imported.
+        FileNotFoundError: the folder has no export.
+        ImportError: the extra of the runtime is not installed.
+        ValueError: the description is damaged or of a later version, or the class of its task was
+            not imported.
     """
 
     def __init__(self, folder: PathLike, *, threads: int | None = None) -> None:
@@ -48,7 +48,7 @@ class ExportedTask:
         self.run: Run = open_runtime(folder, threads)
         self.arrays = array_answers(folder, self.description, self.run)
         if self.arrays is None:
-            self._runtime_task  # noqa: B018  # what cannot be made is told now
+            self._runtime_task  # noqa: B018  # raises errors now, not at the first use
 
     @functools.cached_property
     def _runtime_task(self) -> Any:
@@ -56,20 +56,20 @@ class ExportedTask:
 
     @property
     def task(self) -> Any:
-        """What it was made of, whose layers the runtime is; made when it is first read."""
+        """The exported task, with the runtime instead of its layers; built on first access."""
         return self._runtime_task.task
 
     @property
     def checksum(self) -> str:
-        """Of all files in the folder."""
+        """CRC-32 of all files in the folder."""
         files = (path for path in sorted(self._folder.rglob("*")) if path.is_file())
         return f"{fingerprints.crc32_of_files(*files):08x}"
 
     def predict(self, data: Any, **options: Any) -> Any:
-        """The answers for texts, or what else the task takes; see its `predict`.
+        """Returns the predictions for texts or other data of the task; see the task's `predict`.
 
-        What is fixed in the export, such as how a text is written, is not said again; ValueError if
-        it is and differs.
+        Settings that the export fixes, such as the generation method, need not be passed; other
+        values raise ValueError.
         """
         if self.arrays is not None and set(options) <= _OPTIONS:
             table = self.arrays.takes([data] if isinstance(data, str | bytes) else data)
@@ -78,22 +78,22 @@ class ExportedTask:
         return self.task.predict(data, **{**self._runtime_task.options, **options})
 
     def functions(self) -> dict[str, Any]:
-        """The entry points of the task's SavedModel, with the runtime in the place of its layers.
+        """Returns the entry points of the task's SavedModel, with the runtime instead of layers.
 
-        Texts are split to tokens in a graph, so that any tokenizer does, and requests are as
-        bounded as a SavedModel's. They can be called by several threads at a time, as long as this
-        object is there.
+        Texts are tokenised in a TensorFlow graph, so any tokenizer works. Requests are limited like
+        those of a SavedModel. Several threads may call the functions at a time; this object must
+        stay alive.
 
         Returns:
             Name -> concrete function of named tensors; the first is also "serving_default".
 
         Raises:
-            ValueError: a task whose answers are no rows of its logits.
+            ValueError: the task's predictions are not made from rows of logits.
         """
         return self._runtime_task.functions()
 
     def evaluate(self, data: Any, labels: Any = None, **options: Any) -> dict[str, float]:
-        """The metrics on labelled examples, of a fine-tuned task; see its `evaluate`."""
+        """Returns the metrics of a fine-tuned task on labelled examples; see its `evaluate`."""
         if not hasattr(self.task, "score_names"):
             raise ValueError(
                 "An export is evaluated on labelled texts, where its task is fine-tuned on such; "
@@ -104,10 +104,10 @@ class ExportedTask:
 
 
 def load_exported(folder: PathLike, *, threads: int | None = None) -> ExportedTask:
-    """An exported task: see `ExportedTask`.
+    """Loads an exported task; see `ExportedTask`.
 
     Args:
-        folder: as `Task.export` writes it for ONNX Runtime, OpenVINO or LiteRT.
-        threads: how many compute; None = as the runtime chooses.
+        folder: folder that `Task.export` wrote for ONNX Runtime, OpenVINO or LiteRT.
+        threads: number of compute threads; None = the runtime's default.
     """
     return ExportedTask(folder, threads=threads)

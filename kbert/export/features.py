@@ -1,4 +1,4 @@
-"""A SavedModel that takes text and gives features.
+"""Exports a SavedModel that takes text and returns features.
 
 Shapes: `B` texts, `T` tokens, `D` width of the features.
 """
@@ -30,20 +30,21 @@ def export_features(
 ) -> str:
     """Writes `directory/<n+1>/` for TensorFlow Serving, with the features of `kbert.features`.
 
-    Its entries are `features`, of `text` (B,) strings, and `pair_features`, of `first` and
-    `second`. Both give `vectors` (B, D) float32; without pooling `vectors` (B, T, D), `tokens`
-    (B, T) strings, and `counted` (B, T), 1 for a token that counts. A text too long for the
-    encoder is cut.
+    The entry points are `features`, with the input `text` (B,) strings, and `pair_features`, with
+    the inputs `first` and `second`. Both return `vectors` (B, D) float32. Without pooling they
+    return `vectors` (B, T, D), `tokens` (B, T) strings, and `counted` (B, T), 1 for a token that
+    counts. A text that is too long for the encoder is truncated.
 
     Args:
-        directory: the model's folder; its newest version is n.
+        directory: folder of the model; its newest version is n.
         encoder: a `kbert.Encoder`.
-        tokenizer: its tokenizer.
-        layers: as in `kbert.features`.
-        pooling: as in `kbert.features`.
-        special_tokens: as in `kbert.features`.
-        max_length: as in `kbert.features`.
-        max_bytes: what is read of a text at most.
+        tokenizer: tokenizer of the encoder.
+        layers: hidden states to use: "last", another name or indices; see `kbert.features`.
+        pooling: "mean" of the tokens, "max", "cls" (the vector of [CLS]), or None: no pooling.
+        special_tokens: whether [CLS] and [SEP] count in the mean and the maximum.
+        max_length: most tokens of a sequence, special tokens included; None = the encoder's
+            `max_positions`.
+        max_bytes: most bytes of a text that are read; a longer text is truncated.
 
     Returns:
         The path written.

@@ -1,8 +1,8 @@
-"""Folders of models for runtimes other than TensorFlow, checked against it.
+"""Folders of models for runtimes other than TensorFlow, whose outputs are compared with it.
 
-export.json     what the folder holds: `describe`
-model.…         the runtime's files
-vocab.txt, …    what whoever exports writes beside them, such as a tokenizer
+export.json     description of the export
+model.…         files of the runtime
+vocab.txt, …    other files that the exporter adds, such as a tokenizer
 """
 
 import contextlib
@@ -25,12 +25,12 @@ from kbert.signatures.rows import RowFunction, Run, differences, largest
 DESCRIPTION_FILE = "export.json"
 FORMAT_VERSION = 1
 RUNTIMES = tuple(late.TABLE["runtime"])
-# The largest difference to TensorFlow that an export may have, as `differences` measures it.
+# The largest allowed difference between an export and TensorFlow, measured by `differences`.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "int8": 0.3}
 
 
 def check_format(format: str, precision: str) -> None:
-    """Raises ValueError unless a runtime of that name has models of that precision."""
+    """Raises ValueError unless the format is a runtime's that supports the precision."""
     if format not in RUNTIMES:
         known = ", ".join(("savedmodel", *RUNTIMES, "safetensors"))
         raise ValueError(f"`format` must be one of {known}. Received: {format!r}")
@@ -43,7 +43,7 @@ def check_format(format: str, precision: str) -> None:
 
 
 def refuse_full(folder: PathLike) -> None:
-    """Raises ValueError unless a folder is new or empty."""
+    """Raises ValueError if a folder exists and is not empty."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"An export is written to a new or empty folder. Received: {folder}")
@@ -61,26 +61,26 @@ def export_rows(
     tolerance: float | None = None,
     **options: Any,
 ) -> str:
-    """Writes a model for a runtime, runs it, and keeps it if it computes what TensorFlow does.
+    """Writes a model for a runtime, runs it, and keeps it if its outputs equal TensorFlow's.
 
     Args:
-        folder: new or empty. It is there when it is complete, or not at all.
-        rows: the model.
-        format: one of `RUNTIMES`.
+        folder: path of the export, new or empty. It is written completely or not at all.
+        rows: the model: a function of rows of ids.
+        format: name of the runtime, one of `RUNTIMES`.
         precision: one of the runtime's `PRECISIONS`.
-        samples: batches that both are run on.
-        about: what else `export.json` says.
-        save_beside: called with the folder, writes what else belongs into it.
-        tolerance: the largest difference, see `differences`; None = as `TOLERANCES` says.
-        **options: of the runtime's `write`.
+        samples: batches on which the runtime and TensorFlow are compared.
+        about: further content of `export.json`.
+        save_beside: function that is called with the folder and writes further files.
+        tolerance: largest allowed difference, see `differences`; None = the value in `TOLERANCES`.
+        **options: further arguments of the runtime's `write`.
 
     Returns:
-        The folder.
+        Path of the folder.
 
     Raises:
-        ImportError: the runtime's extra is not installed.
-        ValueError: no such format or precision, a folder that is not empty, or a difference above
-            the tolerance.
+        ImportError: the extra of the runtime is not installed.
+        ValueError: the format or precision is unknown, the folder is not empty, or a difference
+            exceeds the tolerance.
     """
     check_format(format, precision)
     folder = os.fspath(folder)
@@ -94,7 +94,7 @@ def export_rows(
     partial = os.path.join(place, f".{uuid.uuid4().hex}.partial")
     os.mkdir(partial)
     try:
-        if runtime.CALIBRATES:  # it rounds by what they look like inside
+        if runtime.CALIBRATES:  # int8 rounding depends on activations for the samples
             options["samples"] = samples
         with _refusing(format):
             facts = runtime.write(partial, rows, precision, **options) or {}
@@ -113,7 +113,8 @@ def export_rows(
         with _refusing(format):
             found = differences(rows, samples, runtime.load(partial, description, None))
         description["differences"] = found
-        # In fewer bits a text may go another way at a word that is as likely; its score tells.
+        # With fewer bits a generated text may differ where two words are equally likely; only the
+        # float outputs, such as its score, are compared then.
         bounded = set(found) if exact else set(found) - rows.whole
         worst = largest({name: found[name] for name in bounded})
         logging.info(
@@ -137,7 +138,7 @@ def export_rows(
 
 @contextlib.contextmanager
 def _refusing(format: str) -> Iterator[None]:
-    """Turns what a runtime raises, of many classes of its own, into a ValueError that names it."""
+    """Converts the various error classes of a runtime to a ValueError that names the runtime."""
     try:
         yield
     except (ValueError, ImportError, OSError):
@@ -150,7 +151,7 @@ def _refusing(format: str) -> Iterator[None]:
 
 
 def _publish(partial: str, folder: str) -> None:
-    """Gives a finished folder its name; where none can be renamed, its description comes last."""
+    """Renames a finished folder; a remote one is copied instead, with its description last."""
     if not is_remote(folder):
         os.rename(partial, folder)
         return
@@ -162,11 +163,11 @@ def _publish(partial: str, folder: str) -> None:
 
 
 def read_description(folder: PathLike) -> dict[str, Any]:
-    """`export.json` of a folder.
+    """Reads `export.json` of a folder.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is damaged or of a later version.
+        FileNotFoundError: there is no such file.
+        ValueError: the file is damaged or of a later version.
     """
     path = Path(folder) / DESCRIPTION_FILE
     if not path.is_file():
@@ -184,16 +185,16 @@ def read_description(folder: PathLike) -> dict[str, Any]:
 
 
 def open_runtime(folder: PathLike, threads: int | None = None) -> Run:
-    """What runs the model of a folder: arrays of ids by name -> arrays by name.
+    """Loads the model of a folder; returns a function from arrays of ids to arrays, by name.
 
     Args:
-        folder: as `export_rows` writes it; a local one.
-        threads: how many; None = as the runtime chooses.
+        folder: local folder that `export_rows` wrote.
+        threads: number of compute threads; None = the runtime's default.
 
     Raises:
-        FileNotFoundError: it is no such folder.
-        ImportError: the runtime's extra is not installed.
-        ValueError: its description is damaged or of a later version.
+        FileNotFoundError: the folder has no export.
+        ImportError: the extra of the runtime is not installed.
+        ValueError: the description is damaged or of a later version.
     """
     description = read_description(folder)
     runtime = late.load("runtime", description["format"])

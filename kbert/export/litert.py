@@ -1,4 +1,4 @@
-"""Models for LiteRT (TensorFlow Lite): `model.tflite`, a row at a time, of one of a few widths."""
+"""Models for LiteRT (TensorFlow Lite): `model.tflite`, one row at a time, in a few fixed widths."""
 
 import os
 import tempfile
@@ -17,22 +17,22 @@ EXTRA = "litert"
 PRECISIONS = ("float32", "int8")
 CALIBRATES = False
 FILE = "model.tflite"
-MASKS = 4  # places of masks in a row
-WIDTHS = (32, 128)  # as far as the rows of a task are as long
-_NAME = "rows_"  # and the width: an entry point
+MASKS = 4  # masks of a row
+WIDTHS = (32, 128)  # default widths, if the task's longest row is longer
+_NAME = "rows_"  # prefix of the entry points' names; the width follows
 
 
 def write(folder: str, rows: RowFunction, precision: str, *, widths: Sequence[int]) -> None:
-    """Writes a model with an entry point for each width, which share the weights.
+    """Writes a model with an entry point for each width; they share the weights.
 
-    With "int8" the kernels are stored in 8 bits, and the runtime rounds what they are multiplied
-    with by the largest value that it meets (LiteRT's dynamic range quantization).
+    With "int8" the kernels are stored in 8 bits. The runtime rounds the inputs of products, with a
+    scale from their largest value (LiteRT's dynamic range quantization).
 
     Args:
-        folder: where.
-        rows: the model.
-        precision: of `PRECISIONS`.
-        widths: tokens of a row, from small to large.
+        folder: folder to write to.
+        rows: the model: a function of rows of ids.
+        precision: "float32" or "int8".
+        widths: lengths of rows in tokens, in ascending order.
     """
     signatures = {
         f"{_NAME}{width}": rows.signature({"batch": 1, "length": width, "masks": MASKS})
@@ -49,10 +49,10 @@ def write(folder: str, rows: RowFunction, precision: str, *, widths: Sequence[in
 
 
 def settle_widths(widths: Sequence[int] | None, longest: int) -> list[int]:
-    """The widths of an export's rows, from small to large.
+    """Returns the widths of an export's rows, in ascending order.
 
     Args:
-        widths: in tokens; None = 32, 128 and the longest row.
+        widths: widths in tokens; None = 32, 128 and the longest row.
         longest: tokens of the task's longest row.
 
     Raises:
@@ -72,9 +72,9 @@ def settle_widths(widths: Sequence[int] | None, longest: int) -> list[int]:
 
 
 def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Run:
-    """What runs the model of a folder; see `kbert.export.onnx.runtime.load`.
+    """Loads the model of a folder and returns its function; see `kbert.export.onnx.runtime.load`.
 
-    Rows go through it one by one, filled up to the next width.
+    Rows run one by one, padded to the next width.
     """
     interpreter = optional("ai_edge_litert.interpreter", EXTRA).Interpreter(
         os.path.join(folder, FILE), num_threads=threads or os.cpu_count()
@@ -86,7 +86,7 @@ def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Ru
         if name.startswith(_NAME)
     }
     inputs, outputs = description["inputs"], description["outputs"]
-    turn = threading.Lock()  # an interpreter has one place for each number
+    turn = threading.Lock()  # an interpreter has one buffer per tensor, so it is not thread-safe
 
     def run(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with turn:
@@ -108,7 +108,7 @@ def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Ru
             place = {"batch": row, "length": 0, "masks": mask}
 
             def part(axes: Any, place: Mapping[str, int] = place) -> tuple[slice, ...]:
-                """Where this call's rows and masks stand in a whole array."""
+                """Returns the slices of a whole array for this call's row and masks."""
                 return tuple(
                     slice(place[a], place[a] + steps[a]) if a in steps else slice(None)
                     for a in axes

@@ -1,4 +1,4 @@
-"""An exported task whose layers a runtime has: the task itself answers, evaluates and serves."""
+"""An exported task with a runtime instead of its layers; it predicts, evaluates and serves."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from kbert.tokenizers import load_tokenizer
 
 
 class RuntimeTask:
-    """A task with a runtime in the place of its layers.
+    """A task with a runtime instead of its layers.
 
     Args:
-        folder: the export's folder.
-        description: the content of its `export.json`.
-        run: the loaded runtime.
+        folder: folder of the export.
+        description: content of its `export.json`.
+        run: function of the loaded runtime, from input arrays to output arrays.
 
     Attributes:
         task: the task.
@@ -54,7 +54,7 @@ class RuntimeTask:
         model = RuntimeModel(_config_of(description, source), description["max_length"])
         self.task = task_class(model, load_tokenizer(folder), **settings)
         fixed = description.get("settings", {})
-        # A runtime compiles nothing for a new width: rows are as wide as the longest of a batch.
+        # A runtime does not compile anew for each width, so rows are padded to the longest only.
         if hasattr(self.task, "width_multiple"):
             self.task.width_multiple = 1
         self._rows = task_class.row_export(self.task)
@@ -62,7 +62,7 @@ class RuntimeTask:
         self.options = self._rows.fixed(**fixed)
 
     def functions(self) -> dict[str, Any]:
-        """See `ExportedTask.functions`."""
+        """Returns the entry points of the SavedModel; see `ExportedTask.functions`."""
         task = self.task
         if self._rows.logits is None:
             raise self._unserved()
@@ -71,7 +71,7 @@ class RuntimeTask:
             for name, axes in self.description["outputs"].items()
         }
 
-        # TensorFlow keeps graphs, and what they call, longer than those who hold them.
+        # TensorFlow keeps graphs, and objects that they call, alive for longer than their owner.
         compute, inputs = weakref.WeakMethod(self._logits), self._rows.inputs
 
         def call(features: Mapping[str, tf.Tensor], training: bool = False) -> dict[str, tf.Tensor]:
@@ -93,7 +93,7 @@ class RuntimeTask:
         task.call = call
         try:
             made = {name: _by_name(bounded(x)) for name, x in task.signatures().items()}
-        except NotImplementedError as error:  # it asks the encoder itself
+        except NotImplementedError as error:  # the task calls the encoder itself
             raise self._unserved() from error
         return {**made, "serving_default": next(iter(made.values()))}
 
@@ -109,7 +109,7 @@ class RuntimeTask:
 
 
 def _by_name(signature: Signature) -> Any:
-    """An entry point as a SavedModel has it: a concrete function of named tensors."""
+    """Converts an entry point to a concrete function of named tensors, as in a SavedModel."""
     names = [spec.name for spec in signature.inputs]
 
     def entry(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:

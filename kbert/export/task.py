@@ -1,4 +1,4 @@
-"""What `Task.export` does: a SavedModel, a model for another runtime, or weights alone."""
+"""Implements `Task.export`: a SavedModel, a model for another runtime, or only weights."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from kbert.export.text_rows import TextRows
 from kbert.signatures.requests import MAX_BYTES
 from kbert.signatures.rows import RowFunction
 
-PRECISIONS = ("float32", "bfloat16", "int8")  # of SavedModels
-# What a task is checked on where it is given no texts: short and long, accents, numbers, scripts.
+PRECISIONS = ("float32", "bfloat16", "int8")  # precisions of SavedModels
+# Default texts to check an export on: short and long, with accents, numbers, several scripts.
 TEXTS = (
     "Fine.",
     "A visually stunning rumination on love, memory, history, and the war of art and commerce.",
@@ -44,12 +44,12 @@ TEXTS = (
 def row_function(
     task: Any, *, by_runtime: bool = False, settings: Mapping[str, Any] | None = None
 ) -> RowFunction:
-    """What a runtime is given of a task: the function of its `row_export`.
+    """Returns the function of rows that a runtime gets from a task's `row_export`.
 
     Args:
-        task: one with a `row_export`.
-        by_runtime: whether it rounds to 8 bits, which the layers then do not.
-        settings: what the `settings` of the `row_export` returned.
+        task: a task with a `row_export`.
+        by_runtime: whether the runtime rounds to 8 bits, so that the layers must not.
+        settings: result of the `settings` of the `row_export`.
 
     Raises:
         ValueError: the task has no such export.
@@ -85,7 +85,7 @@ def row_function(
 
 
 def check_texts(texts: Sequence[str] | None) -> Sequence[str]:
-    """What an export is checked on: the texts that are given, or ours; refuses fewer than two."""
+    """Returns the texts to check an export on, by default ours; raises if there are fewer than 2."""
     texts = TEXTS if texts is None else (texts,) if isinstance(texts, str) else tuple(texts)
     if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
         raise ValueError(
@@ -230,7 +230,7 @@ def _export_to_runtime(
 
 
 def _why_not_inside(task: Any) -> str | None:
-    """Why rows that a runtime makes of texts would not do for a task; None = they would."""
+    """Returns the reason why a tokenizer inside the runtime cannot serve a task; None if it can."""
     texts = getattr(task, "texts", None)
     if texts is None:
         return "this task answers with words, spans or new texts, which kbert makes of them"

@@ -1,7 +1,6 @@
-"""Exporting from JAX or PyTorch: through a copy of the task in a process that runs TensorFlow.
+"""Exports from JAX or PyTorch, with a copy of the task in a process that runs TensorFlow.
 
-The layers compute the same on every backend, so the way to a SavedModel leads through the task's
-own preset folder.
+The layers compute the same on every backend, so the copy is made by a preset folder of the task.
 """
 
 import json
@@ -31,19 +30,19 @@ print(task.export(directory, **options))
 
 
 def export_copy(task: keras.Model, directory: PathLike, options: dict[str, Any]) -> str:
-    """Exports a copy of the task from a fresh process under TensorFlow, on the CPU.
+    """Exports a copy of the task from a new process with TensorFlow, on the CPU.
 
     Args:
         task: a task that its preset describes completely.
-        directory: the model's folder.
-        options: arguments of the task's `signatures`.
+        directory: folder of the model.
+        options: further arguments of the task's `export`, such as `format`.
 
     Returns:
         The path written.
 
     Raises:
-        RuntimeError: if that process fails; the message holds the end of what it said.
-        ValueError: the task's class cannot be found by another process.
+        RuntimeError: the process fails; the message has the end of its error output.
+        ValueError: another process cannot find the class of the task.
     """
     task_class: Any = type(task)
     module, kind = _module_of(task_class), task_class.kind
@@ -60,7 +59,7 @@ def export_copy(task: keras.Model, directory: PathLike, options: dict[str, Any])
         environment = {
             **os.environ,
             "KERAS_BACKEND": "tensorflow",
-            "CUDA_VISIBLE_DEVICES": "-1",  # this process may hold all of the memory there
+            "CUDA_VISIBLE_DEVICES": "-1",  # this process may use all of the GPU's memory
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         }
         done = subprocess.run(
@@ -75,7 +74,7 @@ def export_copy(task: keras.Model, directory: PathLike, options: dict[str, Any])
 
 
 def _module_of(cls: type) -> str:
-    """What `late.user_module` finds a class by: a module of a package, or a file."""
+    """Returns the name by which `late.user_module` finds a class: a module or a file."""
     if "." in cls.__module__:
         return cls.__module__
     file = getattr(sys.modules[cls.__module__], "__file__", None)

@@ -1,4 +1,4 @@
-"""A tokenizer inside a runtime, in a file beside the model, kept only if it is exact."""
+"""Tokenizers inside a runtime, in a file next to the model; kept only if exact."""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from kbert.core import late
 from kbert.export.text_rows import INPUTS, Batch, NotInside, TextRows
 
 Rows = dict[str, np.ndarray]
-# What tokenizers get wrong, besides the texts that an export is checked on.
+# Texts that tokenizers often get wrong, checked in addition to the texts of the export.
 HARD_TEXTS = (
     "",
     "   \t\r\n ",
@@ -33,17 +33,17 @@ HARD_TEXTS = (
 def write_text_graphs(
     folder: str, format: str, rows: TextRows, texts: Sequence[str]
 ) -> dict[str, Any]:
-    """Writes the tokenizer for a runtime, runs it, and keeps it if it gives the rows of kbert's.
+    """Writes the tokenizer for a runtime, runs it, and keeps it if its rows equal kbert's.
 
     Args:
-        folder: where the export is written.
-        format: of the export.
-        rows: what the tokenizer computes.
-        texts: two or more that both are run on, besides `HARD_TEXTS`.
+        folder: folder of the export.
+        format: name of the runtime.
+        rows: function from texts to rows, which the tokenizer must reproduce.
+        texts: two texts or more to compare on, in addition to `HARD_TEXTS`.
 
     Returns:
-        What `export.json` says of it: {"inside": file -> its input, "needs": the package}, or
-        {"why": the reason why there is none}.
+        The tokenizer's entry in `export.json`: {"inside": file -> its input, "needs": the package},
+        or {"why": the reason why it is not inside}.
     """
     if format not in late.TABLE["tokenizer graph"]:
         return {"why": f"{format} has no operations on strings"}
@@ -58,7 +58,7 @@ def write_text_graphs(
         why, log = str(error), logging.info
     except NotInside as error:
         why, log = str(error), logging.warning
-    except Exception as error:  # of the runtimes' many classes
+    except Exception as error:  # the runtimes have many error classes
         why, log = " ".join(str(error).split())[:300], logging.warning
     else:
         logging.info("%s: the tokenizer is inside, %s", format, ", ".join(files))
@@ -70,17 +70,17 @@ def write_text_graphs(
 
 
 def _expected(rows: TextRows, count: int, texts: Sequence[str]) -> list[tuple[Batch, Rows]]:
-    """Batches of texts, or of pairs, and their rows."""
+    """Returns batches of texts or pairs with their expected rows."""
     texts = [*texts, *HARD_TEXTS]
     batch: Batch = texts if count == 1 else list(zip(texts, texts[::-1], strict=True))
     alone: Batch = [""] if count == 1 else [("", "")]
-    # All together, and one by one: a graph may have a shorter way for texts of one alphabet.
+    # Together and one by one: a graph may have a faster branch for texts of one alphabet.
     batches: list[Batch] = [batch, alone, *(batch[i : i + 1] for i in range(len(batch)))]
     return [(given, rows.run(given)) for given in batches]
 
 
 def _check(package: str, expected: Sequence[tuple[Batch, Rows]], found: Sequence[Rows]) -> None:
-    """Raises NotInside where a graph differs from kbert's tokenizer."""
+    """Raises NotInside if a graph's rows differ from those of kbert's tokenizer."""
     for (given, ours), theirs in zip(expected, found, strict=True):
         for number, text in enumerate(given):
             for name, value in ours.items():

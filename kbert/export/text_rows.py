@@ -1,6 +1,6 @@
-"""Texts to the rows of a model: what a tokenizer inside a runtime has to compute.
+"""From texts to the rows of a model: the computation of a tokenizer inside a runtime.
 
-Shapes: B texts or pairs, T tokens of the longest row, P pieces of all texts together.
+Shapes: B texts or pairs, T tokens of the longest row, P tokens of all texts together.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from kbert.tokenizers.bpe.pre_split import PATTERNS
 from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer
 from kbert.tokenizers.wordpiece.characters import CharacterRules
 
-# The input of a graph by how many texts a row has: strings (B,) or (B, 2).
+# Number of texts per row -> name of the graph's input: strings (B,) or (B, 2).
 INPUTS = {1: "text", 2: "pairs"}
 # Texts, or pairs of texts.
 Batch = Sequence[str] | Sequence[tuple[str, str]]
 
 
 Value = TypeVar("Value")
-# All characters, but for surrogates, which no text holds.
+# All characters except surrogates, which no text contains.
 _CHARACTERS = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 _CLASS = re.compile(r"\[[^\]]*\]")
 
 
 class NotInside(Exception):
-    """The runtime has no exact tokenizer for this one; the message says why."""
+    """The runtime cannot reproduce the tokenizer exactly; the message has the reason."""
 
 
 def of_kind(tokenizer: Tokenizer, package: str, kinds: Mapping[type, Value]) -> Value:
-    """What a runtime has for a tokenizer.
+    """Returns a runtime's value, such as a graph builder, for the class of a tokenizer.
 
     Args:
-        tokenizer: kbert's.
-        package: of the runtime, for messages.
-        kinds: class of tokenizers -> what there is for it.
+        tokenizer: a tokenizer of kbert.
+        package: package of the runtime, for messages.
+        kinds: class of tokenizers -> value of the runtime.
 
     Raises:
-        NotInside: there is nothing, or it lacks what this tokenizer does to texts.
+        NotInside: the class is not in `kinds`, or the runtime does not support the tokenizer's
+            settings.
     """
-    # Both packages have SentencePiece, but of two splits with one score it may take the other.
+    # Both packages have SentencePiece, but it may choose another of two splits with equal scores.
     if type(tokenizer) not in kinds:
         raise NotInside(f"{package} has no {type(tokenizer).__name__} that is exact")
     if getattr(tokenizer, "special_tokens_in_text", False):
@@ -57,7 +58,7 @@ def of_kind(tokenizer: Tokenizer, package: str, kinds: Mapping[type, Value]) -> 
         raise NotInside(f"{package} has no added tokens in texts, added_tokens=[…]")
     if isinstance(tokenizer, BytePairTokenizer):
         if tokenizer.normalization:
-            # They compose characters, but leave several marks of one letter in any order.
+            # They compose characters, but do not reorder several marks of one letter.
             raise NotInside(f"{package} has no exact normalization={tokenizer.normalization!r}")
         if tokenizer.ignore_merges:
             raise NotInside(f"{package} has no pieces that no merges make, ignore_merges=True")
@@ -66,12 +67,13 @@ def of_kind(tokenizer: Tokenizer, package: str, kinds: Mapping[type, Value]) -> 
 
 @dataclass(frozen=True)
 class TextRows:
-    """The way from texts to the rows that a model reads.
+    """The function from texts to the rows that a model reads.
 
     Args:
-        tokenizer: splits the texts.
-        build: ragged ids, (B, None) of each text of a row -> features (B, T), by their names.
-        names: the features that the model reads.
+        tokenizer: tokenizer of the task.
+        build: function from ragged ids (B, None), one argument for each text of a row, to features
+            (B, T) by name.
+        names: names of the features that the model reads.
 
     Example:
         >>> from kbert.data.tables.inputs import build_inputs
@@ -88,7 +90,7 @@ class TextRows:
     names: Sequence[str]
 
     def run(self, batch: Batch) -> dict[str, np.ndarray]:
-        """The rows of texts or of pairs, by TensorFlow."""
+        """Computes the rows of texts or pairs with TensorFlow."""
         texts = np.array(batch, object)
         columns = [texts] if texts.ndim == 1 else list(texts.T)
         ids = [self.tokenizer.encode(tf.constant(x.tolist(), tf.string)) for x in columns]
@@ -96,16 +98,16 @@ class TextRows:
         return {name: rows[name].numpy() for name in self.names}
 
     def packing(self, count: int, ids: Sequence[int] | None = None) -> Any:
-        """What comes behind the pieces, for the converters of the runtimes.
+        """Returns the function from token ids to rows, for the converters of the runtimes.
 
         Args:
-            count: how many texts a row has.
-            ids: for each piece that the runtime knows the tokenizer's. None: they are the same.
+            count: number of texts per row.
+            ids: the tokenizer's id for each id of the runtime; None = they are the same.
 
         Returns:
-            A `tf.function` that gives the rows for `pieces`, (P,) int32, the ids of all texts, and
-            for where those of each end, `ends`, (B,) int32, or (2 B,), all first texts before all
-            second ones.
+            A `tf.function` that returns the rows. Its arguments are `pieces`, (P,) int32, the ids
+            of all texts, and `ends`, (B,) int32, the position where the ids of each text end. For
+            pairs `ends` is (2 B,), with all first texts before all second texts.
         """
 
         def pack(pieces: tf.Tensor, ends: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -126,11 +128,11 @@ class TextRows:
 
 
 def code_class(characters: Iterable[str], *, others: bool = False) -> str:
-    """Characters as a class of a regular expression, of RE2's and of PCRE's.
+    """Returns characters as a character class of a regular expression, for RE2 and PCRE.
 
     Args:
-        characters: one or more.
-        others: the class of all others.
+        characters: one character or more.
+        others: whether to return the class of all other characters instead.
 
     Example:
         >>> print(code_class("abcé"))
@@ -148,13 +150,16 @@ def code_class(characters: Iterable[str], *, others: bool = False) -> str:
 
 @functools.cache
 def word_patterns(words: str) -> tuple[str, str]:
-    """The patterns of `kbert.tokenizers.bpe.pre_split`, without the tables of a runtime.
+    """Returns the patterns of `kbert.tokenizers.bpe.pre_split`, without named character classes.
+
+    A runtime has other tables for these classes, so they are written as code points.
 
     Args:
-        words: a kind of `PATTERNS`.
+        words: a key of `PATTERNS`.
 
     Returns:
-        What is cut first and a word, with classes in code points, as TensorFlow's RE2 has them.
+        The pattern of the places to cut first, and the pattern of a word. The code points are those
+        that TensorFlow's RE2 matches.
     """
     texts = tf.constant(_CHARACTERS)
 
@@ -169,7 +174,7 @@ def word_patterns(words: str) -> tuple[str, str]:
 
 
 def final_sigma(rules: CharacterRules) -> tuple[str, str]:
-    """A pattern that finds "Σ" at the end of words, and what each is replaced by in RE2's way."""
+    """Returns a pattern that finds "Σ" at the end of words, and its replacement in RE2's syntax."""
     cased, ignorable = code_class(rules.cased), code_class(rules.ignorable)
     neither = code_class(rules.cased + rules.ignorable, others=True)
     return rf"({cased}{ignorable}*)Σ({ignorable}*(?:{neither}|$))", r"\1ς\2"

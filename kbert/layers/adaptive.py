@@ -92,7 +92,7 @@ class AdaptiveEmbeddings(keras.layers.Layer):
         segment_ids: Tensor | None = None,
         training: bool = False,
     ) -> Tensor:
-        """Returns embeddings (..., H); has the arguments of `Embeddings` and ignores segments."""
+        """Returns embeddings (..., H); there are no segments, so `segment_ids` are ignored."""
         ids = whole_numbers(token_ids, "token_ids")
         total: Any = 0
         last = len(self.tables) - 1

@@ -55,8 +55,7 @@ class TokenSegments:
         takes_space: token that absorbs the white space before it; None = no such token.
         spaces: regular expression for the characters that a space in a token matches.
         single_words: tokens that count as plain text next to a character of a word.
-        alone: regular expression for characters that are words of their own; None = no such
-            characters.
+        alone: regular expression for characters that are separate words; None = no such characters.
     """
 
     def __init__(

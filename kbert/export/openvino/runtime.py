@@ -23,44 +23,44 @@ FILE = "model.xml"
 def write(folder: str, rows: RowFunction, precision: str) -> None:
     """Writes a model.
 
-    With "bfloat16" the weights are stored in 16 bits, and the runtime computes in bfloat16 where
-    the processor can. With "int8" each column of a kernel is stored in 8 bits with a scale of its
-    own (nncf's compression of weights, without calibration).
+    With "bfloat16" the weights are stored in 16 bits, and the runtime computes in bfloat16 if the
+    processor supports it. With "int8" the kernels are stored in 8 bits, each column with its own
+    scale (weight compression of nncf, without calibration).
 
     Args:
-        folder: where.
-        rows: the model.
-        precision: of `PRECISIONS`.
+        folder: folder to write to.
+        rows: the model: a function of rows of ids.
+        precision: "float32", "bfloat16" or "int8".
 
     Raises:
         ImportError: the extra is not installed.
     """
     openvino = optional("openvino", EXTRA)
     model = openvino.convert_model(rows.concrete)
-    for value in model.outputs:  # the names of the graph's nodes would be names of outputs too
+    for value in model.outputs:  # otherwise names of the graph's nodes would name outputs too
         value.tensor.set_names(set(value.get_names()) & set(rows.outputs))
     if precision == "int8":
         nncf = optional("nncf", EXTRA)
-        # Its own set_log_level would silence the handlers of the whole process.
+        # nncf's own set_log_level would silence the handlers of the whole process.
         logging.getLogger("nncf").setLevel(logging.ERROR)
-        with contextlib.redirect_stdout(io.StringIO()):  # tables and a bar
+        with contextlib.redirect_stdout(io.StringIO()):  # nncf prints tables and a progress bar
             model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
     path = os.path.join(folder, FILE)
     openvino.save_model(model, path, compress_to_fp16=precision == "bfloat16")
 
 
 def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Run:
-    """What runs the model of a folder; see `kbert.export.onnx.runtime.load`."""
+    """Loads the model of a folder and returns its function; see `kbert.export.onnx.runtime.load`."""
     openvino = optional("openvino", EXTRA)
-    # Of itself it would compute in bfloat16 wherever the processor can.
+    # By default it would compute in bfloat16 if the processor supports it.
     precise = description["precision"] != "bfloat16"
     settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32" if precise else "bf16"}
     if threads:
         settings["INFERENCE_NUM_THREADS"] = threads
     model = openvino.Core().compile_model(os.path.join(folder, FILE), "CPU", settings)
     inputs, outputs = description["inputs"], list(description["outputs"])
-    # A request is one thread's at a time; in a thread that TensorFlow made it can end the process
-    # (seen with 2026.4 on Linux, where the process had exported before).
+    # Only one thread may use a request at a time. In a thread made by TensorFlow it can crash the
+    # process (seen with 2026.4 on Linux, in a process that had exported before).
     own, pool = threading.local(), ThreadPoolExecutor(os.cpu_count())
 
     def answer(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,6 +1,6 @@
 """The tokenizer as a model for OpenVINO with openvino-tokenizers: texts in, rows out.
 
-Shapes: B texts, P pieces of all texts together.
+Shapes: B texts, P tokens of all texts together.
 """
 
 import os
@@ -30,11 +30,11 @@ from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 PACKAGE = "openvino-tokenizers"
 MODULE = "openvino_tokenizers"
 FILES = {1: "openvino_tokenizer.xml", 2: "openvino_tokenizer_pairs.xml"}
-_NO_PIECE = "\U0010fffd"  # a private character, which stands for what is unknown anyway
+_NO_PIECE = "\U0010fffd"  # a private character, which becomes the unknown token
 
 
 def write(folder: str, rows: TextRows, count: int) -> str:
-    """Writes the graph of one text a row, or of two; see `kbert.export.onnx.text.write`."""
+    """Writes the graph for one text per row, or two; see `kbert.export.onnx.text.write`."""
     openvino, steps = optional("openvino", EXTRA), optional(f"{MODULE}.tokenizer_pipeline", EXTRA)
     pieces = of_kind(rows.tokenizer, PACKAGE, _PIECES)
     packing = openvino.convert_model(rows.packing(count).get_concrete_function())
@@ -42,7 +42,7 @@ def write(folder: str, rows: TextRows, count: int) -> str:
     text = ops.parameter([-1, 2][:count], openvino.Type.string, name=INPUTS[count])
     text.output(0).tensor.set_names({INPUTS[count]})
     begins, ends, letters = ops.string_tensor_unpack(text).outputs()
-    if count > 1:  # all first texts, then all second ones
+    if count > 1:  # all first texts, then all second texts
         order, flat = np.array([1, 0]), np.array([-1])
         begins, ends = (
             ops.reshape(ops.transpose(x, order), flat, special_zero=False).output(0)
@@ -50,7 +50,7 @@ def write(folder: str, rows: TextRows, count: int) -> str:
         )
     texts = list(steps.UTF8ValidateStep().get_ov_subgraph([begins, ends, letters]))
     _, ends, ids = pieces(steps, texts, rows.tokenizer)
-    # Of texts that are all empty BPE's operations give one end.
+    # BPE's operations return a single end if all texts are empty.
     ends = ops.broadcast(ends, ops.shape_of(begins)).output(0)
     found = {"pieces": ids, "ends": ends}
     for value in packing.inputs:
@@ -64,9 +64,9 @@ def write(folder: str, rows: TextRows, count: int) -> str:
 
 
 def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.ndarray]]:
-    """What a graph gives; see `kbert.export.onnx.text.run`."""
+    """Runs a graph and returns the rows of each batch; see `kbert.export.onnx.text.run`."""
     openvino = optional("openvino", EXTRA)
-    optional(MODULE, EXTRA)  # from now on OpenVINO has its operations
+    optional(MODULE, EXTRA)  # its import registers its operations with OpenVINO
     model = openvino.Core().compile_model(os.path.join(folder, FILES[count]), "CPU")
     outputs = [value.get_any_name() for value in model.outputs]
     rows = []
@@ -76,8 +76,8 @@ def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.
     return rows
 
 
-# The functions of `_PIECES`: (B,) texts -> where the pieces of each text begin and end (B,), and
-# their ids (P,); int32.
+# The functions in `_PIECES` map texts (B,) to the begin and end of each text's tokens (B,) and to
+# token ids (P,); all int32.
 
 
 def _wordpieces(steps: Any, texts: list[Any], tokenizer: WordPieceTokenizer) -> list[Any]:
@@ -88,9 +88,9 @@ def _wordpieces(steps: Any, texts: list[Any], tokenizer: WordPieceTokenizer) -> 
             charsmap=compile_charsmap(rules.changed), remove_extra_whitespaces=False
         ),
         steps.RegexNormalizationStep(f"({code_class(rules.alone)})", r" $1 "),
-        # The operation's own limit counts bytes.
+        # The limit of the operation itself counts bytes.
         steps.RegexNormalizationStep(f"[^ ]{{{longest + 1},}}", _NO_PIECE),
-        # Texts that are all empty would be split to one.
+        # If all texts were empty, they would be split to a single one.
         steps.RegexNormalizationStep("^", " "),
     ]
     if rules.cased:
@@ -110,7 +110,7 @@ def _wordpieces(steps: Any, texts: list[Any], tokenizer: WordPieceTokenizer) -> 
 
 def _byte_pairs(steps: Any, texts: list[Any], tokenizer: BytePairTokenizer) -> list[Any]:
     made, merges = live_merges(tokenizer.merges)
-    known = set(made)  # the operation takes a word for a piece wherever it finds one
+    known = set(made)  # the operation would use any vocabulary entry that equals a word
     pieces = steps.BPETokenizationStep(
         [piece_bytes(piece) if piece in known else b"" for piece in tokenizer.vocabulary],
         [(piece_bytes(first), piece_bytes(second)) for first, second in merges],
@@ -118,7 +118,7 @@ def _byte_pairs(steps: Any, texts: list[Any], tokenizer: BytePairTokenizer) -> l
     pipeline = steps.TokenizerPipeline()  # the step stores its vocabulary there
     pieces.set_pipeline(pipeline)
     _, word = word_patterns(tokenizer.words)
-    # PCRE has the lookahead of GPT-2's own pattern, which leaves a word the space before it.
+    # PCRE supports the lookahead of GPT-2's own pattern, which keeps the space before a word.
     others, _, space = word.rpartition("|")
     word = f"{others}|{space}(?![^{space.removeprefix('[').removesuffix('+')})|{space}"
     prefix = [steps.RegexNormalizationStep("^([^ ])", " $1")] if tokenizer.add_prefix_space else []

@@ -1,1 +1,1 @@
-"""SavedModels, and what TensorFlow Serving reads beside them."""
+"""SavedModels, and the files that TensorFlow Serving reads in addition."""

@@ -1,7 +1,7 @@
-"""Weights that a SavedModel stores in 8 bits, and has in float32 once it is loaded.
+"""Weights that a SavedModel stores in 8 bits and converts to float32 when it is loaded.
 
-TensorFlow has no product of float32 with int8 that is as fast as one of float32, so that what is
-saved here is space: on the disk, and on the way to the servers.
+TensorFlow has no product of float32 with int8 that is as fast as one of float32. So this only saves
+space: on disk, and in the transfer to servers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import tensorflow as tf
 from kbert.io.arrays import to_8_bits
 from kbert.signatures.requests import Signature
 
-_SMALLEST = 4096  # numbers; what is smaller is stored as it is, and so are vectors
+_SMALLEST = 4096  # numbers of a weight; smaller weights and vectors are stored unchanged
 
 
 class StoredWeights:
-    """Weights in 8 bits, each column of a kernel and each row of a table with a scale of its own.
+    """Weights in 8 bits, with one scale for each column of a kernel and each row of a table.
 
     Args:
-        variables: of a model; those that are no matrices, and small ones, are left out.
+        variables: variables of a model; vectors and small variables are skipped.
 
     Attributes:
-        resources: what a SavedModel must track for them.
+        resources: objects that a SavedModel must track for the weights.
 
     Example:
         >>> variable = keras.Variable(np.eye(64), dtype="float32", name="kernel")
@@ -51,7 +51,7 @@ class StoredWeights:
         self.resources = [_Stored(v) for v in large]
 
     def signature(self, signature: Signature) -> Signature:
-        """The same entry point, which reads them in the place of the model's weights."""
+        """Returns the same entry point, reading these weights instead of the model's."""
 
         def function(*tensors: tf.Tensor, **numbers: Any) -> dict[str, tf.Tensor]:
             with self._read():
@@ -67,13 +67,13 @@ class StoredWeights:
 
 
 class _Stored(tf.saved_model.experimental.TrackableResource):
-    """A variable in float32 that no checkpoint holds: it is computed when a model is loaded.
+    """A float32 variable that is not in the checkpoint but computed when a model is loaded.
 
-    Both of TensorFlow's loaders run the initializers of tables once the variables are read; this is
-    such a table to them.
+    Both loaders of TensorFlow run the initializers of lookup tables after reading the variables;
+    they treat this object as such a table.
 
     Args:
-        variable: what it holds, rounded.
+        variable: variable whose value is stored, rounded to 8 bits.
     """
 
     def __init__(self, variable: keras.Variable) -> None:
@@ -83,7 +83,7 @@ class _Stored(tf.saved_model.experimental.TrackableResource):
         axes = tuple(range(values.ndim - 1)) if "kernel" in variable.name else -1
         codes, scale = to_8_bits(values, axes)
         self._shape, self._dtype = values.shape, variable.dtype
-        # In one process there may be many models, and resources are found by their names alone.
+        # A process may have many models, and resources are found only by name.
         self._name = f"{uuid.uuid4().hex}/{variable.path}"
         self._codes = self._tracked("codes", codes)
         self._scale = self._tracked("scale", scale)
@@ -104,6 +104,6 @@ class _Stored(tf.saved_model.experimental.TrackableResource):
         tf.raw_ops.AssignVariableOp(resource=self.resource_handle, value=value)
 
     def read(self) -> tf.Tensor:
-        """What it holds."""
+        """Returns the value."""
         value = tf.raw_ops.ReadVariableOp(resource=self.resource_handle, dtype=self._dtype)
         return tf.ensure_shape(value, self._shape)

@@ -1,10 +1,10 @@
-"""What TensorFlow Serving reads beside a graph: requests to warm up with, and its settings.
+"""Files that TensorFlow Serving reads in addition to a graph: warm-up requests and settings.
 
-VERSION/assets.extra/tf_serving_warmup_requests  requests that it makes before it answers others
-batching_parameters.txt                          how it computes requests of several clients at once
-models.config                                    which folders it serves under which names
+VERSION/assets.extra/tf_serving_warmup_requests  requests that the server runs before any other
+batching_parameters.txt                          how it batches requests of several clients
+models.config                                    folders to serve, and their names
 
-The last two are for who runs the server to change: they are written where they are missing.
+The last two are for the server's operator to edit: they are only written if missing.
 """
 
 import functools
@@ -23,7 +23,7 @@ from kbert.signatures.requests import WARM_UP_TEXTS, Signature
 
 WARM_UP_FILE = "assets.extra/tf_serving_warmup_requests"
 BATCHING_FILE, MODELS_FILE = "batching_parameters.txt", "models.config"
-# Files that appear have temporary names before, one for each process.
+# A file is written under a temporary name first, of which each process has only one.
 _WRITING = threading.Lock()
 
 _BATCHING = """\
@@ -59,13 +59,13 @@ model_config_list {{
 
 
 def warm_up_requests(signature: Signature) -> Iterator[dict[str, list]]:
-    """Values of the inputs of an entry point: of one row, and of all rows.
+    """Yields inputs of an entry point for warm-up: a request of one row, and one of all rows.
 
     Args:
-        signature: one that takes strings, (B,) or (B, N).
+        signature: entry point with inputs of strings, (B,) or (B, N).
 
     Yields:
-        Nothing for one that has neither texts to warm up with nor `tokens`.
+        Name -> values of each input. Nothing for other inputs, or without texts to warm up with.
 
     Example:
         >>> spec = [tf.TensorSpec([None], tf.string, "text")]
@@ -84,13 +84,13 @@ def warm_up_requests(signature: Signature) -> Iterator[dict[str, list]]:
 
 
 def write_warm_up(folder: str, model: str, signatures: Mapping[str, Signature]) -> None:
-    """Writes the requests that a server makes when it loads a SavedModel.
+    """Writes the requests that a server runs when it loads a SavedModel.
 
     (https://www.tensorflow.org/tfx/serving/saved_model_warmup.)
 
     Args:
-        folder: of the SavedModel.
-        model: its name.
+        folder: folder of the SavedModel.
+        model: name of the model.
         signatures: name -> entry point.
     """
     path = Path(folder, *WARM_UP_FILE.split("/"))
@@ -102,12 +102,12 @@ def write_warm_up(folder: str, model: str, signatures: Mapping[str, Signature]) 
 
 
 def prediction_log(model: str, signature: str, inputs: Mapping[str, Sequence]) -> bytes:
-    """A request of strings as TensorFlow Serving logs it: a serialised `PredictionLog`.
+    """Returns a request of strings as a serialised `PredictionLog` of TensorFlow Serving.
 
     Args:
-        model: the model's name.
-        signature: of the entry point.
-        inputs: name -> strings.
+        model: name of the model.
+        signature: name of the entry point.
+        inputs: name -> strings of each input.
     """
     log = _message_class("PredictionLog")()
     request = log.predict_log.request
@@ -120,10 +120,11 @@ def prediction_log(model: str, signature: str, inputs: Mapping[str, Sequence]) -
 
 @functools.cache
 def _message_class(name: str) -> Any:
-    """A message of tensorflow_serving/apis, by the numbers of the fields that are used here.
+    """Returns the class of a message in tensorflow_serving/apis, with the fields used here.
 
-    The package that has them all would be needed for nothing else. On the disk messages have no
-    names, so these have their own, and that package may be imported beside them.
+    The package with all messages would be needed for nothing else. Serialised messages contain
+    field numbers and no names. So these classes have other names, and the package can be imported
+    too.
     """
     package = "kbert.export"
     from tensorflow.core.framework import tensor_pb2
@@ -169,16 +170,16 @@ def _message_class(name: str) -> Any:
 
 
 def batchable(folder: str) -> dict[str, bool]:
-    """Which entry points of a SavedModel a server may compute for several clients at once.
+    """Returns which entry points of a SavedModel can batch requests of several clients.
 
-    Those that take one value a row and whose outputs have one width: of others the width depends
-    on the rows that are computed together.
+    Their inputs and outputs must have a fixed width. With others the width depends on the rows that
+    are computed together.
 
     Args:
-        folder: of the SavedModel.
+        folder: folder of the SavedModel.
 
     Returns:
-        Name -> whether it is one.
+        Name -> whether the entry point can batch.
     """
     content = Path(folder, "saved_model.pb").read_bytes()
     from tensorflow.core.protobuf import saved_model_pb2
@@ -191,16 +192,16 @@ def batchable(folder: str) -> dict[str, bool]:
     return {
         name: all(map(has_one_width, [*entry.inputs.values(), *entry.outputs.values()]))
         for name, entry in meta.signature_def.items()
-        if not name.startswith("__")  # the loader's own
+        if not name.startswith("__")  # internal to the loader
     }
 
 
 def write_settings(directory: str, version: str) -> None:
-    """Writes a server's settings beside the versions of a model, where they are missing.
+    """Writes a server's settings next to the versions of a model, if they are missing.
 
     Args:
-        directory: the model's folder.
-        version: the folder of a version.
+        directory: folder of the model.
+        version: folder of a version.
     """
     found = batchable(version)
     names = {can: ", ".join(sorted(x for x in found if found[x] == can)) for can in (True, False)}

@@ -1,8 +1,8 @@
-"""A SavedModel that TensorFlow Serving's session loader takes, with every weight stored once.
+"""Writes a SavedModel that TensorFlow Serving's session loader can load, with each weight once.
 
-`tf.saved_model.save` of a Keras model writes two handles a variable, and the session loader fills
-only one of them; `ExportArchive.track(model)` writes every variable under two keys. An archive of
-plain functions that capture the variables avoids both.
+`tf.saved_model.save` of a Keras model writes two handles per variable, and the session loader
+initialises only one of them. `ExportArchive.track(model)` writes every variable under two keys. An
+archive of plain functions that capture the variables avoids both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kbert.io.paths import Path, copy, copy_tree, is_remote, remove_tree
 from kbert.signatures.requests import MAX_BYTES, Signature, bounded
 from kbert.signatures.rows import largest
 
-_LEAST = 1e-6  # where all numbers are 0, a unit
+_LEAST = 1e-6  # unit of differences if all numbers are 0
 
 
 def _versions(directory: str) -> list[int]:
@@ -34,7 +34,7 @@ def _versions(directory: str) -> list[int]:
 
 
 def _publish(written: str, directory: str) -> str:
-    """Renames a finished folder to the next free version; another writer may have come first."""
+    """Renames a finished folder to the next version that no other writer has created meanwhile."""
     version = max(_versions(directory), default=0) + 1
     while True:
         path = os.path.join(directory, str(version))
@@ -49,9 +49,10 @@ def _publish(written: str, directory: str) -> str:
 
 
 def _upload(written: str, directory: str) -> str:
-    """Copies a finished folder to the next version, where no folder can be renamed at once.
+    """Copies a finished folder to the next version on a store that cannot rename folders.
 
-    The file without which it is no SavedModel comes last, so nobody loads half of one.
+    `saved_model.pb` comes last, and without it there is no SavedModel. So nobody loads a partial
+    one.
     """
     path = Path(directory, str(max(_versions(directory), default=0) + 1))
     graph = Path(f"{written}.graph")
@@ -72,27 +73,26 @@ def export_saved_model(
     """Writes `directory/<n+1>/`, where n is the newest version there.
 
     The model server sees a version only when it is complete: it is written under a hidden name, run
-    once as the server will (`run_once`) and renamed. To an object store (`gs://…`) its files are
-    copied, `saved_model.pb` last; two writers at a time can there take the same number.
+    once like in the server (`run_once`) and renamed. On an object store (`gs://…`) its files are
+    copied, `saved_model.pb` last; two simultaneous writers can choose the same number there.
 
     TensorFlow Serving warms up with the requests in `assets.extra` of a version. Its settings,
-    `batching_parameters.txt` and `models.config`, are written beside the versions where they are
-    missing.
+    `batching_parameters.txt` and `models.config`, are written next to the versions if missing.
 
     Args:
-        directory: the model's folder, one numbered subfolder a version. Made if missing.
+        directory: folder of the model, with one numbered subfolder per version; created if missing.
         signatures: name -> entry point. The first is also `serving_default`.
         resources: modules whose lookup tables the functions use. Variables need no entry.
-        check: called with the finished folder before it is a version; what it raises keeps it from
-            becoming one.
-        max_bytes: the longest text that a request may have, as of `bounded`.
+        check: function that is called with the finished folder before it becomes a version; an
+            error prevents that.
+        max_bytes: most bytes of a text, or of a row of strings, in a request; see `bounded`.
 
     Returns:
         The path of the version written.
 
     Raises:
-        ValueError: `max_bytes` is below 1, or the SavedModel fails, or answers NaN or infinity.
-        RuntimeError: on a backend whose graphs a SavedModel cannot hold as they are.
+        ValueError: `max_bytes` is below 1, or the SavedModel fails or returns NaN or infinity.
+        RuntimeError: the backend is not TensorFlow.
 
     Example:
         >>> import tempfile
@@ -118,7 +118,7 @@ def export_saved_model(
         archive.add_endpoint(name, signature.function, input_signature=list(signature.inputs))
     for resource in resources:
         archive.track(resource)
-    # Nobody differentiates a served model, and gradients of a loop cannot be saved.
+    # A served model needs no gradients, and gradients of a loop cannot be saved.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
 
     def write(folder: str) -> None:
@@ -146,14 +146,14 @@ def export_saved_model(
 
 
 def run_once(folder: str, signatures: Mapping[str, Signature]) -> None:
-    """Loads a SavedModel as TensorFlow Serving does and asks each entry point with a request.
+    """Loads a SavedModel like TensorFlow Serving and runs a request on each entry point.
 
     Args:
-        folder: the SavedModel's folder.
-        signatures: name -> entry point; those that have no texts to warm up with are not asked.
+        folder: folder of the SavedModel.
+        signatures: name -> entry point; those without texts to warm up with are skipped.
 
     Raises:
-        ValueError: an entry point fails, or its numbers are not finite.
+        ValueError: an entry point fails, or returns NaN or infinity.
 
     Example:
         >>> from kbert.signatures.requests import text_tokens
@@ -192,7 +192,7 @@ def run_once(folder: str, signatures: Mapping[str, Signature]) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without TensorFlow's advice against the session loader, which servers have."""
+    """Silences TensorFlow's deprecation warning for the session loader, which servers use."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("ERROR")
@@ -205,19 +205,18 @@ def _quiet() -> Iterator[None]:
 def compare(
     folder: str, signatures: Mapping[str, Signature], texts: Sequence[str]
 ) -> dict[str, float]:
-    """How far the numbers of a SavedModel are from those of other functions of the same names.
+    """Returns how much the outputs of a SavedModel differ from those of other functions.
 
-    Entry points that take texts, each input a list of strings, are called with the texts; what they
-    give that are no floats, or of another shape on either side, such as answers of another length,
-    is not compared.
+    Only entry points whose inputs are all lists of strings are called. Outputs that are not float32,
+    or whose shapes differ, such as generated texts of another length, are not compared.
 
     Args:
-        folder: of the SavedModel.
-        signatures: name -> what it is compared with.
-        texts: two or more.
+        folder: folder of the SavedModel.
+        signatures: name -> function to compare the entry point of this name with.
+        texts: texts to run, two or more.
 
     Returns:
-        "entry point/output" -> the largest difference, in units of the largest number given.
+        "entry point/output" -> the largest difference, in units of the function's largest number.
 
     Example:
         >>> import tempfile
@@ -255,14 +254,16 @@ def refuse_differences(
     precision: str,
     tolerance: float,
 ) -> None:
-    """Raises ValueError where `compare` finds more than the tolerance; says what it found.
+    """Raises ValueError if a SavedModel differs from float32 by more than the tolerance.
+
+    The largest difference, measured by `compare`, is logged.
 
     Args:
-        folder: as for `compare`.
-        signatures: likewise, in float32.
-        texts: likewise.
-        precision: of the SavedModel.
-        tolerance: the largest difference.
+        folder: folder of the SavedModel.
+        signatures: name -> entry point of the same model in float32.
+        texts: texts to run, two or more.
+        precision: precision of the SavedModel, for messages.
+        tolerance: largest allowed difference.
     """
     found = compare(folder, signatures, texts)
     if not found:

@@ -108,7 +108,7 @@ class UnigramTokenizer(Tokenizer):
 
     - It always recognises special tokens in text.
     - It does not split "2,012," if that is a piece.
-    - It strips all marks, not only those that combine (U+034F, U+FE0F, U+20E3).
+    - It strips all marks, including marks that do not combine (U+034F, U+FE0F, U+20E3).
     - It does not count U+000B and U+001C to U+001F as spaces.
     - It normalises by grapheme clusters.
     - If two splits have the same score ("!!!!!"), it may choose the other.
