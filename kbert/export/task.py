@@ -85,7 +85,7 @@ def row_function(
 
 
 def check_texts(texts: Sequence[str] | None) -> Sequence[str]:
-    """Returns the texts to check an export on, by default ours; raises if there are fewer than 2."""
+    """Returns the texts to check an export on, by default `TEXTS`; raises for fewer than two."""
     texts = TEXTS if texts is None else (texts,) if isinstance(texts, str) else tuple(texts)
     if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
         raise ValueError(

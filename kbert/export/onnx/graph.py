@@ -1,7 +1,7 @@
-"""ONNX graphs with as few operations as ONNX Runtime needs, for the same numbers.
+"""Simplifies ONNX graphs for ONNX Runtime: fewer operations, the same numbers.
 
-tf2onnx writes down all that TensorFlow does. Of the 507 operations of a MiniLM-L6 300 ask for
-sizes, cut them and join them, which takes a tenth of the time of a short text in 8 bits.
+tf2onnx writes every operation of TensorFlow. In a MiniLM-L6, 300 of 507 operations read, slice and
+join sizes. They take a tenth of the time of a short text in 8 bits.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,26 +10,26 @@ from typing import Any
 
 import numpy as np
 
-# Each a number, the name of an input's axis, or a name that was made up for what nobody knows.
+# Each size is a number, the name of an input's axis, or an invented name for an unknown size.
 Sizes = tuple[int | str, ...]
-# How the names of values begin that hold sizes.
+# Prefix of the names of values that contain sizes.
 _MARK = "size"
-# Weights of more numbers than this are no sizes.
+# Weights with more numbers than this cannot be sizes.
 _SMALL = 64
-# The end of a slice that nothing reaches.
+# A slice with this end or more reads to the end of the axis.
 _ALL = 10**9
-# Of each number or vector by itself: it does not matter how vectors are ordered.
+# Operations on each number or vector separately: the shape of the list of vectors is irrelevant.
 _BY_ROWS = frozenset({
     *("Add", "Sub", "Mul", "Div", "Pow", "Erf", "Tanh", "Sigmoid", "Relu", "LayerNormalization")
 })  # fmt: skip
 
 
 def simplify(model: Any, onnx: ModuleType) -> None:
-    """Rewrites a model of tf2onnx's in place; its inputs' axes have their names.
+    """Rewrites a model of tf2onnx in place; the axes of its inputs must have names.
 
     Args:
-        model: a `ModelProto`, its operations in the order in which they are computed.
-        onnx: the package.
+        model: a `ModelProto` with its operations in the order of computation.
+        onnx: the package `onnx`.
     """
     graph = model.graph
     for node, body, outer in _bodies(graph):
@@ -47,18 +47,18 @@ def simplify(model: Any, onnx: ModuleType) -> None:
         _join_normalisations(part, weights, onnx)
         _leave_out_whole_slices(part, weights)
     remove_unused(graph)
-    if len(parts) == 1:  # in loops little is known of sizes
+    if len(parts) == 1:  # in loops few sizes are known
         for rewrite in (_cut_kernels, _flatten, _know_sizes):
             rewrite(_Sized(model, onnx))
 
 
 def graphs(graph: Any) -> list[Any]:
-    """A graph and the bodies of its loops."""
+    """Returns a graph and the bodies of its loops."""
     return [graph, *(body for _, body, _ in _bodies(graph))]
 
 
 def links(nodes: Iterable[Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """The operation that makes each value, and those that read it."""
+    """Returns the operation that makes each value, and the operations that read it."""
     made_by: dict[str, Any] = {}
     used_by: dict[str, list[Any]] = {}
     for node in nodes:
@@ -69,7 +69,7 @@ def links(nodes: Iterable[Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
 
 
 def _bodies(graph: Any) -> Iterator[Any]:
-    """The loops of a graph and those in them: the operation, its body, the graph that it is in."""
+    """Yields operation, body and enclosing graph of each loop of a graph, also of nested loops."""
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
@@ -78,16 +78,16 @@ def _bodies(graph: Any) -> Iterator[Any]:
 
 
 def _read_from_outside(node: Any, body: Any, graph: Any) -> None:
-    """Has the body of a loop read what it does not change from outside, where it was handed on.
+    """Makes the body of a loop read values that it does not change from the graph around it.
 
-    As weights are constants then, ONNX Runtime arranges them once for its products, and they can be
-    stored in 8 bits.
+    Before, each iteration passes them on to the next. Weights then are constants, so ONNX Runtime
+    packs them once for its products, and they can be stored in 8 bits.
     """
     if node.op_type != "Loop":
         return
     same = {x.output[0]: x.input[0] for x in body.node if x.op_type == "Identity"}
-    # A loop has a count and a condition before the values that it carries, its body's outputs the
-    # condition alone.
+    # A loop has a count and a condition before the values that it carries; the outputs of its body
+    # only have the condition before them.
     renamed, kept = {}, []
     for place in range(2, len(node.input)):
         taken, given = body.input[place].name, body.output[place - 1].name
@@ -115,7 +115,7 @@ def _read_from_outside(node: Any, body: Any, graph: Any) -> None:
 
 
 def _rename(graph: Any, names: Mapping[str, str]) -> None:
-    """Has all operations, also of the loops within, read other values."""
+    """Makes all operations, also those in loops, read values under other names."""
     for part in graphs(graph):
         for node in part.node:
             for place, name in enumerate(node.input):
@@ -126,7 +126,7 @@ def _rename(graph: Any, names: Mapping[str, str]) -> None:
 
 
 def _fold_weights(model: Any, onnx: ModuleType) -> None:
-    """Stores what is computed from weights alone, such as transposed kernels."""
+    """Folds constants: stores values computed only from weights, such as transposed kernels."""
     parts = graphs(model.graph)
     stored = {x.name: x for part in parts for x in part.initializer}
     from onnx.reference import ReferenceEvaluator
@@ -148,16 +148,16 @@ def _fold_weights(model: Any, onnx: ModuleType) -> None:
 
 
 def _join_normalisations(graph: Any, weights: Mapping[str, Any], onnx: ModuleType) -> None:
-    """Writes each layer normalisation as ONNX's operation for it.
+    """Replaces each layer normalisation by ONNX's operation for it.
 
-    It stands there as (x - mean) / √(mean((x - mean)²) + ε) · γ + β, eight operations, of which
-    ONNX Runtime makes one only where it knows all sizes.
+    The graph has (x - mean) / √(mean((x - mean)²) + ε) · γ + β in eight operations. ONNX Runtime
+    fuses them only if it knows all sizes.
     """
     made_by, used_by = links(graph.node)
     none = np.zeros(0)
 
     def maker(name: str, kind: str) -> Any:
-        """The operation of that kind that gives a value, or one without inputs."""
+        """Returns the operation that makes a value if it is of that kind, else an empty one."""
         node = made_by.get(name)
         return node if node is not None and node.op_type == kind else onnx.NodeProto()
 
@@ -173,7 +173,7 @@ def _join_normalisations(graph: Any, weights: Mapping[str, Any], onnx: ModuleTyp
 
     for node in [x for x in graph.node if x.op_type == "Div"]:
         product = only_use(node, "Mul")
-        # γ is divided by the root, or else the quotient is multiplied with γ.
+        # Either γ is divided by the root, or the quotient is multiplied by γ.
         numbers = [x for x in (*node.input, *product.input) if maker(x, "Sub").input]
         gamma = vector(node) or vector(product)
         if len(numbers) != 1 or gamma is None:
@@ -203,7 +203,7 @@ def _join_normalisations(graph: Any, weights: Mapping[str, Any], onnx: ModuleTyp
 
 
 def _leave_out_whole_slices(graph: Any, weights: Mapping[str, Any]) -> None:
-    """Of `x[:, None]` what TensorFlow cuts out of x, which is all of it."""
+    """Removes slices that return all of a value, such as TensorFlow makes for `x[:, None]`."""
     for node in [x for x in graph.node if x.op_type == "Slice" and len(x.input) > 3]:
         starts, ends, _, *steps = (weights.get(name) for name in node.input[1:])
         if (
@@ -219,7 +219,7 @@ def _leave_out_whole_slices(graph: Any, weights: Mapping[str, Any]) -> None:
 
 
 def remove_unused(graph: Any) -> set[str]:
-    """Removes operations whose outputs nobody reads, and weights; gives the names that are read."""
+    """Removes operations and weights that nothing reads; returns the names that are read."""
     read = {value.name for value in graph.output}
     for node in reversed(list(graph.node)):  # from the outputs to the inputs
         if read.isdisjoint(node.output):
@@ -236,9 +236,9 @@ def remove_unused(graph: Any) -> set[str]:
 
 
 def _cut_kernels(graph: "_Sized") -> None:
-    """Makes queries, keys and values by a product each, where one is cut in three afterwards.
+    """Makes separate products for queries, keys and values out of one product that is split later.
 
-    Cutting reads and writes all of them twice; a kernel is cut once, here.
+    A split reads and writes all of them twice; here the kernel is split once, before inference.
     """
     splits = [node for node in graph.nodes if node.op_type == "Split"]
     cuts = {node.output[0]: _cut_product(graph, node) for node in splits}
@@ -249,7 +249,10 @@ def _cut_kernels(graph: "_Sized") -> None:
 
 
 def _cut_product(graph: "_Sized", cut: Any) -> list[Any]:
-    """What stands in the place of a cut of B rows, T tokens, P parts, H heads of size D."""
+    """Returns the operations that replace a split of B rows, T tokens, P parts, H heads of size D.
+
+    The list is empty if the split has another form.
+    """
     turn = graph.only("Transpose", cut.input[0])
     fold = graph.only("Reshape", turn.input[0]) if turn else None
     total = graph.only("Add", fold.input[0]) if fold else None
@@ -292,10 +295,10 @@ def _cut_product(graph: "_Sized", cut: Any) -> list[Any]:
 def _flatten(graph: "_Sized") -> None:
     """Keeps the vectors of B rows of T tokens as one list of vectors from product to product.
 
-    TensorFlow makes a list of them for each product, and rows of it again afterwards.
+    TensorFlow reshapes them to a list for each product, and back to rows afterwards.
     """
-    lists: dict[str, str] = {}  # value of rows -> the same as a list
-    reshaped: dict[str, str] = {}  # -> of what it is another shape
+    lists: dict[str, str] = {}  # value with rows -> the same value as a list
+    reshaped: dict[str, str] = {}  # value -> the value that it is a reshape of
     nodes: list[Any] = []
 
     def as_list(name: str, size: int) -> str:
@@ -336,7 +339,7 @@ def _flatten(graph: "_Sized") -> None:
 
 
 def _know_sizes(graph: "_Sized") -> None:
-    """Asks for the sizes of the inputs once, in the place of before each Reshape."""
+    """Reads the sizes of the inputs once, instead of before each Reshape."""
     nodes = []
     for node in graph.nodes:
         if node.op_type == "Reshape":
@@ -350,11 +353,11 @@ def _know_sizes(graph: "_Sized") -> None:
 
 
 class _Sized:
-    """A graph without loops, and the sizes of its values as far as ONNX finds them.
+    """A graph without loops, and the sizes of its values as far as ONNX infers them.
 
     Args:
-        model: it.
-        onnx: the package.
+        model: model with the graph.
+        onnx: the package `onnx`.
     """
 
     def __init__(self, model: Any, onnx: ModuleType) -> None:
@@ -364,7 +367,7 @@ class _Sized:
         self._weights = {x.name: x for x in self._graph.initializer}
         self._made_by, self.used_by = links(self.nodes)
         self._inputs = {x.name: _sizes_of(x) for x in self._graph.input}
-        # Name of an axis -> an input that has it, and as which.
+        # Name of an axis -> an input that has it, and its position there.
         self._axes = {
             size: (name, place)
             for name, sizes in self._inputs.items()
@@ -374,22 +377,22 @@ class _Sized:
         self.sizes = self._infer(model)
 
     def array(self, name: str) -> Any:
-        """The numbers of a weight; None of what is computed."""
+        """Returns the numbers of a weight; None for a computed value."""
         found = self._weights.get(name)
         return None if found is None else self._onnx.numpy_helper.to_array(found)
 
     def only(self, kind: str, name: str) -> Any:
-        """The operation of that kind that makes a value, if one other reads it; or None."""
+        """Returns the operation of that kind that makes a value, if it has one reader, or None."""
         node = self._made_by.get(name)
         known = node is not None and node.op_type == kind and len(self.used_by[name]) == 1
         return node if known else None
 
     def make(self, kind: str, inputs: Any, output: str, **options: Any) -> Any:
-        """An operation."""
+        """Makes an operation."""
         return self.helper.make_node(kind, list(inputs), [output], name=output, **options)
 
     def add_weight(self, name: str, array: np.ndarray) -> str:
-        """Stores numbers under a name, once; gives the name."""
+        """Stores numbers under a name, once; returns the name."""
         if name not in self._weights:
             stored = self._onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
             self._graph.initializer.append(stored)
@@ -397,12 +400,12 @@ class _Sized:
         return name
 
     def can_reshape(self, sizes: Sizes) -> bool:
-        """Whether `shape` can ask for them: one at most is neither a number nor an input's."""
+        """Returns whether `shape` supports the sizes: at most one is not a number or an input's."""
         unknown = [x for x in sizes if not isinstance(x, int) and x not in self._axes]
         return bool(sizes) and len(unknown) <= 1
 
     def shape(self, sizes: Sizes) -> str:
-        """What a Reshape reads that asks for these sizes: one value for all that ask for them."""
+        """Returns the name of the value with these sizes, which all Reshapes to them share."""
         name = f"{_MARK}s_" + "_".join(map(str, sizes))
         numbers = [x if isinstance(x, int) else -1 for x in sizes]
         if numbers.count(-1) <= 1:
@@ -419,8 +422,8 @@ class _Sized:
         return name
 
     def set_nodes(self, nodes: list[Any]) -> None:
-        """Has the graph consist of these, after what `shape` needs."""
-        # Those of earlier rewriting are asked for first as well, and what joins sizes comes last.
+        """Replaces the operations of the graph by these, after those that `shape` needs."""
+        # Operations for sizes from earlier rewriting also come first, those that join sizes last.
         first = [x for x in (*nodes, *self._first) if x.name.startswith(_MARK)]
         first.sort(key=lambda node: node.op_type != "Shape")
         kept = self._onnx.GraphProto()
@@ -436,10 +439,11 @@ class _Sized:
             self._made_by[output] = self._first[-1]
 
     def _infer(self, model: Any) -> dict[str, Sizes]:
-        """Without large weights, which it would copy, and with what it does not see.
+        """Infers the sizes of all values, as far as possible.
 
-        Rows 0 to T of a table of positions are as many as T tokens: where there are more tokens
-        than rows, the sum of both fails, here as in TensorFlow.
+        ONNX would copy large weights, so they are left out. It does not infer that rows 0 to T of
+        a table of positions are as many as the T tokens, so that size is given. With more tokens
+        than rows the sum of both fails, like in TensorFlow.
         """
         sketch = self._onnx.ModelProto(ir_version=model.ir_version)
         sketch.opset_import.extend(model.opset_import)
@@ -470,7 +474,7 @@ class _Sized:
         return {name: sizes for name, sizes in found.items() if "" not in sizes}
 
     def _rows_read(self, node: Any) -> str | int | None:
-        """Of which size of an input the first rows of a table are read, if they are."""
+        """Returns the input's size that an operation reads as first rows of a table, or None."""
         if node.op_type != "Slice" or len(node.input) < 4 or node.input[0] not in self._weights:
             return None
         start, axis, *step = (self.array(x) for x in (node.input[1], *node.input[3:]))
@@ -496,7 +500,7 @@ def _sizes_of(value: Any) -> Sizes:
 
 
 def _remove_identities(graph: Any) -> None:
-    """Has what reads a value under another name read the value."""
+    """Makes the readers of an Identity's output read its input instead."""
     names: dict[str, str] = {}
     outputs = {value.name for value in graph.output}
     for node in graph.node:  # in the order of computation, so that each name is final

@@ -1,8 +1,8 @@
 """ONNX graphs with products in 8 bits, which give the same numbers on every processor.
 
-x86-64 without VNNI multiplies unsigned with signed 8-bit numbers in pairs of neighbouring rows and
-holds the sum of two such products in 16 bits, where a larger one is cut (`pmaddubsw`). So the codes
-of a kernel are made such that no sum is larger, whatever the inputs: see `_to_codes`.
+x86-64 without VNNI multiplies unsigned by signed 8-bit numbers in pairs of neighbouring rows. The
+sum of two such products is stored in 16 bits and saturates if it is larger (`pmaddubsw`). So the
+codes of a kernel are chosen such that no sum is larger, whatever the inputs: see `_to_codes`.
 
 Shapes: N vectors of K numbers, a kernel (K, M).
 """
@@ -17,15 +17,15 @@ from kbert.export.onnx.graph import graphs, links, remove_unused
 from kbert.io.arrays import to_8_bits
 
 _DOMAIN = "com.microsoft"
-# Of narrower kernels and tables, such as a head of two classes, 8 bits save nothing.
+# For narrower kernels and tables, such as a head of two classes, 8 bits save nothing.
 _NARROWEST = 8
-# The largest sum of two neighbouring codes of one sign: 255 times it are 32,640, and 16 bits hold
-# 32,767.
+# The largest sum of two neighbouring codes of one sign: 255 times this is 32,640, and the limit of
+# 16 bits is 32,767.
 _LARGEST_PAIR = 128
-# Inputs are smoothed where the largest channel is so many times the median one.
+# Inputs are smoothed if the largest channel is more than this many times the median one.
 _UNEVEN = 3.0
-_MIGRATION = 0.65  # how much of a channel's size goes to the kernel, of 1
-# Which input of an integer product is the kernel.
+_MIGRATION = 0.65  # share of a channel's size that moves to the kernel (SmoothQuant's α)
+# Integer product -> position of the kernel among its inputs.
 _KERNEL_INPUT = {
     "MatMulInteger": 1,
     "MatMulIntegerToFloat": 1,
@@ -37,51 +37,51 @@ _KERNEL_INPUT = {
     "QLinearConv": 3,
     "QGemm": 3,
 }
-# What computes each number by itself, so that functions such as GELU consist of it.
+# Elementwise operations, which functions such as GELU consist of.
 _ELEMENTWISE = frozenset({
     *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Neg", "Abs", "Exp", "Sqrt"),
     *("Erf", "Tanh", "Sigmoid", "Relu", "Softplus"),
 })  # fmt: skip
 _SHAPES = ("Reshape", "Identity", "Squeeze", "Unsqueeze")
 _GRID = np.linspace(-20, 20, 4001, dtype=np.float32)
-_LOWEST = -0.5  # of GELU it is -0.17, of SiLU -0.28
+_LOWEST = -0.5  # minimum of a function to use its range; GELU has -0.17, SiLU -0.28
 
 
 def round_products(model: Any, onnx: ModuleType, largest: Mapping[str, np.ndarray]) -> None:
-    """Stores kernels and tables in 8 bits, in place, and has products round what they multiply.
+    """Quantises kernels and tables to 8 bits, in place, and the inputs of products at run time.
 
-    Each column of a kernel and each row of a table has a scale of its own, and so has each vector
-    that is multiplied: by one scale for all rows a text's answers would change with the texts
-    beside it. Vectors are divided by their largest value, rounded and multiplied again after the
-    product, which is ONNX Runtime's operation for inputs with a scale: there are only such with one
-    for all.
+    Each column of a kernel, each row of a table and each input vector has its own scale. With one
+    scale for all vectors the outputs for a text would depend on the other texts of the batch. But
+    ONNX Runtime's operation only supports one scale for its input. So each vector is divided by its
+    largest value, rounded, and multiplied by that value again after the product.
 
     Args:
         model: a `ModelProto`, after `kbert.export.onnx.graph.simplify`.
-        onnx: the package.
-        largest: values of `product_inputs` -> (K,) the largest absolute value in each channel.
-            Where channels are uneven, they are made more even by factors that go into the kernels
-            (SmoothQuant, Xiao et al. 2022): so the small channels keep more bits.
+        onnx: the package `onnx`.
+        largest: name in `product_inputs` -> largest absolute value of each channel, (K,). Uneven
+            channels are made more even by factors that go into the kernels (SmoothQuant, Xiao et
+            al. 2022), so that small channels keep more bits.
     """
     rounding = _Rounding(model, onnx)
     factors = rounding.factors(largest)
-    for part in reversed(rounding.parts):  # loops first: what is around them takes copies
+    for part in reversed(rounding.parts):  # loops first: the graphs around them copy the bodies
         rounding.rewrite(part, factors)
     rounding.finish()
 
 
 def product_inputs(model: Any, onnx: ModuleType) -> list[str]:
-    """Values that are multiplied with kernels outside of loops, by name."""
+    """Returns the names of values that are multiplied by kernels outside of loops."""
     rounding = _Rounding(model, onnx)
     return sorted({node.input[0] for node, _ in rounding.products(rounding.parts[0])})
 
 
 def saturating(model: Any, onnx: ModuleType) -> list[str]:
-    """Names of the integer products that can give other numbers on another processor.
+    """Returns the names of integer products that can give other numbers on another processor.
 
-    That is proven from the kernels alone, for all inputs: one is safe if 255 times the sum of two
-    neighbouring rows, of the positive and of the negative codes each, fits into 16 bits, or if it
-    is unsigned, which processors multiply in 16 bits. What is no constant cannot be proven.
+    The proof needs only the kernels and covers all inputs. A kernel is safe if 255 times the sum of
+    two neighbouring rows fits into 16 bits, for the positive and the negative codes separately. It
+    is also safe if it is unsigned, which processors multiply in 16 bits. A kernel that is not a
+    constant cannot be proven safe.
     """
     parts = graphs(model.graph)
     weights = {x.name: x for part in parts for x in part.initializer}
@@ -96,7 +96,7 @@ def saturating(model: Any, onnx: ModuleType) -> list[str]:
 
 
 def _is_safe(kind: str, codes: np.ndarray) -> bool:
-    if "Conv" in kind:  # (M, C, …): pairs are of one filter
+    if "Conv" in kind:  # (M, C, …): a pair is within one filter
         codes = codes.reshape(len(codes), -1).T
     return int(_pair_sums(codes.reshape(-1, codes.shape[-1]).astype(np.int32)).max(initial=0)) <= (
         _LARGEST_PAIR
@@ -104,18 +104,18 @@ def _is_safe(kind: str, codes: np.ndarray) -> bool:
 
 
 def _pair_sums(kernel: np.ndarray) -> np.ndarray:
-    """(M,) the largest sum of one sign in a pair of neighbouring rows of a kernel (K, M)."""
+    """Returns the largest sum of one sign over pairs of neighbouring rows: (K, M) -> (M,)."""
     rows = np.pad(kernel, ((0, len(kernel) % 2), (0, 0)))
     pairs = np.stack([rows, -rows]).clip(0).reshape(2, -1, 2, kernel.shape[1])
     return pairs.sum(axis=2).max(axis=(0, 1), initial=0)
 
 
 def _to_codes(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A kernel (K, M) as int8 and a scale for each column, which no pair of rows overflows.
+    """Quantises a kernel (K, M) to int8 with a scale per column, so that no pair of rows overflows.
 
-    A scale by which the largest pair adds up to 127, to which rounding adds one at most, is nearly
-    as fine as that of 8 bits: only large numbers that have a neighbour of their sign make it larger
-    (by a tenth in MiniLM), where half the range for each would double it.
+    The scale makes the largest pair add up to 127; rounding adds one at most. This scale is nearly
+    as fine as one for the full 8 bits: it is only larger if a large number has a neighbour of the
+    same sign (by a tenth in MiniLM). Half the range for each number would double it.
     """
     largest = np.maximum(_pair_sums(kernel), np.abs(kernel).max(axis=0))
     scale = (np.where(largest > 0, largest, 1) / 127).astype(np.float32)
@@ -123,10 +123,10 @@ def _to_codes(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Rounding:
-    """A model whose products are being rounded.
+    """A model whose products are being quantised.
 
     Attributes:
-        parts: its graph and the bodies of its loops.
+        parts: graph of the model and the bodies of its loops.
     """
 
     def __init__(self, model: Any, onnx: ModuleType) -> None:
@@ -138,12 +138,12 @@ class _Rounding:
         self._limits: dict[str, float | None] = {}
 
     def products(self, part: Any) -> list[tuple[Any, tuple[str, bool]]]:
-        """Products with a kernel, each with it."""
+        """Returns the products with a kernel, each with that kernel."""
         found = [(x, self._kernel(x)) for x in part.node if x.op_type == "MatMul"]
         return [(node, kernel) for node, kernel in found if kernel is not None]
 
     def _kernel(self, product: Any) -> tuple[str, bool] | None:
-        """The name of its kernel, and whether it is transposed there, as a tied table is."""
+        """Returns a product's kernel and whether it is transposed (as a tied table is), or None."""
         name, turned = product.input[1], False
         node = self._made_by.get(name)
         if node is not None and node.op_type == "Transpose" and node.input[0] in self._stored:
@@ -164,7 +164,7 @@ class _Rounding:
         return array.T if kernel[1] else array
 
     def factors(self, largest: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """By what each input is multiplied; those that meet one kernel have the same."""
+        """Returns the smoothing factors of each input; inputs of the same kernel share them."""
         together: list[tuple[set[str], set[tuple[str, bool]]]] = []
         for product, kernel in (x for part in self.parts for x in self.products(part)):
             inputs, kernels = {product.input[0]}, {kernel}
@@ -186,8 +186,8 @@ class _Rounding:
         return found
 
     def rewrite(self, part: Any, factors: Mapping[str, np.ndarray]) -> None:
-        """The products and the tables of one part."""
-        placed: dict[str, list[Any]] = {}  # output -> what stands in the place of what makes it
+        """Replaces the products and the table lookups of one part."""
+        placed: dict[str, list[Any]] = {}  # output -> operations that replace the one that makes it
         rounded: set[str] = set()
         for node, kernel in self.products(part):
             name, output = node.input[0], node.output[0]
@@ -209,7 +209,7 @@ class _Rounding:
         part.node.extend(nodes)
 
     def _round(self, name: str, factor: np.ndarray | None) -> list[Any]:
-        """Operations that make a vector's codes and its size, in units of which they are."""
+        """Returns the operations that make a vector's codes and its size, their common factor."""
         zero, step, least = self._range(name)
         axis = self._store("round_axis", np.array([-1], np.int64))
         values, nodes = name, []
@@ -230,10 +230,11 @@ class _Rounding:
         ]
 
     def _range(self, name: str) -> tuple[str, str, str]:
-        """Names of the code of 0, of the step between codes, and of the least size of a vector.
+        """Returns names of constants: the code of 0, the step between codes, the least vector size.
 
-        What cannot be far below 0, as after GELU, has most codes above it: with code 32 for 0, 32
-        steps below reach as far as it can fall, if vectors are not taken for smaller than `size`.
+        Values that cannot fall far below 0, such as after GELU, get most codes above 0. With code
+        32 for 0, the 32 steps below reach the lowest possible value if the vector's size counts as
+        at least `size`.
         """
         lowest = self._least(name)
         zero, size = 128, 1e-12
@@ -248,7 +249,7 @@ class _Rounding:
         )
 
     def _least(self, name: str) -> float | None:
-        """Below what a value cannot fall, of one that a function such as GELU makes; else None."""
+        """Returns the lower bound of a value made by a function such as GELU; None for others."""
         if name not in self._limits:
             self._limits[name] = self._find_least(name)
         return self._limits[name]
@@ -276,11 +277,11 @@ class _Rounding:
         if waiting or len(sources) != 1 or not nodes:
             return None
         least = float(self._evaluate(nodes, sources.pop(), name).min())
-        # A little below what the grid has found.
+        # A little below the minimum on the grid.
         return min(1.01 * least, 0.0) if least >= _LOWEST else None
 
     def _unshaped(self, name: str) -> str:
-        """The value of which another is a reshape."""
+        """Returns the value before its reshapes."""
         while (node := self._made_by.get(name)) is not None and node.op_type in _SHAPES:
             name = node.input[0]
         return name
@@ -289,7 +290,7 @@ class _Rounding:
         return name in self._stored and np.prod(self._stored[name].dims) == 1
 
     def _evaluate(self, made: Mapping[str, Any], source: str, output: str) -> np.ndarray:
-        """What operations, by what they make, do to numbers from -20 to 20."""
+        """Evaluates operations (output -> operation) on numbers from -20 to 20."""
         from onnx.reference import ReferenceEvaluator
 
         opsets = {x.domain: x.version for x in self._model.opset_import}
@@ -308,7 +309,7 @@ class _Rounding:
             return np.nan_to_num(value(output), nan=-np.inf)
 
     def _coded(self, kernel: tuple[str, bool], factor: np.ndarray | None) -> tuple[str, str]:
-        """Names of a kernel's codes and scales."""
+        """Returns the names of a kernel's codes and scales, after storing them."""
         name = f"{kernel[0]}_turned" if kernel[1] else kernel[0]
         codes, scale = f"{name}_codes", f"{name}_scale"
         if codes not in self._new:
@@ -319,7 +320,7 @@ class _Rounding:
         return codes, scale
 
     def _read_table(self, node: Any) -> list[Any]:
-        """Operations that read rows of a table of codes in the place of its rows."""
+        """Returns the operations that look up rows in a table of codes instead of a table."""
         (table, ids), output = node.input, node.output[0]
         codes, scale = f"{table}_rows", f"{table}_row_scale"
         if codes not in self._new:
@@ -344,7 +345,7 @@ class _Rounding:
         return name
 
     def finish(self) -> None:
-        """Stores what the new operations read, and nothing that none reads."""
+        """Stores the constants of the new operations, and removes weights that nothing reads."""
         self._model.graph.initializer.extend(self._new.values())
         remove_unused(self._model.graph)
         if all(x.domain != _DOMAIN for x in self._model.opset_import):

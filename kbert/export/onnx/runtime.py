@@ -22,13 +22,13 @@ PRECISIONS = ("float32", "int8")
 CALIBRATES = True
 FILE = "model.onnx"
 OPSET = 18  # the newest that tf2onnx writes
-LARGEST = 2**31 - 2**20  # bytes that a protocol buffer holds
+LARGEST = 2**31 - 2**20  # most bytes of weights in one file (protocol buffers end at 2 GiB)
 _SATURATING = (
     "On x86-64 without VNNI sums of two products of 8 bits are held in 16, and some may not fit: "
     "the model answers otherwise there."
 )
-_LARGE = 1 << 14  # bytes; what is smaller may be sizes, axes, and so on
-_ALIKE = "alike_on_all_processors"  # what `saturating` has proven of a file
+_LARGE = 1 << 14  # least bytes of a weight; smaller constants may be sizes, axes, and so on
+_ALIKE = "alike_on_all_processors"  # key of `export.json`: `saturating` found no unsafe product
 
 
 def write(
@@ -40,23 +40,24 @@ def write(
 ) -> dict[str, Any]:
     """Writes a model.
 
-    With "int8" the kernels and tables are stored in 8 bits, each column of a kernel with a scale of
-    its own, and the runtime rounds what they are multiplied with, each vector by the largest value
-    in it; see `kbert.export.onnx.int8`.
+    With "int8" the kernels and tables are stored in 8 bits, each column of a kernel with its own
+    scale. The runtime rounds the inputs of products, each vector with a scale from its largest
+    value; see `kbert.export.onnx.int8`.
 
     Args:
-        folder: where.
-        rows: the model.
-        precision: of `PRECISIONS`.
-        samples: batches; with "int8" they tell which channels of the vectors are large. The rest
-            of the model does not depend on them.
+        folder: folder to write to.
+        rows: the model: a function of rows of ids.
+        precision: "float32" or "int8".
+        samples: batches that show, with "int8", which channels of the vectors are large. Nothing
+            else in the model depends on them.
 
     Returns:
-        What `export.json` says of it besides.
+        Further entries of `export.json`.
 
     Raises:
         ImportError: the extra is not installed.
-        ValueError: the model does not fit into one file, or has an operation that ONNX has not.
+        ValueError: the model does not fit into one file, or has an operation that ONNX does not
+            have.
     """
     onnx = optional("onnx", EXTRA)
     size = sum(x.shape.num_elements() * x.dtype.size for x in rows.concrete.captured_inputs)
@@ -83,13 +84,14 @@ def write(
 
 
 def _convert(rows: RowFunction, onnx: ModuleType) -> Any:
-    """As tf2onnx writes it, which sees no weights: it would copy them with every rewriting.
+    """Converts the model with tf2onnx, without its weights.
 
-    They are inputs to it, and are put in their places afterwards.
+    tf2onnx would copy the weights in each of its rewriting steps. So they are inputs during the
+    conversion, and become constants afterwards.
     """
     convert, loader = optional("tf2onnx.convert", EXTRA), optional("tf2onnx.tf_loader", EXTRA)
     concrete = rows.concrete
-    # It calls operations missing before those that nothing reads are gone.
+    # tf2onnx reports operations as missing that are removed later because nothing reads them.
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
     frozen = loader.convert_variables_to_constants_large_model(concrete)
     weights = _take_weights(frozen)
@@ -117,7 +119,7 @@ def _convert(rows: RowFunction, onnx: ModuleType) -> Any:
 
 
 def _take_weights(frozen: Any) -> dict[str, np.ndarray]:
-    """Has a graph read its matrices from outside; gives them by the names of these inputs."""
+    """Turns the matrices of a graph into inputs; returns them by the names of these inputs."""
     found = {}
     for node in frozen.node:
         tensor = node.attr["value"].tensor if node.op == "Const" else None
@@ -138,10 +140,10 @@ def _take_weights(frozen: Any) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def _left_sizes(rows: RowFunction) -> Iterator[None]:
-    """Has tf2onnx leave sizes to `simplify`, which does not go into loops.
+    """Skips tf2onnx's optimisation of sizes in models without loops; `simplify` does it there.
 
-    It asks for 0, the size that stands there already, and then takes two Reshapes for one: of
-    another value, which has another size there.
+    tf2onnx writes 0 in a Reshape, which means the size of the input. It then merges two Reshapes,
+    although the other value has another size there.
     """
     optimizer = optional("tf2onnx.optimizer", EXTRA)
     steps = optimizer._optimizers
@@ -152,9 +154,9 @@ def _left_sizes(rows: RowFunction) -> Iterator[None]:
 
 
 def _error_function(graph: Any, node: Any, name: str, arguments: Any) -> None:
-    """erfc, which ONNX has not, as 1 - erf; GELU in the form that ONNX Runtime makes one of.
+    """Writes erfc, which ONNX does not have, as 1 - erf, and GELU in the form ONNX Runtime fuses.
 
-    That is x / 2 (1 + erf(x / √2)), where TensorFlow has x / 2 erfc(-x / √2).
+    That form is x / 2 (1 + erf(x / √2)); TensorFlow has x / 2 erfc(-x / √2).
     """
     (scaled,) = node.inputs
     negated, factor = scaled.inputs if scaled.type == "Mul" else (scaled, scaled)
@@ -173,7 +175,7 @@ def _error_function(graph: Any, node: Any, name: str, arguments: Any) -> None:
 
 
 def _square(graph: Any, node: Any, name: str, arguments: Any) -> None:
-    """As a power: so ONNX Runtime recognises the variance of a normalisation."""
+    """Writes a square as a power, in which the variance of a normalisation is recognised."""
     inputs, outputs = node.input, node.output
     graph.remove_node(name)
     two = graph.make_const(f"{name}_two", np.float32(2)).output[0]
@@ -181,7 +183,7 @@ def _square(graph: Any, node: Any, name: str, arguments: Any) -> None:
 
 
 def _product(graph: Any, node: Any, name: str, arguments: Any) -> None:
-    """A product with 1 / √x, as in a normalisation, as a quotient by √x; others as they are."""
+    """Writes a product with 1 / √x, as in a normalisation, as a division by √x; keeps others."""
     _, factor = node.inputs
     if factor.type == "Reciprocal" and factor.inputs[0].type == "Sqrt":
         inputs, outputs = [node.input[0], factor.input[0]], node.output
@@ -190,16 +192,16 @@ def _product(graph: Any, node: Any, name: str, arguments: Any) -> None:
 
 
 def _choice(graph: Any, node: Any, name: str, arguments: Any) -> None:
-    """As one operation; tf2onnx multiplies by 0 and 1 and adds, which infinity does not survive."""
+    """Writes SelectV2 as Where; tf2onnx multiplies by 0 and 1, which fails for infinity."""
     inputs, outputs = node.input, node.output
     graph.remove_node(name)
     graph.make_node("Where", inputs, outputs=outputs, name=name)
 
 
 def _largest(graph: Any, node: Any, name: str, arguments: Any) -> None:
-    """The first of the largest numbers, without what Keras does before: it makes -0 less than 0.
+    """Writes ArgMax without the step that Keras adds before it, which makes -0 less than 0.
 
-    For that it looks at a number's bits, which ONNX cannot.
+    That step reads the bits of a number, which ONNX cannot do.
     """
     numbers, axis = node.inputs
     guarded = numbers.type == "Where" and numbers.inputs[1].is_const()
@@ -221,13 +223,13 @@ def _largest(graph: Any, node: Any, name: str, arguments: Any) -> None:
 def _largest_values(
     model: Any, onnx: ModuleType, samples: Sequence[Mapping[str, np.ndarray]], path: str
 ) -> dict[str, np.ndarray]:
-    """The largest absolute value in each channel of what is multiplied with kernels.
+    """Returns the largest absolute value in each channel of the inputs of products.
 
     Args:
-        model: it; afterwards as before.
-        onnx: the package.
-        samples: batches that it is run on.
-        path: where it is written for that.
+        model: the model; it is the same afterwards.
+        onnx: the package `onnx`.
+        samples: batches to run the model on.
+        path: path of a file that the model is written to for this.
     """
     onnxruntime = optional("onnxruntime", EXTRA)
     names = product_inputs(model, onnx) if samples else []
@@ -251,7 +253,7 @@ def _largest_values(
     return found
 
 
-# Operations of TensorFlow's that are written otherwise than tf2onnx does.
+# Operations of TensorFlow that are converted in another way than by tf2onnx.
 _HANDLERS = {
     "Erfc": _error_function,
     "Square": _square,
@@ -262,7 +264,7 @@ _HANDLERS = {
 
 
 def name_axes(values: Any, axes: Mapping[str, tuple[str | int, ...]]) -> None:
-    """Says what the axes of inputs or outputs are, which other programs show."""
+    """Names the axes of inputs or outputs, which other programs show."""
     for value in values:
         dims = value.type.tensor_type.shape.dim
         for dim, axis in zip(dims, axes[value.name], strict=True):
@@ -271,12 +273,12 @@ def name_axes(values: Any, axes: Mapping[str, tuple[str | int, ...]]) -> None:
 
 
 def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Run:
-    """What runs the model of a folder.
+    """Loads the model of a folder; returns its function from input arrays to output arrays.
 
     Args:
-        folder: where.
-        description: `export.json`.
-        threads: how many; None = as many as there are cores.
+        folder: folder of the export.
+        description: content of `export.json`.
+        threads: number of compute threads; None = one per core.
 
     Raises:
         ImportError: the extra is not installed.

@@ -1,6 +1,6 @@
 """The tokenizer as a model for ONNX Runtime with onnxruntime-extensions: texts in, rows out.
 
-Shapes: B texts, C runs of characters, W words and P pieces of all texts together.
+Shapes: B texts, C runs of characters, W words and P tokens of all texts together.
 """
 
 import importlib.util
@@ -35,7 +35,7 @@ from kbert.tokenizers.wordpiece.tokenizer import WordPieceTokenizer
 PACKAGE = "onnxruntime-extensions"
 MODULE = "onnxruntime_extensions"
 FILES = {1: "tokenizer.onnx", 2: "tokenizer_pairs.onnx"}
-# Operations that are not ONNX's own, by their domains.
+# Domains of operations that are not ONNX's own.
 _EXTENSION, _DICTIONARIES = "ai.onnx.contrib", "ai.onnx.ml"
 _VERSIONS = {_EXTENSION: 1, _DICTIONARIES: 2}
 # ASCII; and the Latin alphabets of Europe, with general punctuation and signs of currencies.
@@ -43,19 +43,19 @@ _FEW = [
     [chr(code) for code in codes]
     for codes in (range(0x80), (*range(0x250), *range(0x2000, 0x2070), *range(0x20A0, 0x20D0)))
 ]
-_END = "\n"  # between two texts; in a text it is white space, and replaced
+_END = "\n"  # separates two texts; within a text it is white space and replaced before
 
 
 def write(folder: str, rows: TextRows, count: int) -> str:
-    """Writes the graph of one text a row, or of two.
+    """Writes the graph for one text per row, or two.
 
     Args:
-        folder: where.
-        rows: what it computes.
-        count: how many texts a row has.
+        folder: folder to write to.
+        rows: function from texts to rows that the graph computes.
+        count: number of texts per row.
 
     Returns:
-        The file's name.
+        Name of the file.
 
     Raises:
         ImportError: the extra is not installed.
@@ -67,7 +67,7 @@ def write(folder: str, rows: TextRows, count: int) -> str:
     front = _Nodes(onnx)
     name, axes = INPUTS[count], ["batch", 2][:count]
     texts = name
-    if count > 1:  # all first texts, then all second ones
+    if count > 1:  # all first texts, then all second texts
         texts = front.add("Reshape", front.add("Transpose", name), front.integers(-1))
     found, ids = pieces(front, texts, rows.tokenizer)
     packing = rows.packing(count, ids)
@@ -92,8 +92,8 @@ def write(folder: str, rows: TextRows, count: int) -> str:
     return FILES[count]
 
 
-# In a process of its own: where TensorFlow is loaded, its symbols take the place of those of the
-# same names in the extension (both have RE2), which then finds no pattern, and says nothing.
+# Runs in its own process: if TensorFlow is loaded, its symbols replace those of the same names in
+# the extension (both have RE2). The extension's patterns then match nothing, without any error.
 _PROGRAM = """
 import json, sys
 import numpy, onnxruntime, onnxruntime_extensions
@@ -114,19 +114,19 @@ numpy.savez(out, **found)
 
 
 def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.ndarray]]:
-    """What a graph gives.
+    """Runs a graph on texts.
 
     Args:
-        folder: where it is.
-        count: how many texts a row has.
-        batches: texts, or pairs.
+        folder: folder of the graph.
+        count: number of texts per row.
+        batches: batches of texts or pairs.
 
     Returns:
         The rows of each batch.
 
     Raises:
         ImportError: the extra is not installed.
-        NotInside: the runtime refuses the graph.
+        NotInside: the runtime cannot run the graph.
     """
     for module in ("onnxruntime", MODULE):
         if importlib.util.find_spec(module) is None:
@@ -150,11 +150,11 @@ def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.
 
 
 class _Nodes:
-    """A graph in the making: its operations in order, and its constants.
+    """A graph that is being built: its operations in order, and its constants.
 
     Args:
-        onnx: the package.
-        prefix: of the names of its values, which no graph around it has.
+        onnx: the package `onnx`.
+        prefix: prefix of the names of values, different from those of enclosing graphs.
     """
 
     def __init__(self, onnx: Any, prefix: str = "tokenizer_") -> None:
@@ -164,55 +164,55 @@ class _Nodes:
         self.constants: list[Any] = []
 
     def add(self, kind: str, *inputs: str, domain: str = "", **given: Any) -> str:
-        """The name of an operation's output."""
+        """Adds an operation; returns the name of its output."""
         return self.several(kind, *inputs, outputs=1, domain=domain, **given)[0]
 
     def several(self, kind: str, *inputs: str, outputs: int, **given: Any) -> list[str]:
-        """The names of an operation's outputs."""
+        """Adds an operation with several outputs; returns their names."""
         names = [f"{self._prefix}{len(self.nodes)}_{i}" for i in range(outputs)]
         self.nodes.append(self._helper.make_node(kind, inputs, names, **given))
         return names
 
     def strings(self, *values: str | bytes) -> str:
-        """A constant (N,) of strings."""
+        """Adds a constant (N,) of strings."""
         given = [x.encode() if isinstance(x, str) else x for x in values]
         return self._constant(self._types.STRING, [len(values)], given)
 
     def integers(self, *values: int) -> str:
-        """A constant (N,) of int64."""
+        """Adds a constant (N,) of int64."""
         return self._constant(self._types.INT64, [len(values)], values)
 
     def integer(self, value: int) -> str:
-        """A constant of int64."""
+        """Adds a scalar constant of int64."""
         return self._constant(self._types.INT64, [], [value])
 
     def floats(self, *values: float) -> str:
-        """A constant (N,) of float32."""
+        """Adds a constant (N,) of float32."""
         return self._constant(self._types.FLOAT, [len(values)], values)
 
     def booleans(self, *values: bool) -> str:
-        """A constant (N,) of bool."""
+        """Adds a constant (N,) of bool."""
         return self._constant(self._types.BOOL, [len(values)], values)
 
     def zeros(self, like: str) -> str:
-        """int64, as many as a value has entries."""
+        """Returns int64 zeros in the shape of a value."""
         zero = self._helper.make_tensor("zero", self._types.INT64, [1], [0])
         return self.add("ConstantOfShape", self.add("Shape", like), value=zero)
 
     def ones(self, like: str) -> str:
-        """int64, as many as a value has entries."""
+        """Returns int64 ones in the shape of a value."""
         return self.add("Expand", self.integers(1), self.add("Shape", like))
 
     def marks(self, like: str, places: str) -> str:
-        """(N,) int64: 1 at the places, 0 elsewhere."""
+        """Returns (N,) int64: 1 at the positions in `places`, 0 elsewhere."""
         return self.add("ScatterElements", self.zeros(like), places, self.ones(places))
 
     def running_sum(self, values: str) -> str:
-        """The sums of a value's entries up to each."""
+        """Returns the cumulative sums of a value's entries."""
         return self.add("CumSum", values, self.integer(0))
 
     def size(self, value: str) -> str:
-        """How many entries a value has."""
+        """Returns the number of entries of a value."""
         return self.add("Size", value)
 
     def int32(self, value: str) -> str:
@@ -222,15 +222,15 @@ class _Nodes:
         return self.add("Cast", value, to=self._types.BOOL)
 
     def behind_first(self, value: str) -> str:
-        """The entries of a value but for its first."""
+        """Returns the entries of a value except the first."""
         return self.add("Slice", value, self.integers(1), self.integers(2**31 - 1))
 
     def kept(self, value: str, keep: str) -> str:
-        """The entries of a value for which another is true."""
+        """Returns the entries of a value for which `keep` is true."""
         return self.add("Compress", value, keep, axis=0)
 
     def lookup(self, values: str, keys: Sequence[str], default: int) -> str:
-        """Of strings their places among the keys, int64."""
+        """Returns the position of each string among the keys, int64; `default` for others."""
         return self.add(
             "LabelEncoder",
             values,
@@ -243,12 +243,13 @@ class _Nodes:
     def either(
         self, condition: str, kinds: str, *branches: Callable[["_Nodes"], Sequence[str]]
     ) -> list[str]:
-        """What one of two branches gives, the first where a condition is true.
+        """Returns the outputs of the first of two branches if a condition is true, else the second.
 
         Args:
-            condition: a truth value.
-            kinds: the types of the outputs, of one axis each, such as "STRING INT64".
-            *branches: each adds its operations, and gives the names of its outputs.
+            condition: name of a scalar of bool.
+            kinds: types of the outputs, such as "STRING INT64"; each output has one axis.
+            *branches: functions that add the operations of a branch and return the names of its
+                outputs.
         """
         types = [getattr(self._types, kind) for kind in kinds.split()]
         graphs = []
@@ -266,28 +267,29 @@ class _Nodes:
         )
 
     def has_only(self, texts: str, characters: Sequence[str]) -> str:
-        """Whether all texts are of these characters alone."""
+        """Returns a bool: whether all texts consist only of these characters."""
         plain = self.replace(texts, code_class(characters, others=True), "")
         changed = self.add("Not", self.add("StringEqual", plain, texts, domain=_EXTENSION))
         count = self.add("ReduceSum", self.int32(changed), keepdims=0)
         return self.add("Not", self.boolean(count))
 
     def replace(self, texts: str, pattern: str, rewrite: str | bytes) -> str:
-        """Texts in which matches of a pattern of RE2 are replaced."""
+        """Returns texts in which the matches of an RE2 pattern are replaced."""
         given = self.strings(pattern), self.strings(rewrite)
         return self.add("StringRegexReplace", texts, *given, domain=_EXTENSION)
 
     def join(self, texts: str, between: str) -> str:
-        """Strings as one, (1,)."""
+        """Joins strings to one string, (1,)."""
         given = self.strings(between), self.integers(0)
         return self.add("StringJoin", texts, *given, domain=_EXTENSION)
 
     def split(self, texts: str, pattern: str, keep: bool) -> tuple[str, str]:
-        """What is between matches of a pattern, and the matches, without empty strings (S,).
+        """Splits texts at the matches of a pattern.
 
-        And where those of each text begin (B + 1,).
+        Returns the strings between the matches (S,), with `keep` also the matches, without empty
+        strings, and the position of each text's first string (B + 1,).
         """
-        # The extension finds nothing without a group around the pattern.
+        # The extension matches nothing without a group around the pattern.
         given = self.strings(f"({pattern})"), self.strings(f"({pattern})" if keep else "")
         found = self.several(
             "StringRegexSplitWithOffsets", texts, *given, outputs=4, domain=_EXTENSION
@@ -300,8 +302,8 @@ class _Nodes:
         return name
 
 
-# The pieces of all texts (P,) and where those of each end (B,), int32; and for each piece that the
-# runtime knows the tokenizer's id, None where they are the same.
+# Token ids of all texts (P,) and the end of each text's ids (B,), int32; and the tokenizer's id for
+# each id of the runtime, None if they are the same.
 _Found = tuple[tuple[str, str], Sequence[int] | None]
 
 
@@ -309,7 +311,7 @@ def _wordpieces(nodes: _Nodes, texts: str, tokenizer: WordPieceTokenizer) -> _Fo
     words, text_of = _words_of_few(nodes, texts, tokenizer.character_rules, _FEW)
     ids, word_of = _pieces_of_words(nodes, words, tokenizer)
     owners = nodes.add("Gather", text_of, word_of)
-    # Adding where the same text is met again.
+    # "add" counts every token of a text.
     counts = nodes.add(
         "ScatterElements", nodes.zeros(texts), owners, nodes.ones(owners), reduction="add"
     )
@@ -322,7 +324,7 @@ def _byte_pairs(nodes: _Nodes, texts: str, tokenizer: BytePairTokenizer) -> _Fou
         texts = nodes.replace(texts, "^([^ ])", r" \1")
     cut = nodes.replace(texts, before, rb"\1" + CUT + rb"\2")  # RE2 has no lookahead
     words, words_of = nodes.split(cut, word, keep=True)
-    # The extension's own byte-level tokenizers split texts to words themselves, by other tables.
+    # The extension's own byte-level tokenizers also split texts to words, by other tables.
     model, pieces = sentencepiece_model(tokenizer.merges, from_bytes=True)
     found, begins = _sentencepieces(nodes, words, model)
     ends = nodes.add("Gather", begins, nodes.behind_first(words_of))
@@ -337,8 +339,8 @@ _PIECES: dict[type, Callable[[_Nodes, str, Any], _Found]] = {
 
 
 def _sentencepieces(nodes: _Nodes, texts: str, model: bytes) -> list[str]:
-    """(N,) texts -> their pieces (P,) int32, and where those of each begin (N + 1,) int64."""
-    # No sampling, no special tokens, not the other way round.
+    """Maps texts (N,) to token ids (P,) int32 and the begin of each text's (N + 1,) int64."""
+    # No sampling, no special tokens, no reversed order.
     options = nodes.integers(0), nodes.floats(0.0), *(nodes.booleans(False) for _ in range(3))
     return nodes.several(
         "SentencepieceTokenizer", texts, *options, outputs=2, domain=_EXTENSION, model=model
@@ -348,9 +350,9 @@ def _sentencepieces(nodes: _Nodes, texts: str, model: bytes) -> list[str]:
 def _words_of_few(
     nodes: _Nodes, texts: str, rules: CharacterRules, few: Sequence[Sequence[str]]
 ) -> Sequence[str]:
-    """`_words` with the rules of the first of some alphabets that has all characters of the texts.
+    """Runs `_words` with the rules of the first alphabet that has all characters of the texts.
 
-    The extension reads its patterns anew at each call, and those of all characters cost it
+    The extension compiles its patterns in each call, and patterns for all characters need
     milliseconds.
     """
     if not few:
@@ -364,13 +366,13 @@ def _words_of_few(
 
 
 def _words(nodes: _Nodes, texts: str, rules: CharacterRules) -> tuple[str, str]:
-    """(B,) texts -> their words, normalised (W,), and the text of each (W,)."""
+    """Maps texts (B,) to their normalised words (W,), and the index of each word's text (W,)."""
     if rules.cased:
         texts = nodes.replace(texts, *final_sigma(rules))
     spaces = [x for x, to in rules.changed.items() if to == " "]
     changed = {x: to for x, to in rules.changed.items() if to != " "}
     whole = nodes.join(nodes.replace(texts, code_class(spaces), " "), _END)
-    # What changes is cut out, looked up and put in again.
+    # Characters that change are split off, looked up, and joined with the rest again.
     runs = nodes.split(whole, code_class(changed), keep=True)[0]  # (C,)
     place = nodes.lookup(runs, list(changed), default=len(changed))
     found = nodes.add("Gather", nodes.strings(*changed.values(), ""), place)
@@ -378,14 +380,14 @@ def _words(nodes: _Nodes, texts: str, rules: CharacterRules) -> tuple[str, str]:
     whole = nodes.join(nodes.add("Where", is_found, found, runs), "")
     whole = nodes.replace(whole, f"({code_class([*rules.alone, _END])})", r" \1 ")
     words = nodes.split(whole, " ", keep=False)[0]
-    word = nodes.lookup(words, [_END], default=1)  # 0 for what is between two texts
+    word = nodes.lookup(words, [_END], default=1)  # 0 for the separator of two texts
     text_of = nodes.running_sum(nodes.add("Sub", nodes.integer(1), word))
     is_word = nodes.boolean(word)
     return nodes.kept(words, is_word), nodes.kept(text_of, is_word)
 
 
 def _pieces_of_words(nodes: _Nodes, words: str, tokenizer: WordPieceTokenizer) -> tuple[str, str]:
-    """(W,) words -> ids of their pieces (P,), and the word of each (P,)."""
+    """Maps words (W,) to token ids (P,), and the index of each token's word (P,)."""
     number = nodes.add("Range", nodes.integer(0), nodes.size(words), nodes.integer(1))
     pieces, _, starts, ends = nodes.several(
         "WordpieceTokenizer",
@@ -402,7 +404,7 @@ def _pieces_of_words(nodes: _Nodes, words: str, tokenizer: WordPieceTokenizer) -
     ids = nodes.lookup(pieces, tokenizer.vocabulary, default=tokenizer.unk_id)
     word_of = nodes.running_sum(nodes.marks(ids, starts))
     word_of = nodes.add("Sub", word_of, nodes.integer(1))
-    # Of a word that cannot be spelled the extension gives the pieces that can, and then [UNK].
+    # For an unknown word the extension returns the subwords that it found, and then [UNK].
     last = nodes.add("Sub", ends, nodes.integer(1))
     is_known = nodes.add("Not", nodes.add("Equal", nodes.add("Gather", ids, last), unknown))
     is_last = nodes.boolean(nodes.marks(ids, last))

@@ -50,7 +50,7 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
 
 
 def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Run:
-    """Loads the model of a folder and returns its function; see `kbert.export.onnx.runtime.load`."""
+    """Loads the model of a folder and returns its function, like `kbert.export.onnx.runtime`."""
     openvino = optional("openvino", EXTRA)
     # By default it would compute in bfloat16 if the processor supports it.
     precise = description["precision"] != "bfloat16"

@@ -207,8 +207,8 @@ def compare(
 ) -> dict[str, float]:
     """Returns how much the outputs of a SavedModel differ from those of other functions.
 
-    Only entry points whose inputs are all lists of strings are called. Outputs that are not float32,
-    or whose shapes differ, such as generated texts of another length, are not compared.
+    Only entry points whose inputs are all lists of strings are called. Outputs that are not
+    float32, or whose shapes differ because texts differ in length, are not compared.
 
     Args:
         folder: folder of the SavedModel.

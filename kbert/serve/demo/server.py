@@ -77,7 +77,7 @@ class Demo(Application):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def check(self, request: Any) -> None:
-        """Refuses requests whose Host is not local, against DNS rebinding.
+        """Refuses requests with another Host if the demo listens locally, against DNS rebinding.
 
         A page from elsewhere can point its own host name to 127.0.0.1 and could then read what is
         served there. The Host header still has the page's name.

@@ -1,4 +1,4 @@
-"""Texts and pairs of texts as rows of tokens, for the tasks on whole texts.
+"""Texts and pairs of texts as rows of tokens, for tasks on whole texts.
 
 Shapes: N examples, B rows, W windows, T tokens, H hidden width, C logits.
 """
@@ -24,30 +24,30 @@ from kbert.models.captured_outputs import captured_of
 from kbert.signatures import Signature, text_tokens
 from kbert.tasks.encoder_task import EncoderTask, input_names
 
-WINDOWS_AT_ONCE = 32  # that inference holds in memory
+WINDOWS_AT_ONCE = 32  # windows that inference computes together, to bound memory
 TEXT_COLUMNS = ("text",), ("first", "second")
-SWAPPED = "swapped_token_ids"  # a feature: the token ids of pairs in the other order
+SWAPPED = "swapped_token_ids"  # feature: token ids of pairs, the second text first
 # (pooled vectors (R, H), training) -> logits (R, C)
 Head = Callable[[Any, bool], Any]
 
 
 class TextRows:
-    """Texts and pairs as rows, long ones in windows; their logits by a head on the pooled vector.
+    """Texts and pairs as rows, long ones in windows, with logits from the pooled vector.
 
     (BERT, section 4.1, https://arxiv.org/abs/1810.04805; `create_model` in run_classifier.py of
-    google-research/bert.) A `FineTuningTask` that has one in `texts` needs no `tokenize` and no
-    `assemble`; `logits` does the work of its `call`, and `signatures` that of its own.
+    google-research/bert.) A `FineTuningTask` with an instance in `texts` needs no `tokenize` and no
+    `assemble`. Its `call` can use `logits`, its `signatures` those of this class.
 
-    A decoder reads pairs in both orders where these say the same, and the two vectors are added
-    (Radford et al. 2018, section 3.3, "similarity").
+    With `both_orders`, a decoder reads each pair in both orders, and the two pooled vectors are
+    added (Radford et al. 2018, section 3.3, "similarity").
 
     Args:
-        task: the task. Of its settings `doc_stride` and `pooling` count, where it has them:
-            whether longer texts are read in windows, whose logits are pooled, or cut at their end;
-            and `both_orders`, whether pairs are read in both orders.
+        task: the task, whose settings `doc_stride`, `pooling` and `both_orders` are used if it has
+            them. With a `doc_stride`, long texts are read in windows and their logits pooled;
+            without, they are truncated at the end. `both_orders` reads pairs in both orders.
 
     Raises:
-        ValueError: `both_orders` for an encoder that is no decoder.
+        ValueError: `both_orders` is set for an encoder that is not a decoder.
     """
 
     def __init__(self, task: EncoderTask) -> None:
@@ -63,14 +63,14 @@ class TextRows:
 
     @property
     def remedy(self) -> str:
-        """What the message that counts texts that are cut ends with."""
+        """End of the warning about truncated texts: what the user can do."""
         return "" if self.doc_stride else READ_WHOLE
 
     def rows(self, table: Table) -> Rows:
-        """The rows of a table of texts, or of pairs.
+        """Tokenises a table of texts, or of pairs, to rows.
 
         Args:
-            table: with `text`, or `first` and `second`.
+            table: table with the column `text`, or `first` and `second`.
         """
         names = _text_columns(table)
         ids = [self._task.encode_texts(table[name]) for name in names]
@@ -87,9 +87,9 @@ class TextRows:
     def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Ragged ids as the encoder's input: (B, T), with `doc_stride` (B, W, T).
+        """Packs ragged ids into the encoder's input: (B, T), with `doc_stride` (B, W, T).
 
-        With `both_orders`, of pairs also "swapped_token_ids", the second text first.
+        With `both_orders`, pairs also get "swapped_token_ids", with the second text first.
         """
         features = self._packed(first, second)
         if self.both_orders and second is not None:
@@ -99,23 +99,24 @@ class TextRows:
     def logits(
         self, batch: Mapping[str, Any], head: Head, training: bool, return_read: bool = False
     ) -> tuple[Any, dict[str, Any] | None]:
-        """Logits of texts, those of windows pooled.
+        """Returns the logits of texts; the logits of windows are pooled.
 
         Args:
-            batch: what `build_inputs` gives.
-            head: the head.
+            batch: features from `build_inputs`.
+            head: the head, a function from pooled vectors (R, H) to logits (R, C).
             training: whether dropout is active.
-            return_read: whether to return what was read.
+            return_read: whether to return the encoder's inputs and outputs.
 
         Returns:
-            (B, C), and what the encoder read and gave for it: "read" of `FineTuningTask`.
+            Logits (B, C), and "read" of `FineTuningTask`: the encoder's inputs and its "sequence";
+            None without `return_read`.
         """
         names = (*input_names(self._task.encoder), SWAPPED)
         features = {name: batch[name] for name in names if name in batch}
         if len(batch["padding_mask"].shape) == 2:
             return self._logits(features, head, training, return_read)
         flat = {k: ops.reshape(x, (-1, *ops.shape(x)[2:])) for k, x in features.items()}
-        # What is returned besides the logits must not be made inside a loop.
+        # Outputs other than the logits must not be computed inside a loop.
         if training or return_read or captured_of(self._task.encoder) is not None:
             logits, read = self._logits(flat, head, training, return_read)
         else:
@@ -123,11 +124,11 @@ class TextRows:
         return self.pool(logits, batch["padding_mask"]), read
 
     def pool(self, logits: Any, padding_mask: Any) -> Tensor:
-        """Logits of texts (B, C), of those of their windows (B * W, C).
+        """Pools the logits of windows (B * W, C) to logits of texts (B, C).
 
         Args:
-            logits: of windows.
-            padding_mask: (B, W, T), without a token where there is no window.
+            logits: logits of windows.
+            padding_mask: (B, W, T), all 0 for missing windows.
         """
         rows, windows, _ = ops.shape(padding_mask)
         logits = ops.reshape(logits, (rows, windows, logits.shape[-1]))
@@ -137,7 +138,7 @@ class TextRows:
         return ops.sum(logits * real, axis=1) / ops.sum(real, axis=1)
 
     def _extent(self, lengths: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of each row in a batch (N,), and how many of its text are in none (N,)."""
+        """Returns the tokens of each row in a batch (N,), and those lost by truncation (N,)."""
         specials, budget = self._budget(len(lengths))
         total = sum(lengths)
         tokens = np.clip(total + specials, 1, self._task.row_length)
@@ -153,7 +154,7 @@ class TextRows:
         return tokens * window_counts(longer, budgets, self.doc_stride).numpy(), lost
 
     def _budget(self, texts: int) -> tuple[int, int]:
-        """Special tokens of a row of one text or two, and tokens that are left for the texts."""
+        """Returns the special tokens of a row of one or two texts, and the tokens left for text."""
         specials = self._task.form.specials(texts)
         budget = self._task.row_length - specials
         if texts == 2 and self.both_orders and self.doc_stride is not None:
@@ -175,9 +176,9 @@ class TextRows:
         }
 
     def _logits_in_groups(self, features: Tensors, head: Head) -> Tensor:
-        """Logits of windows, a few at a time: a book in one request must not fill the memory."""
+        """Returns logits of windows, computed in groups: a very long text must fit into memory."""
         count = ops.shape(features["padding_mask"])[0]
-        groups = (count + WINDOWS_AT_ONCE) // WINDOWS_AT_ONCE  # one where there are no windows
+        groups = (count + WINDOWS_AT_ONCE) // WINDOWS_AT_ONCE  # at least one, even of no windows
         size = (count + groups - 1) // groups
         # The last group is filled up with copies of the last window.
         index = ops.minimum(ops.arange(groups * size, dtype="int32"), count - 1)
@@ -191,7 +192,7 @@ class TextRows:
     def _logits(
         self, features: Tensors, head: Head, training: bool, return_read: bool = False
     ) -> tuple[Tensor, dict[str, Any] | None]:
-        """Logits (R, C) of rows, and where asked for what was read for them."""
+        """Returns logits (R, C) of rows, and with `return_read` the encoder's input and output."""
         features = dict(features)
         swapped = features.pop(SWAPPED, None)
         if swapped is not None:
@@ -212,17 +213,17 @@ class TextRows:
     def signatures(
         self, name: str, answer: Callable[[dict], dict], pairs_first: bool = False
     ) -> dict[str, Signature]:
-        """`name` for texts and `name_pairs` for pairs, one of them first.
+        """Returns the entry points `name` for texts and `name_pairs` for pairs.
 
         Args:
-            name: of the entry point.
-            answer: what `build_inputs` gives -> the outputs.
-            pairs_first: which of them is `serving_default`.
+            name: name of the entry point for texts.
+            answer: function from the features of `build_inputs` to the outputs.
+            pairs_first: whether the entry point for pairs is `serving_default`.
         """
 
         def answer_rows(*columns: Any) -> dict[str, tf.Tensor]:
             rows = tf.shape(columns[0])[0]
-            # A row of nothing where there is none, cut off again: ELMo's convolutions need one.
+            # ELMo's convolutions need a row: an empty batch gets one, which is removed again.
             more = [[0, tf.cast(rows == 0, tf.int32)]]
             columns = [tf.pad(column, more, constant_values="") for column in columns]
             found = answer(self._task.build_inputs(*map(self._task.tokenizer.encode, columns)))
@@ -242,7 +243,7 @@ class TextRows:
                 function,
                 [tf.TensorSpec([None], tf.string, x) for x in columns],
                 tokens,
-                # What the model reads of a text that is cut is in its first bytes.
+                # The tokens that the model reads of a truncated text are in its first bytes.
                 too_long="cut" if is_cut else "refused",
             )
             for (entry, function), columns in zip(functions.items(), TEXT_COLUMNS, strict=True)
@@ -251,14 +252,14 @@ class TextRows:
 
 
 def sentence_head(encoder: keras.Model, units: int) -> SentenceHead:
-    """The dense layer on an encoder's pooled vector, in tasks "classifier".
+    """Returns the dense layer on an encoder's pooled vector, the `classifier` of tasks.
 
-    On a decoder whose rows are the text alone its bias stays zero: transformers' classifiers of GPT
-    and GPT-2, which are read and written so, have none.
+    For a decoder without input tokens the bias is frozen at zero. Such rows are those of
+    transformers' classifiers on GPT and GPT-2, which have no bias.
     """
     head = SentenceHead(
         *(encoder.config, units),
-        width=encoder.pooler.units,  # ELMo's is twice as wide as its words
+        width=encoder.pooler.units,  # ELMo's pooled vector is twice as wide as its word vectors
         name="classifier",
         dtype=encoder.dtype_policy,
     )
@@ -279,5 +280,5 @@ def _text_columns(table: Table) -> tuple[str, ...]:
 
 
 def _side_by_side(first: Any, second: Any) -> Tensor:
-    """(R, T) and (R, T) -> (2R, T), the two of a row as neighbours."""
+    """Interleaves (R, T) and (R, T) to (2R, T), so that the two rows of a pair are adjacent."""
     return ops.reshape(ops.stack([first, second], axis=1), (-1, ops.shape(first)[1]))

@@ -1,4 +1,4 @@
-"""Labels of words: names of people and places, parts of speech.
+"""Labels of words: named entities, parts of speech.
 
 Shapes: B rows, T tokens, C classes, W words of a row or of all rows together, M words of windows.
 """
@@ -32,44 +32,44 @@ from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 
 
 class TokenClassifier(FineTuningTask):
-    """Gives each word of a sentence a label: words in, one label a word out.
+    """Predicts a label for each word of a sentence.
 
-    Each word is cut into pieces by itself, and the label is read and trained on its first piece
-    (BERT, section 5.3, https://arxiv.org/abs/1810.04805). A sentence that is too long for the
-    encoder is read in windows of whole words that overlap, and the logits of a word in several of
-    them are pooled; of a word that is too long by itself, the first pieces are read.
+    Each word is split into subwords separately. The label is trained on and predicted from the
+    first subword (BERT, section 5.3, https://arxiv.org/abs/1810.04805). A sentence that is too long
+    for the encoder is read in overlapping windows of whole words. The logits of a word in several
+    windows are pooled. A single word that is too long is truncated to its first subwords.
 
-    Labels such as "B-person", "I-person" and "O" (BIO, BIOES or BILOU) name entities: `predict`
-    gives these too, and `evaluate` their precision, recall and F1, as seqeval has them. Of other
-    labels, such as parts of speech, there are no entities, and `evaluate` gives accuracy and
-    macro F1. `scheme` tells which it is.
+    Labels such as "B-person", "I-person" and "O" (BIO, BIOES or BILOU) name entities. `predict`
+    then also returns the entities, and `evaluate` their precision, recall and F1, like seqeval. For
+    other labels, such as parts of speech, `evaluate` returns accuracy and macro F1. The attribute
+    `scheme` shows the kind of labels.
 
-    The data has the columns `words` and `labels`, lists; `text` in the place of `words` is split
-    at white space. `predict` gives for each sentence
+    The data has the columns `words` and `labels`, lists; `text` instead of `words` is split at
+    white space. `predict` returns for each sentence
 
         {"words": ["Ada", "Lovelace", "wrote"], "labels": ["B-person", "I-person", "O"],
          "probabilities": [0.98, 0.97, 0.99],
          "entities": [{"label": "person", "start": 0, "end": 2, "text": "Ada Lovelace"}]}
 
-    with starts and ends in words, the end exclusive; of a text also `starts` and `ends` of the
-    words, and `start_character` and `end_character` of the entities, so that
-    `text[start:end]` is the word.
+    with starts and ends counted in words, the end exclusive. For a text there are also `starts` and
+    `ends` of the words, so that `text[start:end]` is the word, and `start_character` and
+    `end_character` of the entities.
 
     Args:
-        encoder: a `kbert.Encoder`.
-        tokenizer: its tokenizer.
-        labels: names of the labels, or how many there are: LABEL_0, LABEL_1, …
-        name: of the model.
-        **options: settings; without a `doc_stride` the windows of a sentence that is too long begin
-            half of what they hold apart:
+        encoder: a `kbert.Encoder`, or a `kbert.models.ElmoEncoder`.
+        tokenizer: the encoder's tokenizer.
+        labels: names of the labels, or their number, for LABEL_0, LABEL_1, …
+        name: name of the model.
+        **options: settings; without a `doc_stride` the windows of a long sentence overlap by half:
 
             {options}
 
     Attributes:
-        scheme: "BIO", "BIOES" or "BILOU" where the labels name entities; None where they do not.
+        scheme: "BIO", "BIOES" or "BILOU" if the labels name entities, else None.
 
     Raises:
-        ValueError: if a setting is out of range.
+        ValueError: a setting is out of range, there is only one label, or the tokenizer has no
+            unknown token.
 
     Example:
         >>> import kbert
@@ -126,7 +126,7 @@ class TokenClassifier(FineTuningTask):
 
     @property
     def metric(self) -> str:  # type: ignore[override]  # by the task's labels
-        """What `fit` takes for the measure of the best weights."""
+        """Name of the value by which `fit` selects the best weights."""
         return "accuracy" if self.scheme is None else "f1"
 
     @property
@@ -200,7 +200,7 @@ class TokenClassifier(FineTuningTask):
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
         words, starts, ends = tagging.words_of(table)
         places = rows.ragged["places"].to_list()
-        # Before the first piece of a row may stand the token that begins it.
+        # The token that begins a row may precede its first subword.
         both, begin = zip(outputs, places, strict=True), self.form.begin
         of_windows = [out["logits"][np.add(at, begin, dtype=int)] for out, at in both]
         of_windows.append(np.zeros((0, len(self.labels)), np.float32))
@@ -229,7 +229,7 @@ class TokenClassifier(FineTuningTask):
         return found
 
     def _best(self, logits: Any, words: Any, num_words: int) -> Any:
-        """Classes (W,) and their probabilities (W,) from logits (M, C) of the words (M,)."""
+        """Returns classes (W,) and their probabilities (W,), from logits (M, C) of words (M,)."""
         logits = tagging.pooled(logits, words, num_words, self.pooling)
         return tf.argmax(logits, 1), tf.reduce_max(tf.nn.softmax(logits), 1)
 
@@ -249,11 +249,11 @@ class TokenClassifier(FineTuningTask):
     def score_names(self, table: Table) -> list[str] | None:
         if self.scheme is None:
             return ["accuracy", "macro_f1"]
-        labels = self._named(table)  # types that are only answered have an F1 too, which is 0
+        labels = self._named(table)  # types that are only predicted get no name: their F1 is 0
         return [*metrics.entity_report(labels, labels).scores, "accuracy"]
 
     def reports(self, table: Table, answers: Sequence[Any]) -> list[Any]:
-        """Of entities, where the labels name some, and of each label."""
+        """Returns a report on entities, if the labels name some, and a report on labels."""
         wanted, found = self._named(table), [answer["labels"] for answer in answers]
         flat = [[label for row in side for label in row] for side in (wanted, found)]
         of_labels = metrics.classification_report(flat[0], flat[1], self.labels)
@@ -265,30 +265,29 @@ class TokenClassifier(FineTuningTask):
         return f"{len(table['words'][row])} words"
 
     def token_marks(self, features: Tensors) -> dict[int, str]:
-        """The label of each word, at its first piece."""
+        """Returns the label of each word, by the position of its first subword."""
         places = np.flatnonzero(features["label_weights"]).tolist()
         return {place: f"/{self.labels[features['labels'][place]]}" for place in places}
 
     def _named(self, table: Table) -> Any:
-        """The labels of a table's words, by name."""
+        """Returns the labels of a table's words, as names."""
         words = tagging.words_of(table).words
         ids = tagging.word_labels(self.labels, table, words).tolist()
         splits = words.row_splits.numpy().tolist()
         return [[self.labels[i] for i in ids[begin:end]] for begin, end in pairwise(splits)]
 
     def signatures(self) -> dict[str, Signature]:
-        """`tag` for texts, which is `serving_default`, and `tag_words` for words.
+        """Returns the entry points `tag` for texts, also `serving_default`, and `tag_words`.
 
         Returns:
-            `tag`: `text` (B,) strings -> `words` (B, W), what stands between white space,
-            `labels` (B, W) strings, `scores` (B, W), their probabilities, `starts` and `ends`
-            (B, W), where the words stand in the text, in characters. W is the number of words of
-            the longest text; behind the last word of a shorter one stand "" and 0. A text of any
-            length is read whole, in windows, up to the export's `max_bytes`; a longer one is
-            refused, as are the words of a row that are longer together. Bytes that are not UTF-8
-            count one character each.
-            `tag_words`: `words` (B, W) strings -> `labels` and `scores` (B, W); "" behind the last
-            word of a row is no word.
+            `tag`: `text` (B,) strings -> `words` (B, W), split at white space, `labels` (B, W)
+            strings, `scores` (B, W), their probabilities, `starts` and `ends` (B, W), positions of
+            the words in the text, in characters. W is the number of words of the longest text;
+            shorter ones are padded with "" and 0. A text is read whole, in windows, up to the
+            export's `max_bytes`; a longer one raises an error, as do words of a row that are
+            longer together. Each byte that is not UTF-8 counts as one character.
+            `tag_words`: `words` (B, W) strings -> `labels` and `scores` (B, W); "" after the last
+            word of a row is padding.
         """
 
         def tag(text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -312,7 +311,7 @@ class TokenClassifier(FineTuningTask):
         }
 
     def _tagged(self, words: Any) -> Any:
-        """Labels and scores (B, ragged) of words (B, ragged), in a graph."""
+        """Returns labels and scores (B, ragged) of words (B, ragged); runs in a graph."""
 
         def forward(ids: tf.Tensor) -> tf.Tensor:
             logits = tf.convert_to_tensor(self(self.build_inputs(ids))["tokens"])
