@@ -4,6 +4,7 @@ There are two passes. The first splits the text into chunks of whole documents. 
 *spill*: token ids of documents, sorted by a hash of their content. The second pass divides the
 range of hashes into shards and gathers each shard from all spills. Since a shard is a range of
 hashes, sorted by hash:
+
 - the output does not depend on the number of workers, the order of the sources or interruptions;
 - equal documents meet in one shard, and only one of them is kept;
 - the held-out text is also a range of hashes.

@@ -1,6 +1,7 @@
 """From the plan of a window to rows: whole global batches, hosts' shares, dense tokens.
 
 Rows are passed on as (N, 6K + 3) int32, with K examples per row. The columns are:
+
 - the two spans of each example, 4K columns;
 - the label of each example, K columns;
 - the number of each example in the plan of its window, K columns;

@@ -30,6 +30,7 @@ def read_conll(
     around a word or a tag are removed. -DOCSTART- lines and comments are skipped. A comment is `#`
     alone, or begins with `#` and a space. If spaces separate the columns, the line of the word `#`
     begins like that too. Then such a line is a comment in any of these cases:
+
     - its number of columns differs from that of words;
     - it contains a tab;
     - it has the form `# name = value`;

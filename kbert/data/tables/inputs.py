@@ -1,6 +1,7 @@
 """Packs token ids into the dense batch of an encoder: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
 
 Other layouts:
+
 - XLNet's rows end in [CLS]: A [SEP] [CLS], or A [SEP] B [SEP] [CLS].
 - RoBERTa has two separators between A and B: <s> A </s></s> B </s>.
 - For fine-tuning a decoder, a special token ends the row: [START] A [DELIMITER] B [EXTRACT].

@@ -2,6 +2,7 @@
 
 Records have the format of a corpus. Each is a *block* of rows: a `tf.train.Example` of raw
 little-endian arrays. An index of byte offsets is next to each shard. A block contains:
+
 - for a dense column, its values;
 - for a ragged column, its values and, under "NAME/0", "NAME/1", …, the lengths of its rows;
 - under "row/length", the lengths by which rows are grouped.

@@ -1,6 +1,7 @@
 """A table of examples in memory: the output of readers, the input of tasks.
 
 The names of columns are the same everywhere:
+
 - `text`, or `first` and `second` for a pair, optionally with `negatives` (lists of texts);
 - `label` (a name, an index, a number, or a list of names);
 - `words` and `labels` for tagging;
