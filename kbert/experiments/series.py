@@ -161,7 +161,7 @@ def _remove_presets(series: Series) -> None:
 
 
 def _publish_best(series: Series) -> None:
-    """Moves the best model to the series' folder, unless an earlier call did, and writes the table."""
+    """Moves the best model up, unless an earlier call did, and writes `series.json`."""
     if series.best.preset.exists():
         remove_tree(series.preset)
         move_tree(series.best.preset, series.preset)

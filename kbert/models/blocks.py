@@ -43,7 +43,7 @@ def pre_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> B
     return _decoder_block(config, "pre_norm", crossed, **kwargs)
 
 
-# Kind of block -> name of a part's norm, with the part's name in braces.
+# Kind of block -> format of the name of a part's norm.
 _SLOTS = {"post_norm": "{}_norm", "pre_norm": "{}_input_norm"}
 _PARTS = ("attention", "feed_forward")
 # Name in a config -> function that makes the block.

@@ -19,7 +19,7 @@ class Variants:
 
     Attributes:
         added: Name of an edit -> its options.
-        key: Hashable key of the active edit; each key needs a graph of its own.
+        key: Key of the active edit; each key needs a graph of its own.
     """
 
     added: Mapping[str, Any] = MappingProxyType({})

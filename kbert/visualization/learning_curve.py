@@ -1,4 +1,4 @@
-"""A picture of how a run learnt: values of its steps, and where its phases change.
+"""A picture of a run's learning curve: values of its steps, and changes of its phases.
 
 Shapes: S steps.
 """
@@ -18,7 +18,7 @@ from kbert.visualization.canvas import (
     style,
 )
 
-_SPAN = 0.03  # of the run: how far the thick line averages to each side
+_SPAN = 0.03  # share of the run that the thick line averages over to each side
 
 
 def learning_curve(
@@ -28,20 +28,21 @@ def learning_curve(
     changes: Mapping[int, str] | None = None,
     title: str | None = "Learning curve",
 ) -> Any:
-    """Values of the steps of a run, thin, and their running means, thick; one panel a value.
+    """Draws values of a run's steps (thin) and their running means (thick), one panel per value.
 
     Args:
-        steps: of each step its values and its number, `step`, in order, such as the history of a
-            run has (`history.steps`) or `steps.jsonl` holds.
-        values: names of those that are drawn.
-        changes: step -> what begins there, such as another length of the rows; a line is drawn.
-        title: above the picture; None for none.
+        steps: values of each step and its number `step`, in order, as in `history.steps` of a run
+            or in `steps.jsonl`.
+        values: names of the values to draw.
+        changes: step -> what begins there, such as another sequence length; a vertical line marks
+            it.
+        title: title above the picture; None for none.
 
     Returns:
         A matplotlib Figure.
 
     Raises:
-        ValueError: fewer than two steps, none of `values`, or a step that lacks one of them.
+        ValueError: there are fewer than two steps, `values` is empty, or a step lacks a value.
 
     Example:
         >>> steps = [{"step": n, "loss": 9 / n} for n in range(1, 5)]
@@ -95,7 +96,7 @@ def learning_curve(
 
 
 def _running_mean(values: np.ndarray, span: int) -> np.ndarray:
-    """(S,): of each value and `span` to each side, as far as there are such; NaN is left out."""
+    """Returns running means (S,) over `span` values to each side; NaN and infinity are skipped."""
     known = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
     counts = np.concatenate([[0], np.cumsum(known)])
