@@ -29,10 +29,10 @@ from typing import Any
 
 from kbert.version import __version__
 
-# Of a finding: fine; works, slowly; may surprise; not there, and not needed; does not work.
+# States of a finding: works; works slowly; may surprise; optional and missing; does not work.
 STATES = ("ok", "slow", "note", "-", "BROKEN")
 
-# What an extra of setup.py opens.
+# What each extra of setup.py enables.
 EXTRAS = {
     "beam": "kbert-prepare-corpus --runner=beam, kbert-predict --runner=beam",
     "chinese": "kbert-prepare-corpus --lexicon",
@@ -50,15 +50,15 @@ EXTRAS = {
     "test": "make test",
     "umap": "kbert.visualization.projection by UMAP",
 }
-# Distributions that lay their files into the same folder: the last one installed wins.
+# Distributions that install into the same folder: the last one installed wins.
 SAME_FOLDER = {
     "tensorflow": ("tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "tensorflow-gpu"),
     "keras": ("keras-nightly", "keras-core"),
 }
 GIB = 2**30
-ENOUGH_MEMORY = 4 * GIB  # what the quickstart and its process for serving leave room in
+ENOUGH_MEMORY = 4 * GIB  # the quickstart and its serving process fit in, with room to spare
 
-# A library a line, so that the first that fails is known.
+# Imports each library separately, so that the failing one is known.
 _PROBE = """
 import json
 found = {}
@@ -96,9 +96,9 @@ class Finding:
 
     Args:
         state: one of `STATES`.
-        name: what was looked at.
-        value: what it is.
-        hint: what follows from it, or what to do.
+        name: what was examined.
+        value: what was found.
+        hint: what follows from the value, or what to do.
     """
 
     state: str
@@ -108,7 +108,7 @@ class Finding:
 
 
 def examine() -> dict[str, list[Finding]]:
-    """All that is looked at.
+    """Examines everything.
 
     Returns:
         title of a section -> its findings.
@@ -124,7 +124,7 @@ def examine() -> dict[str, list[Finding]]:
 
 
 def examine_packages() -> list[Finding]:
-    """Python, and what kbert cannot do without: installed, and in setup.py's ranges."""
+    """Examines Python and the required packages: installed, and in setup.py's ranges."""
     wanted = _requirements("kbert")
     if wanted is None:
         return [
@@ -151,7 +151,7 @@ def examine_packages() -> list[Finding]:
 
 
 def examine_conflicts() -> list[Finding]:
-    """What does not go together, of packages and of settings in the environment."""
+    """Examines conflicts between packages, and with settings in the environment."""
     found = [*_foreign_requirements(), *_same_folders()]
     tensorflow, text = _version("tensorflow"), _version("tensorflow-text")
     if tensorflow and text and tensorflow.split(".")[:2] != text.split(".")[:2]:
@@ -186,11 +186,11 @@ def examine_conflicts() -> list[Finding]:
 
 
 def examine_devices(probe: dict[str, dict], said: str) -> list[Finding]:
-    """Whether the libraries can be imported, and the devices that they see.
+    """Examines whether the libraries can be imported, and which devices they see.
 
     Args:
-        probe: what `probe_libraries` has found.
-        said: what TensorFlow said meanwhile.
+        probe: findings of `probe_libraries`.
+        said: TensorFlow's messages during the probe.
     """
     found = []
     for name in ("tensorflow", "tensorflow_text", "keras"):
@@ -211,11 +211,11 @@ def examine_devices(probe: dict[str, dict], said: str) -> list[Finding]:
 
 
 def why_no_gpu(built_with_cuda: bool, said: str) -> Finding:
-    """The reason for which TensorFlow sees no GPU.
+    """Finds the reason why TensorFlow sees no GPU.
 
     Args:
-        built_with_cuda: whether this TensorFlow can use one.
-        said: its messages.
+        built_with_cuda: whether this TensorFlow can use a GPU.
+        said: TensorFlow's messages during the probe.
     """
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not glob.glob("/dev/nvidia[0-9]*"):
@@ -238,10 +238,10 @@ def why_no_gpu(built_with_cuda: bool, said: str) -> Finding:
 
 
 def examine_processor(said: str) -> list[Finding]:
-    """Cores, memory and instructions, as far as this process may use them.
+    """Examines cores, memory and instruction sets that this process may use.
 
     Args:
-        said: what TensorFlow said when it was imported.
+        said: TensorFlow's messages when it was imported.
     """
     cores, memory = usable_cores(), usable_memory()
     state = "ok" if cores >= 4 else "slow"
@@ -267,7 +267,7 @@ def examine_processor(said: str) -> list[Finding]:
 
 
 def examine_extras() -> list[Finding]:
-    """What is optional: whether it is installed, and what it opens."""
+    """Examines the extras: whether each is installed, and what it enables."""
     if _requirements("kbert") is None:
         return []
     names = importlib.metadata.metadata("kbert").get_all("Provides-Extra") or []
@@ -298,10 +298,11 @@ def examine_extras() -> list[Finding]:
 
 
 def probe_libraries() -> tuple[dict[str, dict[str, Any]], str]:
-    """Imports TensorFlow, TensorFlow Text and Keras in a process of its own.
+    """Imports TensorFlow, TensorFlow Text and Keras in a separate process.
 
     Returns:
-        library -> what it has, or {"error": why it cannot be imported}; and what was said.
+        library -> its details, or {"error": why it cannot be imported}; and the messages on
+        standard error.
     """
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
     try:
@@ -322,7 +323,7 @@ def probe_libraries() -> tuple[dict[str, dict[str, Any]], str]:
 
 
 def usable_cores() -> float:
-    """Cores that this process may use: those it is bound to, and the limit of its container."""
+    """Returns the cores that this process may use, by its CPU affinity and container limit."""
     sets = getattr(os, "sched_getaffinity", None)
     cores = float(len(sets(0)) if sets else os.cpu_count() or 1)
     for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
@@ -335,7 +336,7 @@ def usable_cores() -> float:
 
 
 def usable_memory() -> int | None:
-    """Bytes that this process may use: the machine's, or the limit of its container."""
+    """Returns the bytes that this process may use: the machine's memory or its container limit."""
     try:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -348,7 +349,7 @@ def usable_memory() -> int | None:
 
 
 def write_table(sections: dict[str, list[Finding]]) -> str:
-    """The findings as plain text.
+    """Formats the findings as plain text.
 
     Example:
         >>> print(write_table({"packages": [Finding("ok", "keras", "3.15", ">=3.15")]}))
@@ -372,7 +373,7 @@ def main() -> int:
     """Prints the table.
 
     Returns:
-        1 where something is broken, else 0.
+        1 if something is broken, else 0.
     """
     print(f"kbert {__version__}, Python {platform.python_version()}, {platform.platform()}\n")
     sections = examine()
@@ -383,7 +384,7 @@ def main() -> int:
 
 
 def _requirements(package: str, extra: str | None = None) -> list[Any] | None:
-    """What a package needs here, or what one of its extras adds; None where it is not installed."""
+    """Lists what a package requires here, or what an extra adds; None if it is not installed."""
     packaging = _packaging()
     parse = packaging.requirements.Requirement if packaging else _Bare
     try:
@@ -402,7 +403,7 @@ def _requirements(package: str, extra: str | None = None) -> list[Any] | None:
 
 
 class _Bare:
-    """A requirement without `packaging`, which TensorFlow needs too: the name, and no range."""
+    """A requirement parsed without `packaging` (which TensorFlow needs too): only the name."""
 
     def __init__(self, line: str) -> None:
         self.name = re.split(r"[\s\[<>=!~;(]", line, maxsplit=1)[0]
@@ -411,7 +412,7 @@ class _Bare:
         self._line = line
 
     def evaluate(self, environment: dict[str, str]) -> bool:
-        """Whether it belongs to an extra; other conditions are taken to hold."""
+        """Returns whether it belongs to the extra; other conditions are assumed to hold."""
         return f'extra == "{environment["extra"]}"' in self._line
 
 
@@ -440,7 +441,7 @@ def _version(package: str) -> str | None:
 
 
 def _foreign_requirements() -> Iterator[Finding]:
-    """What the packages that kbert needs, need themselves: protobuf, NumPy and the like."""
+    """Yields unmet requirements of the packages that kbert needs: protobuf, NumPy and so on."""
     seen, ahead = set(), [x.name for x in _requirements("kbert") or []]
     while ahead:
         package = ahead.pop()
@@ -498,7 +499,7 @@ def _instructions(flags: frozenset[str] | None, said: str) -> Iterator[Finding]:
 
 
 def _processor_flags() -> frozenset[str] | None:
-    """The instruction sets of an x86 processor under Linux; None elsewhere."""
+    """Returns the instruction sets of an x86 processor under Linux; None elsewhere."""
     found = re.search(r"^flags\s*:(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
     return None if found is None else frozenset(found[1].split())
 

@@ -1,4 +1,4 @@
-"""The command-line programs: flags → calls of kbert → a run. Nothing imports them."""
+"""The command-line programs: flags → calls of kbert → a run. The library never imports them."""
 
 from . import interrupts
 

@@ -1,4 +1,4 @@
-"""What the programs share that answer texts: flags, the model, the loop to a file or a pipe."""
+"""Common part of the programs that answer texts: flags, model, the loop to a file or a pipe."""
 
 import os
 import sys
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from kbert.tasks import Task
 
 Columns = Mapping[str, Any]
-VECTORS = "kbert-embed"  # the program whose answers are vectors
+VECTORS = "kbert-embed"  # the program that writes embeddings
 
 
 def define_flags(columns: type[Options], answers: type[Options]) -> None:
     """Declares the flags; called when a program starts, never on import.
 
     Args:
-        columns: of the input.
-        answers: what may be chosen of answers.
+        columns: options for the columns of the input.
+        answers: options of the answers.
     """
     flags.DEFINE_string("preset", None, "Folder or name of the model, or what kbert-export wrote.")
     define_task_module_flag(with_options=False)
@@ -42,13 +42,13 @@ def define_flags(columns: type[Options], answers: type[Options]) -> None:
 
 
 def text_program(name: str, doc: str, kind: str, answers: type[Options]) -> command.Program:
-    """A program whose input is texts.
+    """Makes a program whose input is texts.
 
     Args:
-        name: the program's.
-        doc: its help.
-        kind: which tasks answer.
-        answers: what may be chosen of answers.
+        name: name of the program.
+        doc: help text of the program.
+        kind: kind of the tasks that answer.
+        answers: options of the answers.
     """
 
     def work(options: flags.FlagValues) -> None:
@@ -69,10 +69,10 @@ def answer(program: str, task_class: "type[Task]", options: flags.FlagValues, co
     """Answers the input.
 
     Args:
-        program: its name.
-        task_class: the class of tasks that it is for.
-        options: the flags.
-        columns: our name of a column -> the file's.
+        program: name of the program.
+        task_class: class of the tasks that the program supports.
+        options: the parsed flags.
+        columns: our name of a column -> the file's name.
     """
     task, checksum = experiments.answering_task(program, task_class, options.preset)
     chosen = option_flags.read(task_class.file_answers.options, options)
@@ -89,7 +89,7 @@ def answer(program: str, task_class: "type[Task]", options: flags.FlagValues, co
         **chosen.identity(),
     }
     output = _output(program, options.output, identity, task)
-    finished = output.finished  # then the input and the output are read, and none is answered
+    finished = output.finished  # if so, input and output are only checked
     with Progress(options.output, records.size, "B", "answers", int(not finished)) as bar:
         for answered in experiments.answer_records(task, records, output, **how):
             bar.show(records.consumed, answered)
@@ -114,6 +114,6 @@ def _to_standard_output(task: "Task", records: "Records", how: Mapping[str, Any]
     try:
         for line in experiments.answer_stream(task, records, **how):
             print(line, flush=True)
-    except BrokenPipeError:  # who reads it has seen enough, as `head` does
-        # Python flushes it once more at its end.
+    except BrokenPipeError:  # the reader has closed the pipe, like `head`
+        # Python flushes standard output once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

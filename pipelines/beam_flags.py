@@ -1,4 +1,4 @@
-"""Flags of the programs whose work Apache Beam can do."""
+"""Flags of the programs that can run on Apache Beam."""
 
 import shlex
 
@@ -18,10 +18,10 @@ def define() -> None:
 
 
 def read(options: flags.FlagValues) -> list[str] | None:
-    """Beam's own flags; None where this machine does the work.
+    """Returns Beam's own flags; None if the work is done on this machine.
 
     Raises:
-        ValueError: there are flags for Beam without it.
+        ValueError: there are flags for Beam without --runner=beam.
     """
     if options.runner == "beam":
         return shlex.split(options.beam_flags)

@@ -40,7 +40,7 @@ class RememberedText(Causal):
     )
 
     def make_task(self) -> kbert.tasks.MemoryLM:
-        """The task that the flags describe, not compiled."""
+        """Makes the task that the flags describe, not compiled."""
         options, changes = self.options, parse_settings(self.options.set)
         sizes = {"memory_length": options.memory_length, "batch_size": options.batch_size}
         if options.init_preset:
@@ -59,7 +59,7 @@ class RememberedText(Causal):
 
 
 def check_vocabulary(preset: str, tokenizer: Tokenizer) -> None:
-    """Refuses a model that reads other tokens than the shards'."""
+    """Raises if the model's tokenizer differs from the shards' tokenizer."""
     theirs = kbert.load_tokenizer(preset)
     if theirs.checksum != tokenizer.checksum:
         raise ValueError(
@@ -70,7 +70,7 @@ def check_vocabulary(preset: str, tokenizer: Tokenizer) -> None:
 
 
 def make_decoder(options: flags.FlagValues, tokenizer: Tokenizer) -> kbert.Decoder:
-    """The model of --init_preset, or a new one with as many entries as the tokenizer has."""
+    """Returns the model of --init_preset, or a new one with the tokenizer's vocabulary size."""
     changes, dtype = parse_settings(options.set), options.precision
     if options.init_preset:
         check_vocabulary(options.init_preset, tokenizer)
@@ -82,7 +82,7 @@ def make_decoder(options: flags.FlagValues, tokenizer: Tokenizer) -> kbert.Decod
 
 
 def with_changes(model: Any, changes: dict, dtype: str) -> Any:
-    """The same weights under a config that differs in what has no weights, such as dropout."""
+    """Returns the same weights with a config changed in fields without weights, as dropout."""
     if not changes:
         return model
     config = type(model.config).from_dict({**model.config.to_dict(), **changes})
@@ -98,7 +98,7 @@ def with_changes(model: Any, changes: dict, dtype: str) -> Any:
 
 
 def read_config(model: str, kind: type) -> Any:
-    """A config of the family or of a JSON file, which must be of the objective's kind."""
+    """Reads a config, from the family or a JSON file; it must be of the objective's kind."""
     config = (
         kind.from_dict(read_json(Path(model))) if model.endswith(".json") else kbert.family(model)
     )

@@ -24,31 +24,31 @@ from kbert.text.sources import expand
 
 from . import interrupts, quiet
 
-# Data sets, installed documentation, standard input.
+# Prefixes of sources that are not files: data sets, installed documentation, standard input.
 _NO_FILES = ("tfds:", "docs:", "-")
-_THREAD_SECONDS = 1.0  # for threads to end behind a server
+_THREAD_SECONDS = 1.0  # for threads to end after a server has stopped
 INTERRUPTED = 128 + signal.SIGINT  # the exit status, as in a shell
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program: its flags, what it does, and what must be there before it begins.
+    """A program: its flags, its work, and the inputs that must exist before it begins.
 
-    TensorFlow and Keras are imported once the command line has been found to be right.
+    TensorFlow and Keras are imported only after the command line has been checked.
 
     Attributes:
-        name: which begins its errors.
-        doc: the text of its help.
-        define_flags: declares its flags.
-        work: does what the parsed flags say.
-        errors: what the user can fix besides ValueError, OSError and ImportError.
-        files: flags of data, each of which a file must match, if it is given.
-        models: flags of folders or names of models.
+        name: name of the program, which begins its error messages.
+        doc: text of the help.
+        define_flags: function that declares the flags.
+        work: function that does the work of the parsed flags.
+        errors: errors that the user can fix, besides ValueError, OSError and ImportError.
+        files: flags of data; a file must match each flag that is given.
+        models: flags of models, by folder or name.
         shards: flags of folders of a corpus.
-        is_finished: whether the work is done, and needs no model any more to be shown.
-        listing: a title of more help, and what gives it.
-        check: raises ValueError for flags that do not fit together.
-        needs_tensorflow: whether the work does, with Keras.
+        is_finished: whether the work is finished, so that showing it needs no model.
+        listing: title of a further section of the help, and a function that returns its text.
+        check: function that raises ValueError for flags that do not fit together.
+        needs_tensorflow: whether the work needs TensorFlow and Keras.
     """
 
     name: str
@@ -67,8 +67,8 @@ class Program:
     def run(self) -> None:
         """Defines the flags, parses them and does the work; `--help` shows `doc` and these flags.
 
-        absl looks for both in the script that was started, which for a console script is a stub of
-        two lines: so they are passed to it here.
+        absl reads both from the script that was started. A console script is only a stub of two
+        lines, so they are passed to absl here.
         """
         before = set(flags.FLAGS)
         self.define_flags()
@@ -79,7 +79,7 @@ class Program:
             title, table = self.listing
             text += f"\n{title}:\n\n{textwrap.indent(table(), '  ')}\n"
         sys.modules["__main__"].__doc__ = text.replace("%", "%%")  # absl formats it
-        # The settings of the user's own task are flags too: its module is imported before those.
+        # The settings of a custom task are flags too, so its module is imported before them.
         sys.argv[1:] = sorted(sys.argv[1:], key=lambda given: "-task_module=" not in given)
         warnings.formatwarning = _message_alone
         for logger in (python_logging.getLogger("tensorflow"), logging.get_absl_logger()):
@@ -93,7 +93,7 @@ class Program:
         """Checks the command line and does the work.
 
         Args:
-            argv: what is left of it without the flags.
+            argv: the command line without its flags.
         """
         if len(argv) > 1:
             sys.exit(f"{self.name} takes flags only. Received: {argv[1:]}")
@@ -114,10 +114,10 @@ class Program:
 
 
 def check_model(given: str | list[str] | None) -> None:
-    """Raises FileNotFoundError for what is no folder or file and no name of the hub.
+    """Raises FileNotFoundError for a model that is not a folder, a file or a name on the hub.
 
     Args:
-        given: a folder, a file or a name, or several; None is passed over.
+        given: a folder, a file or a name, or several; None is skipped.
     """
     for each in [given] if isinstance(given, str) else given or ():
         if "://" not in each and not exists(each) and repositories.parse_name(each) is None:
@@ -125,10 +125,10 @@ def check_model(given: str | list[str] | None) -> None:
 
 
 def check_shards(given: str | None) -> None:
-    """Raises FileNotFoundError for a folder of a corpus that is not there.
+    """Raises FileNotFoundError for a missing folder of a corpus.
 
     Args:
-        given: what a flag says of folders, or None.
+        given: value of a flag that names folders, or None.
     """
     folders = parse_folders(given) if given else ()
     for folder in [folders] if isinstance(folders, str) else folders:
@@ -143,8 +143,8 @@ def check_files(given: str | list[str] | None) -> None:
     """Raises FileNotFoundError for a path or a pattern that no file matches.
 
     Args:
-        given: a path or a pattern, or None; or several, also with commas between them. Names of
-            data sets and what is no file are passed over.
+        given: a path or a pattern, or None; or several, also separated by commas. Names of data
+            sets and other sources that are not files are skipped.
     """
     paths = [given] if isinstance(given, str) else split_sources(given or ())
     for path in paths:
@@ -154,13 +154,13 @@ def check_files(given: str | list[str] | None) -> None:
 
 
 def split_sources(values: Iterable[str]) -> list[str]:
-    """Commas separate sources, except in the name of a file that is there."""
+    """Splits values at commas, except the names of existing files."""
     parts = ([value] if exists(value) else value.split(",") for value in values)
     return [source.strip() for part in parts for source in part if source.strip()]
 
 
 def define_ignore_flag() -> None:
-    """Flags of the programs that read models of other libraries."""
+    """Declares --ignore, for the programs that read models of other libraries."""
     flags.DEFINE_list(
         "ignore",
         [],
@@ -170,7 +170,7 @@ def define_ignore_flag() -> None:
 
 
 def _is_news(record: python_logging.LogRecord) -> bool:
-    """Not TensorFlow's notices of each file and each sum; `--verbosity=1` shows them."""
+    """Filters out TensorFlow's own notices up to INFO; `--verbosity=1` shows them."""
     theirs = getattr(sys.modules.get("tensorflow"), "__file__", None)
     is_ours = theirs is None or not record.pathname.startswith(os.path.dirname(theirs) + os.sep)
     return (
@@ -185,7 +185,7 @@ def _message_alone(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """A warning without the file and the line of source, which are of no use to a user."""
+    """Formats a warning without file and source line, which do not help a user."""
     return f"{category.__name__}: {message}\n"
 
 
@@ -194,7 +194,7 @@ def one_line_errors(program: str, *more: type[Exception]) -> Iterator[None]:
     """Ends the program with one line for errors that a user can fix, and with 130 after Ctrl-C.
 
     Args:
-        program: its name, which begins the line.
+        program: name of the program, which begins the line.
         *more: further errors that the user can fix, besides ValueError, OSError and ImportError
             (an extra is not installed).
     """
@@ -206,14 +206,14 @@ def one_line_errors(program: str, *more: type[Exception]) -> Iterator[None]:
         reason = unreadable_record(error)
         if reason is None and not isinstance(error, (ValueError, OSError, ImportError, *more)):
             raise
-        logging.debug("", exc_info=True)  # --verbosity=1 shows where it came from
+        logging.debug("", exc_info=True)  # --verbosity=1 shows the traceback
         sys.exit(f"{program}: {reason or error}")
 
 
 def end_threads() -> None:
-    """Ends the process where a thread does not end: one that loads a model, or computes.
+    """Ends the process if a thread does not end, such as one that loads a model or computes.
 
-    Python would wait for it, for minutes.
+    Otherwise Python would wait for the thread, for minutes.
     """
     end = time.monotonic() + _THREAD_SECONDS
     others = [

@@ -62,8 +62,8 @@ def define_flags() -> None:
     define_task_module_flag()
     define_task_flag("On a task: the kind of task and its files, see kbert-finetune.")
     define_dry_run_flag()
-    # Flags of both are defined as on text; on a task given values are read, and the defaults are
-    # those of kbert-finetune.
+    # Flags of both modes are defined as for text. On a task only the given values are read, and
+    # the defaults are those of kbert-finetune.
     for options in (*TEXT, *TASK):
         option_flags.define(options, segments="pairs", learning_rate=None)
     define_task_settings()

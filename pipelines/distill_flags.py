@@ -75,7 +75,7 @@ class DistillationOptions(Options):
 
 
 class OnTextOptions(Options):
-    """Of a student on shards."""
+    """Options for a student that is trained on shards."""
 
     positions: str | None = option(
         None,
@@ -85,7 +85,7 @@ class OnTextOptions(Options):
 
 
 class OnTaskOptions(Options):
-    """Of a student on the data of a task."""
+    """Options for a student that is trained on the data of a task."""
 
     augmented: str | None = option(None, help="Folder of kbert-augment, instead of --train.")
     output_dir: str | None = option(None, help="On a task: folder of the run.")
@@ -98,7 +98,7 @@ class OnTaskOptions(Options):
     )
 
 
-# What is read on text, and on a task; a flag of both, such as --batch_size, is read by both.
+# Options for text, and for a task; a flag that is in both, such as --batch_size, is read by both.
 TEXT = (
     *(CorpusOptions, MaskedSettings, RunOptions, OnTextOptions),
     ResumeOptions,
@@ -110,10 +110,10 @@ TASK_FLAGS = [name for name in _task if name not in _text]
 
 
 def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:
-    """The recipe with the values of the given flags.
+    """Returns the recipe, changed by the given flags.
 
     Raises:
-        ValueError: for a value that no term of the recipe's loss reads.
+        ValueError: no term of the recipe's loss reads the value of a flag.
     """
     found, kinds = distillation.recipe(options.recipe), dict(late.load_each("term"))
     changes = {
@@ -161,18 +161,18 @@ def _changed(
 def student_arguments(
     options: flags.FlagValues, published: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Arguments of `kbert.student` that the flags describe.
+    """Returns the arguments of `kbert.student` that the flags describe.
 
     Args:
         options: the parsed flags.
-        published: arguments that hold where no flag says otherwise; not where --student does.
+        published: default arguments, which other flags override; ignored with --student.
 
     Raises:
-        ValueError: for what is no config, no layer or no field.
+        ValueError: a flag has an invalid config, layer or field.
     """
     made = dict(published or {})
     if options.student:
-        # The tokens are the teacher's, padding too, and so are the rows that it can read.
+        # Vocabulary, padding id and maximum length are the teacher's.
         config = encoder_config(options.student)
         if config is None:
             raise ValueError(
@@ -189,16 +189,16 @@ def student_arguments(
 
 
 def student_preset(options: flags.FlagValues) -> str | None:
-    """The folder that the student is initialised from, where --student is one.
+    """Returns the folder that the student is initialised from; None if --student is no folder.
 
     Raises:
-        ValueError: for flags about a student that is made of the teacher.
+        ValueError: --student is a folder, and flags for a student made from the teacher are given.
     """
     text = options.student
     if not text or text.endswith(".json"):
         return None
     if not is_dir(text) and os.sep not in text:
-        return None  # a name of the family
+        return None  # a name in the family
     names = ("num_layers", "init", "set")
     given = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].value]
     if given:
@@ -210,14 +210,14 @@ def student_preset(options: flags.FlagValues) -> str | None:
 
 
 def refuse_other_flags(options: flags.FlagValues, names: Sequence[str], where: str) -> None:
-    """Raises where one of these flags is given, which are not read there."""
+    """Raises if one of these flags, which this mode does not read, is given."""
     given = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].present]
     if given:
         raise ValueError(f"These flags are not read {where}. Received: {', '.join(given)}")
 
 
 def describe_terms(terms: Sequence[Term]) -> str:
-    """The terms of a loss in a line."""
+    """Returns the terms of a loss in one line."""
     return " + ".join(map(repr, terms))
 
 

@@ -28,18 +28,18 @@ from .flags import default_checkpoints, differences, set_default_warmup
 from .masked_text import MaskedText
 from .shards import read_corpus
 
-# No other head than that of masked words; where a recipe is of pairs, theirs too.
+# Only the masked-LM head; for a recipe on pairs also the next-sentence head.
 _HEADS = {"next_sentence": False, "sentence_order": False, "span_boundary": False}
 _PAIRS = "pairs"
 
 
 class DistilledText(MaskedText):
-    """A student on shards.
+    """A student that is trained on shards.
 
     Args:
-        options: the parsed flags, the recipe's values among them (`apply_general`).
-        tokenizer: the shards'.
-        corpus: theirs.
+        options: the parsed flags, including the recipe's values (`apply_general`).
+        tokenizer: tokenizer of the shards.
+        corpus: the shards.
 
     Raises:
         ValueError: the recipe is for tasks.
@@ -56,17 +56,17 @@ class DistilledText(MaskedText):
 
     @property
     def reads_heads(self) -> bool:
-        """Whether the loss trains the masked-LM head, and not the layers alone."""
+        """Whether the loss trains the masked-LM head, not only the layers."""
         return _reads_heads(self.recipe)
 
     @property
     def has_heads(self) -> bool:
-        """Whether the student has heads: trained ones, or those of its teacher."""
+        """Whether the student has heads: trained ones, or its teacher's."""
         init = self.options.init or self.recipe.student.get("init")
         return self.reads_heads or init == EMBEDDINGS
 
     def make_task(self) -> Distiller:
-        """Teacher and student, not compiled."""
+        """Makes teacher and student, not compiled."""
         options = self.options
         if options.export_dir and not self.reads_heads:
             raise ValueError(
@@ -118,7 +118,7 @@ class DistilledText(MaskedText):
             )
         half = (teacher.encoder.config.num_layers + 1) // 2
         published = dict(self.recipe.student)
-        if "num_layers" in published:  # else it is as deep as its teacher
+        if "num_layers" in published:  # else the student is as deep as its teacher
             published["num_layers"] = min(published["num_layers"], half)
         made = student_arguments(self.options, published)
         init = made.get("init", "every_other")
@@ -132,16 +132,16 @@ class DistilledText(MaskedText):
         return kbert.distillation.student(teacher, **made)
 
     def summary(self) -> str:
-        """The text, the teacher and the student."""
+        """Returns a summary of text, teacher and student."""
         steps = steps_of_epoch(self.corpus, self.options)
         return "\n".join([f"{super().summary()}; about {steps:,} steps an epoch", *self._lines])
 
     def saved_kind(self, task: Distiller) -> str | None:
-        """The student's, where it has a trained head."""
+        """Returns the student's kind of task; None if the student has no heads."""
         return task.student.kind if self.has_heads else None
 
     def save(self, task: Distiller, folder: str) -> None:
-        """Writes the student; without a trained head its encoder alone, for a new head."""
+        """Writes the student; only its encoder and tokenizer if it has no heads."""
         if self.has_heads:
             super().save(task, folder)
             return
@@ -149,7 +149,7 @@ class DistilledText(MaskedText):
         task.tokenizer.save(Path(folder))
 
     def describe(self) -> str:
-        """The recipe, and where the run differs from it."""
+        """Describes the recipe, and the differences of the run from it."""
         wanted = _general(self.recipe, self.options)
         changed = ", ".join(differences(self.options, wanted)) or "nothing"
         lines = [
@@ -161,10 +161,11 @@ class DistilledText(MaskedText):
 
 
 def apply_general(options: flags.FlagValues) -> None:
-    """Makes the recipe's values on text the defaults of the other flags; given ones override them.
+    """Sets the recipe's values for text as defaults of the other flags; given flags override them.
 
     Raises:
-        ValueError: the recipe is for the data of a task, or there is no --steps.
+        ValueError: the recipe is for the data of a task, no term of its loss is left, or --steps is
+            missing.
     """
     chosen = chosen_recipe(options)
     if not chosen.general:
@@ -190,18 +191,18 @@ def apply_general(options: flags.FlagValues) -> None:
 
 
 def steps_of_epoch(corpus: Corpus, options: flags.FlagValues) -> int:
-    """About how many batches hold the text once: those of the last phase."""
+    """Estimates the number of batches in one epoch of the text, with rows of the last phase."""
     text = options.phases or f"{options.sequence_length}:1"
     last = parse_phases(text, 10**6, options.batch_size)[-1]
-    # [CLS] and [SEP] surround the text of a row.
+    # Each row also has [CLS] and [SEP].
     rows = corpus.split("train").tokens / (last.sequence_length - 2)
     return math.ceil(rows / last.batch_size)
 
 
 def _general(chosen: DistillationRecipe, options: flags.FlagValues) -> dict[str, Any]:
-    """Flags that the recipe has values for, but those that go by the length of the run."""
+    """Returns the recipe's values of flags, without the warm-up, which follows from the steps."""
     values = {name: value for name, value in chosen.general.items() if name != "warmup_share"}
-    if options["sequence_length"].present:  # it replaces the recipe's phases
+    if options["sequence_length"].present:  # this flag replaces the recipe's phases
         del values["phases"]
     return values
 

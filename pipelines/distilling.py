@@ -32,7 +32,7 @@ from .training_run import train_objective
 
 
 def distill(options: flags.FlagValues) -> None:
-    """Trains a student on text or on a task, as the flags say."""
+    """Trains a student on text or on a task, depending on the flags."""
     on = [name for name in ("data_dir", "task") if options[name].value is not None]
     if len(on) != 1:
         raise ValueError(
@@ -59,17 +59,17 @@ def _on_text(options: flags.FlagValues) -> None:
         if not _train_first(options, found, strategy):
             return
     apply_general(options)
-    option_flags.read(StepsSettings, options)  # what contradicts itself is refused at once
+    option_flags.read(StepsSettings, options)  # raises at once for contradictory settings
     strategy = strategy or make_strategy(options.strategy, options.model_devices)
     objective = DistilledText.from_flags(options, strategy)
     train_objective(objective, options, strategy, objective.describe())
 
 
 def _train_first(options: flags.FlagValues, found: DistillationRecipe, strategy: Strategy) -> bool:
-    """Trains by the recipe before the chosen one, in a folder of the run, for its share of steps.
+    """Trains with the chosen recipe's first recipe, in a folder of the run, for its share of steps.
 
-    What it writes is --student then, and --steps are those that are left; nothing of this is
-    so where it is a preview.
+    Then it sets --student to the result and --steps to the steps that are left, and returns True.
+    In a preview it leaves these flags unchanged and returns False.
     """
     folder = Path(options.model_dir) / cast(str, found.first)
     steps = round(found.first_share * options.steps)
@@ -82,7 +82,7 @@ def _train_first(options: flags.FlagValues, found: DistillationRecipe, strategy:
     values = {
         **{"recipe": found.first, "model_dir": str(folder), "steps": steps},
         **{"preset_dir": str(folder / "preset"), "export_dir": None, "average_checkpoints": 1},
-        # Of the terms of the chosen recipe.
+        # These flags are for the terms of the chosen recipe.
         **{"term_weights": [], "temperature": None, "positions": None},
     }
     given = {name: options[name].value for name in values}
@@ -91,7 +91,7 @@ def _train_first(options: flags.FlagValues, found: DistillationRecipe, strategy:
     apply_general(options)
     objective = DistilledText.from_flags(options, strategy)
     train_objective(objective, options, strategy, objective.describe())
-    strategy.agrees(steps)  # all wait until the chief has written the student
+    strategy.agrees(steps)  # wait until the chief has written the student
     for name, value in given.items():
         options[name].value = value
     if options.dry_run:
@@ -110,7 +110,7 @@ def _on_task(options: flags.FlagValues) -> None:
             "The student learns from --train, or from --augmented, which holds the same texts and "
             f"more: give one. Received: --train={options.train}, --augmented={options.augmented}"
         )
-    # Several hosts find each other before all else.
+    # First of all, several hosts must find each other.
     experiments.devices(options.strategy, options.model_devices)
     preset = student_preset(options)
     experiment = DistillationExperiment(
@@ -128,7 +128,7 @@ def _on_task(options: flags.FlagValues) -> None:
 
 
 def _tables(options: flags.FlagValues) -> dict:
-    """The arguments of an experiment about data."""
+    """Returns the data arguments of an experiment."""
     if options.augmented is None:
         return {"train": options.train, **data(options)}
     given = data(options)
@@ -137,7 +137,7 @@ def _tables(options: flags.FlagValues) -> dict:
             "With --augmented give --dev: a share of the copies would be of texts that are trained "
             f"on. Received: --dev_share={options.dev_share}"
         )
-    # Its columns have our names already; those of the other files are as the flags say.
+    # The augmented data has our column names already; the flags are for the other files.
     reading = {name: given.pop(name) for name in ("columns", "label_separator")}
     named = experiments.named_task(options.task)
     for split in ("dev", "test"):
@@ -147,7 +147,7 @@ def _tables(options: flags.FlagValues) -> dict:
 
 
 def _compare(experiment: DistillationExperiment, outcome: Result | Series) -> None:
-    """The closing table, also as comparison.json."""
+    """Prints the closing table, and writes it as comparison.json."""
     best = outcome if isinstance(outcome, Result) else outcome.best
     found = experiment.compare(
         outcome.preset, experiment.settings(**registry.current(best.settings))

@@ -78,7 +78,7 @@ def define_flags() -> None:
 def _finetune(options: flags.FlagValues) -> None:
     written = ("output_dir", "preset_dir", "export_dir", "rows_folder")
     keep_what_is_read(options, read=("preset",), written=written)
-    # Several hosts find each other before all else.
+    # First of all, several hosts must find each other.
     experiments.devices(options.strategy, options.model_devices)
     experiment = experiments.Experiment(
         options.task, preset=options.preset, train=options.train, **data(options)

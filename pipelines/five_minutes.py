@@ -1,4 +1,4 @@
-"""The work of `kbert-quickstart`, stage after stage."""
+"""The work of `kbert-quickstart`, in stages."""
 
 import contextlib
 import json
@@ -42,9 +42,9 @@ SETTINGS = (
     "steps",
 )
 
-WARM_UP = 0.1  # of the run
+WARM_UP = 0.1  # share of the run
 
-# The work of a server: TensorFlow and TensorFlow Text alone, no kbert and no Keras.
+# The work of a server: only TensorFlow and TensorFlow Text, no kbert and no Keras.
 CLIENT = """
 import json, sys
 import tensorflow as tf, tensorflow_text
@@ -56,7 +56,7 @@ json.dump({name: value.numpy().tolist() for name, value in answers.items()},
 
 
 class Stages:
-    """Announces each stage and keeps how long it took, for the closing table."""
+    """Announces each stage and records its duration, for the closing table."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -70,7 +70,7 @@ class Stages:
 
 
 def check_settings(path: Path, settings: dict) -> None:
-    """One folder is one quickstart: a restart must have the settings of the first start."""
+    """Raises if a folder was begun with other settings; writes the settings of a new folder."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write(path, (json.dumps(settings, indent=2) + "\n").encode())
@@ -86,15 +86,15 @@ def check_settings(path: Path, settings: dict) -> None:
 
 
 class ByTheClock(keras.callbacks.Callback):
-    """Ends training in time, whatever else the machine does, with the learning rate at its end.
+    """Ends training in time, however busy the machine is, with a complete learning-rate schedule.
 
-    The rate follows the steps that are done of those planned, or the time that is gone where that
-    is more: up over a tenth of the run, then down to 0.
+    The learning rate follows the share of planned steps or the share of time, whichever is larger.
+    It rises over a tenth of the run, then falls to 0.
 
     Args:
         peak: The highest learning rate.
-        phases: With the steps that are planned.
-        seconds: For all of them; None = as long as they take.
+        phases: Phases with the planned steps.
+        seconds: Time for all steps; None = no limit.
     """
 
     def __init__(self, peak: float, phases: Sequence[Phase], seconds: float | None) -> None:
@@ -102,7 +102,8 @@ class ByTheClock(keras.callbacks.Callback):
         self._peak, self._phases, self._seconds = peak, phases, seconds
         self._steps = phases[-1].end
         self._before = 0  # steps of earlier phases
-        self._began: tuple[int, float] | None = None  # a step and when it was done, once compiled
+        # The first finished step and its time: the clock starts after compilation.
+        self._began: tuple[int, float] | None = None
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         self._before = self._phases[epoch].first_step
@@ -120,7 +121,7 @@ class ByTheClock(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def _done(self, step: int) -> float:
-        """The share of the run; a resumed one has used the time of the steps it made before."""
+        """Returns the finished share of the run; steps before a restart count as used time."""
         done = step / self._steps
         if self._seconds is None or self._began is None:
             return done
@@ -129,7 +130,10 @@ class ByTheClock(keras.callbacks.Callback):
 
 
 def make_task(model: str, tokenizer: kbert.WordPieceTokenizer) -> kbert.tasks.Pretraining:
-    """A fresh task, compiled. A small model on a short run wants no dropout and a high rate."""
+    """Makes a new compiled task.
+
+    A short run of a small model needs no dropout, and a high learning rate.
+    """
     config = kbert.family(model)
     if not isinstance(config, kbert.EncoderConfig):
         raise ValueError(f"The quickstart trains a BERT. Received: --model={model}")
@@ -137,23 +141,23 @@ def make_task(model: str, tokenizer: kbert.WordPieceTokenizer) -> kbert.tasks.Pr
         **tokenizer_fields(config, tokenizer), dropout=0.0, attention_dropout=0.0
     )
     task = kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer)
-    # At this size XLA makes steps a fifth faster on a CPU; at BERT-base it would not.
+    # At this size XLA makes steps a fifth faster on a CPU; at the size of BERT-base it does not.
     task.compile(AdamW(beta_2=0.98), jit_compile=True)
     return task
 
 
 def plan(length: int, rows: int) -> str:
-    """Short rows first, as many tokens a batch in each phase.
+    """Plans phases with short sequences first, and the same number of tokens per batch in each.
 
-    In a short run most of the time goes by before attention looks at neighbours at all. Among few
-    tokens it finds them sooner (benchmarks/speedrun.py).
+    In a short run most of the time passes before attention attends to neighbours at all. In short
+    sequences it learns this sooner (benchmarks/speedrun.py).
     """
     shares = {4: 0.3, 2: 0.3, 1: 0.4}
     return ",".join(f"{length // n}:{share}:{rows * n}" for n, share in shares.items())
 
 
 def steps_that_fit(minutes: float, task: kbert.tasks.Pretraining, rows: tf.data.Dataset) -> int:
-    """How many steps this machine makes in the time, by the pace of a few."""
+    """Estimates the steps that this machine makes in the time, from the pace of a few steps."""
     rows = iter(rows)
     task.prepare(next(rows))
     warm, timed = 5, 25
@@ -166,7 +170,7 @@ def steps_that_fit(minutes: float, task: kbert.tasks.Pretraining, rows: tf.data.
 
 
 def baseline(rows: tf.data.Dataset) -> float:
-    """The share of masks that the most frequent token fills correctly."""
+    """Returns the share of masks that the most frequent token fills correctly."""
     counts = np.zeros(1, np.int64)
     for batch in rows.as_numpy_iterator():
         found = np.bincount(batch["mask_ids"][batch["mask_weights"] > 0])
@@ -176,7 +180,7 @@ def baseline(rows: tf.data.Dataset) -> float:
 
 
 def print_answers(texts: tuple[str, ...], answers: list[dict]) -> None:
-    """Prints each text with the likeliest tokens of its masks."""
+    """Prints each text with the most probable tokens for its masks."""
     for text, answer in zip(texts, answers, strict=True):
         print(f"  {text}")
         for likely in each_mask(answer):
@@ -190,7 +194,7 @@ def add_results(
     untrained: list[dict],
     trained: list[dict],
 ) -> None:
-    """The learning curve, and what stood for the masks before and after."""
+    """Adds the learning curve, and the predictions for the masks before and after training."""
     if len(steps) > 1:
         changes = {
             phase.first_step: f"rows of {phase.sequence_length}"
@@ -214,18 +218,18 @@ def add_results(
 
 
 def each_mask(answer: dict) -> list[list[tuple[str, float]]]:
-    """The likely tokens of each mask with their probabilities."""
+    """Returns the most probable tokens of each mask with their probabilities."""
     both = zip(answer["tokens"], answer["probabilities"], strict=True)
     return [list(zip(*mask, strict=True)) for mask in both]
 
 
 def in_words(likely: list[tuple[str, float]]) -> str:
-    """One mask's answers on a line."""
+    """Formats the predictions for one mask as a line."""
     return "   ".join(f"{token} {p:.0%}" for token, p in likely)
 
 
 def ask_server(folder: str) -> list[dict]:
-    """The same question to the SavedModel, in a process without kbert."""
+    """Fills the masks of the examples with the SavedModel, in a process without kbert."""
     command = [sys.executable, "-c", CLIENT, folder, json.dumps(EXAMPLES)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -242,13 +246,13 @@ def ask_server(folder: str) -> list[dict]:
 
 
 def megabytes(path: PathLike) -> float:
-    """The size of the files in a folder, in 10^6 bytes."""
+    """Returns the size of the files in a folder, in 10^6 bytes."""
     return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file()) / 1e6
 
 
 def quickstart(options: flags.FlagValues) -> None:
-    """All stages, one after the other."""
-    logging.set_verbosity(logging.WARNING)  # without TensorFlow's notices of its files
+    """Runs all stages."""
+    logging.set_verbosity(logging.WARNING)  # hides TensorFlow's notices about its files
     tf.get_logger().setLevel("WARNING")
     folder, stages = Path(local_only(options.output_dir, "The quickstart")), Stages()
     check_settings(folder / "quickstart.json", {name: options[name].value for name in SETTINGS})
@@ -385,7 +389,7 @@ def planned_steps(
     tokenizer: kbert.WordPieceTokenizer,
     rows: tf.data.Dataset,
 ) -> int:
-    """The steps requested, those of an earlier start, or those that fit into the minutes."""
+    """Returns the requested steps, those of an earlier start, or those that fit the minutes."""
     if options.steps:
         return options.steps
     if settings.exists():

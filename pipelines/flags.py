@@ -1,4 +1,4 @@
-"""Groups of flags that programs share, and the defaults that recipes give them."""
+"""Groups of flags that programs share, and their defaults from recipes."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from kbert.training.run.record import recorded_settings
 
 
 class CorpusOptions(Options):
-    """Which text."""
+    """Options for the training text."""
 
     data_dir: str | None = option(
         None,
@@ -34,7 +34,7 @@ class CorpusOptions(Options):
 
 
 class ModelOptions(Options):
-    """Which model."""
+    """Options for the model."""
 
     model: str = option(
         "bert-small",
@@ -49,7 +49,7 @@ class ModelOptions(Options):
 
 
 class ObjectiveOptions(Options):
-    """What is predicted."""
+    """Options for the training objective."""
 
     objective: str = option(
         "masked_lm",
@@ -71,7 +71,7 @@ class ObjectiveOptions(Options):
 
 
 class ReplacedTokensOptions(Options):
-    """Of ELECTRA's objective, and DeBERTa-v3's."""
+    """Options for the objective of ELECTRA and DeBERTa-v3."""
 
     generator_share: float = option(
         0.25, help="Width of ELECTRA's generator relative to the discriminator's.", at_least=0
@@ -89,7 +89,7 @@ class ReplacedTokensOptions(Options):
 
 
 class HybridOptions(Options):
-    """Of GPT-BERT's objective."""
+    """Options for GPT-BERT's objective."""
 
     causal_share: float = HybridSettings.with_default("causal_share", 1 / 16)
     z_loss: float = option(
@@ -100,7 +100,7 @@ class HybridOptions(Options):
 
 
 class PermutationOptions(Options):
-    """Of XLNet's objective, and Transformer-XL's."""
+    """Options for the objectives of XLNet and Transformer-XL."""
 
     memory_length: int = option(
         0,
@@ -112,7 +112,7 @@ class PermutationOptions(Options):
 
 
 class VocabularyOptions(Options):
-    """Of what is predicted."""
+    """Options for the predicted vocabulary."""
 
     vocabulary_size: int | None = option(
         None,
@@ -125,7 +125,7 @@ class VocabularyOptions(Options):
 
 
 class NegativesOptions(Options):
-    """Of ELMo's objective."""
+    """Options for ELMo's objective."""
 
     negatives: int = option(
         8192,
@@ -135,7 +135,7 @@ class NegativesOptions(Options):
 
 
 class RunOptions(Options):
-    """Where a run computes and what it writes."""
+    """Options for the devices and the output of a run."""
 
     model_dir: str | None = option(None, help="Folder of the run; the same folder resumes it.")
     precision: str = option(
@@ -160,7 +160,7 @@ class RunOptions(Options):
 
 
 class ResumeOptions(Options):
-    """Which settings may change when a run resumes."""
+    """Options for resuming a run."""
 
     allow_changes: tuple[str, ...] = option(
         (),
@@ -171,16 +171,16 @@ class ResumeOptions(Options):
 
 
 def define_dry_run_flag() -> None:
-    """Of the programs that train on shards."""
+    """Declares --dry_run, for the programs that train on shards."""
     flags.DEFINE_boolean(
         "dry_run", False, "Show examples and an estimate of memory and time, and exit."
     )
 
 
 def apply_recipe(options: flags.FlagValues) -> Recipe | None:
-    """Makes the values of --recipe the defaults of the other flags; given flags override them.
+    """Sets the values of --recipe as defaults of the other flags; given flags override them.
 
-    A --sequence_length that is given takes the place of the recipe's phases.
+    A given --sequence_length replaces the recipe's phases.
 
     Args:
         options: the parsed flags.
@@ -196,10 +196,10 @@ def apply_recipe(options: flags.FlagValues) -> Recipe | None:
         if options["sequence_length"].present:
             del values["phases"]
         values |= _as_flags(chosen)
-        if chosen.objective == "translation":  # elsewhere it is the shards'
+        if chosen.objective == "translation":  # other objectives use the tokenizer of the shards
             values["tokenizer"] = chosen.tokenizer
         for name, value in values.items():
-            if value is not None:  # a setting that its objective or its optimizer does not have
+            if value is not None:  # None: the recipe's objective or optimizer lacks the setting
                 options.set_default(name, value)
     if options.steps is None:
         raise ValueError("--steps must be given, or --recipe. Received: neither")
@@ -209,13 +209,13 @@ def apply_recipe(options: flags.FlagValues) -> Recipe | None:
 
 
 def set_default_warmup(options: flags.FlagValues, usual: int) -> None:
-    """The default of the warm-up: of a run whose length is changed, what the run has.
+    """Sets the default of --warmup_steps; a run whose length is changed keeps its warm-up.
 
     Args:
         options: the parsed flags.
-        usual: what follows from the length.
+        usual: warm-up steps that follow from the length of the run.
     """
-    least = 1 if options.decay == "inverse_sqrt" else 0  # it is relative to the warm-up
+    least = 1 if options.decay == "inverse_sqrt" else 0  # this decay is relative to the warm-up
     steps = max(least, usual)
     if options.model_dir and "steps" in options.allow_changes:
         steps = recorded_settings(options.model_dir).get("warmup_steps", steps)
@@ -223,14 +223,14 @@ def set_default_warmup(options: flags.FlagValues, usual: int) -> None:
 
 
 def default_checkpoints(options: flags.FlagValues) -> None:
-    """Defaults of checkpoints, so that there are as many as --average_checkpoints needs."""
+    """Sets defaults of checkpoints, so that there are enough for --average_checkpoints."""
     given = {name: options[name].value for name in ("steps", "average_checkpoints")}
     for name, value in checkpoint_defaults(given).items():
         options.set_default(name, value)
 
 
 def departures(options: flags.FlagValues, chosen: Recipe) -> list[str]:
-    """Where the flags differ from the recipe, each as `flag=value (the recipe's)`."""
+    """Lists the differences of the flags from the recipe, as `flag=value (the recipe's value)`."""
     wanted = {**chosen.settings(), **_as_flags(chosen)}
     if options.phases is None:
         wanted["sequence_length"] = wanted.pop("phases")
@@ -238,14 +238,14 @@ def departures(options: flags.FlagValues, chosen: Recipe) -> list[str]:
 
 
 def differences(options: flags.FlagValues, wanted: Mapping[str, Any]) -> list[str]:
-    """Where the flags differ from the values of a recipe; None is no value."""
+    """Lists the differences of the flags from the values of a recipe; skips values of None."""
     pairs = [(name, options[name].value, value) for name, value in wanted.items()]
     said = ((name, now, value) for name, now, value in pairs if value is not None)
     return [f"{name}={now} ({value})" for name, now, value in said if now != value]
 
 
 def refuse_flags(options: flags.FlagValues, names: Sequence[str]) -> None:
-    """Raises where one of these flags is given: the objective would not read it."""
+    """Raises if one of these flags is given: the objective would not read it."""
     given = [f"--{name}={options[name].value}" for name in names if options[name].present]
     if given:
         raise ValueError(
@@ -255,7 +255,7 @@ def refuse_flags(options: flags.FlagValues, names: Sequence[str]) -> None:
 
 
 def parse_settings(items: list[str]) -> dict[str, Any]:
-    """Reads `field=value` items; a value is JSON where it can be, else a string.
+    """Parses `field=value` items; a value is JSON if it can be parsed as such, else a string.
 
     Example:
         >>> parse_settings(["num_layers=6", "dropout=0.0", "activation=relu"])
@@ -274,7 +274,7 @@ def parse_settings(items: list[str]) -> dict[str, Any]:
 
 
 def _as_flags(chosen: Recipe) -> dict[str, Any]:
-    """Those values of a recipe that flags hold in another form."""
+    """Returns the values of a recipe that flags have in another form."""
     shares, changes = chosen.replacement, chosen.set
     return {
         "replacement": None if shares is None else ",".join(map(str, shares)),

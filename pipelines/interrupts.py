@@ -1,7 +1,7 @@
-"""Ctrl-C while a program still imports what it needs: it ends at once, without a traceback.
+"""Ends a program at once, without a traceback, on Ctrl-C during its imports.
 
-Nothing is started by then, and nothing lost. The imports take seconds, most of them in libraries
-that turn an interrupt into errors of their own.
+Nothing has started by then, so nothing is lost. The imports take seconds, mostly in libraries that
+convert an interrupt to their own errors.
 """
 
 import multiprocessing
@@ -13,14 +13,14 @@ from types import FrameType
 
 
 def end_at_once(package: str) -> None:
-    """From now on Ctrl-C ends the process with status 130, where it runs one of our programs.
+    """Makes Ctrl-C end the process with status 130, if it runs one of our programs.
 
     Args:
-        package: the name under which the programs' package is imported.
+        package: name under which the package of the programs is imported.
     """
     if (
         threading.current_thread() is threading.main_thread()
-        and multiprocessing.parent_process() is None  # its program ends a worker
+        and multiprocessing.parent_process() is None  # a worker is ended by its program
         and _is_program(package)
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     ):
@@ -28,7 +28,7 @@ def end_at_once(package: str) -> None:
 
 
 def raise_as_usual() -> None:
-    """Ctrl-C raises KeyboardInterrupt again."""
+    """Makes Ctrl-C raise KeyboardInterrupt again."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -38,6 +38,6 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _is_program(package: str) -> bool:
-    if sys.argv[:1] == ["-m"]:  # while the package of `python -m pipelines.pretrain` is imported
+    if sys.argv[:1] == ["-m"]:  # `python -m pipelines.pretrain` is importing its package
         return any(argument.startswith(f"{package}.") for argument in sys.orig_argv)
     return os.path.basename("".join(sys.argv[:1])).startswith("kbert-")

@@ -20,12 +20,12 @@ class LanguageModel(OnShards):
 
     Args:
         options: the parsed flags.
-        tokenizer: the shards'.
-        corpus: theirs.
+        tokenizer: tokenizer of the shards.
+        corpus: the shards.
 
     Raises:
-        ValueError: if a flag is given that this objective does not read, or the shards do not
-            hold words.
+        ValueError: a flag is given that this objective does not read, or the shards do not hold
+            words.
     """
 
     UNREAD = (*MASKED, TranslationOptions)
@@ -40,8 +40,8 @@ class LanguageModel(OnShards):
         self.config = read_config(options, tokenizer)
 
     def make_task(self) -> kbert.tasks.BidirectionalLM:
-        """The task that the flags describe, not compiled."""
-        # The softmax knows the most frequent words of the shards; the model is given these.
+        """Makes the task that the flags describe, not compiled."""
+        # The softmax covers only the most frequent words of the shards.
         words = kbert.WordTokenizer(self.tokenizer.vocabulary[: self.config.vocabulary_size])
         options = self.options
         if options.init_preset:
@@ -62,7 +62,7 @@ class LanguageModel(OnShards):
 
 
 def read_config(options: flags.FlagValues, tokenizer: Tokenizer) -> kbert.ElmoConfig:
-    """A preset's, the family's or a JSON file's, with a softmax over --vocabulary_size words."""
+    """Reads a config (preset, family or JSON file), with a softmax over --vocabulary_size words."""
     if options.init_preset:
         config = read_checkpoint(locate(options.init_preset)).expect(kbert.ElmoConfig).config
     elif options.model.endswith(".json"):

@@ -66,7 +66,7 @@ class PermutedText(MaskedText):
 
 
 def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kbert.tasks.Task]:
-    """(encoder, tokenizer) -> the task of --objective and --segments."""
+    """Returns a function (encoder, tokenizer) -> task, for --objective and --segments."""
     sentence = SENTENCE_OBJECTIVES.get(options.segments)
     if options.objective == "replaced_tokens":
         if sentence:
@@ -124,7 +124,7 @@ def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kb
 
 
 def read_config(model: str, changes: dict, tokenizer: Tokenizer) -> kbert.EncoderConfig:
-    """A config of the family or of a JSON file, with the tokenizer's entries and its padding."""
+    """Reads a config (family or JSON file), with the tokenizer's vocabulary size and padding id."""
     config = encoder_config(model)
     if config is None:
         raise ValueError(
@@ -137,13 +137,13 @@ def read_config(model: str, changes: dict, tokenizer: Tokenizer) -> kbert.Encode
 
 
 def tokenizer_fields(config: kbert.EncoderConfig, tokenizer: Tokenizer) -> dict[str, int]:
-    """Fields of a new model's config that its tokenizer decides."""
+    """Returns the fields of a new model's config that its tokenizer decides."""
     fields = {"vocabulary_size": tokenizer.vocabulary_size}
     return fields if config.padding_id is None else {**fields, "padding_id": tokenizer.pad_id}
 
 
 def encoder_config(model: str) -> kbert.EncoderConfig | None:
-    """The config of an encoder of the family or of a JSON file; None for another kind of model."""
+    """Reads the config of an encoder (family or JSON file); None for another kind of model."""
     if model.endswith(".json"):
         fields = dict(read_json(Path(model)))
         kind = fields.pop("kind", kbert.EncoderConfig.kind)

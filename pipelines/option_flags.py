@@ -18,8 +18,8 @@ def define(options: type[Options], **defaults: Any) -> None:
     The flag of a field whose default depends on the task has no default.
 
     Args:
-        options: the class.
-        **defaults: of flags whose default differs from the field's.
+        options: class of the fields.
+        **defaults: default values of flags, where they differ from the field's.
     """
     for name in flag_names(options):
         if name not in flags.FLAGS:
@@ -27,7 +27,7 @@ def define(options: type[Options], **defaults: Any) -> None:
 
 
 def define_former() -> None:
-    """Defines flags by the names that versions before had for those that are defined."""
+    """Defines aliases of the defined flags, with their names in former versions."""
     for former, name in registry.FORMER_SETTINGS.items():
         if name in flags.FLAGS and former not in flags.FLAGS:
             flags.DEFINE_alias(former, name)
@@ -36,31 +36,31 @@ def define_former() -> None:
 
 
 def _parse_former(parse: Callable[[Any], None], flag: flags.Flag, argument: Any) -> None:
-    """Parses an alias; what a flag is given by it no recipe replaces."""
+    """Parses an alias; marks its flag as given, so that a recipe does not override the value."""
     parse(argument)
     flag.using_default_value = False
 
 
 def flag_names(*options: type[Options]) -> list[str]:
-    """The fields of classes that programs have a flag for; of two of a name one."""
+    """Returns the fields of classes that programs have a flag for, each name once."""
     names = (name for each in options for name in each.names() if each.details(name).flag)
     return list(dict.fromkeys(names))
 
 
 def given(options: type[Options], parsed: flags.FlagValues) -> dict[str, Any]:
-    """The fields whose flags the user gave, as the class takes them."""
+    """Returns the fields whose flags the user gave, in the form that the class takes."""
     names = (name for name in flag_names(options) if parsed[name].present)
     return {name: parse(options, name, parsed[name].value) for name in names}
 
 
 def read(options: type[Options], parsed: flags.FlagValues) -> Options:
-    """All of them, given or not."""
+    """Makes the options from all of their flags, given or not."""
     names = flag_names(options)
     return options(**{name: parse(options, name, parsed[name].value) for name in names})
 
 
 def parse(options: type[Options], name: str, value: Any) -> Any:
-    """The value of a flag as the field holds it."""
+    """Converts the value of a flag to the form of its field."""
     kind, item, _ = _kind(options, name)
     if kind is Mapping and value is not None:
         return parse_weights(name, value)
@@ -70,7 +70,7 @@ def parse(options: type[Options], name: str, value: Any) -> Any:
 
 
 def parse_weights(name: str, items: list[str]) -> dict[str, float] | str:
-    """Reads `label=weight` items, or the word "balanced".
+    """Parses `label=weight` items, or the word "balanced".
 
     Example:
         >>> parse_weights("class_weights", ["spam=3", "ham=1"])
@@ -95,7 +95,7 @@ def parse_weights(name: str, items: list[str]) -> dict[str, float] | str:
 def parse_numbers(
     name: str, value: str | list[str], kind: type[int | float] = float
 ) -> tuple[float, ...]:
-    """Reads numbers separated by commas.
+    """Parses numbers separated by commas.
 
     Example:
         >>> parse_numbers("replacement", "0.8,0.1")
@@ -141,7 +141,7 @@ def _define(options: type[Options], name: str, defaults: Mapping[str, Any]) -> N
 
 
 def _is_taken(options: type[Options], name: str, value: Any) -> bool:
-    """Raises absl's error for a number out of range."""
+    """Returns True, or raises absl's error for a number out of range."""
     try:
         if value is not None:
             options.checked(name, value)
@@ -151,7 +151,7 @@ def _is_taken(options: type[Options], name: str, value: Any) -> bool:
 
 
 def _kind(options: type[Options], name: str) -> tuple[Any, Any, list[Any]]:
-    """The first type that a field takes, that of its items, and what follows it."""
+    """Returns the first type of a field, the type of its items, and the other type arguments."""
     first = options.kinds(name)[0]
     item, *more = typing.get_args(first) or (None,)
     return typing.get_origin(first) or first, item, more

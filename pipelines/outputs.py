@@ -1,4 +1,4 @@
-"""Checks of the folders that a command will write, before the work of hours that ends in them."""
+"""Checks the folders that a command will write, before the hours of work that fill them."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from kbert.io.paths import Path, check_folder
 def keep_what_is_read(
     options: flags.FlagValues, read: Sequence[str], written: Sequence[str]
 ) -> None:
-    """Raises ValueError where a command would write over, or into, a folder that it reads.
+    """Raises ValueError if a command would write to a folder that it reads.
 
     Args:
         options: the parsed flags.
-        read: the flags of models and data; those that the program has not are passed over.
-        written: those of folders.
+        read: flags of models and data; flags that the program does not have are skipped.
+        written: flags of folders that are written.
     """
     for name, folder in itertools.product((x for x in read if x in options), written):
         source, target = options[name].value, options[folder].value
@@ -34,11 +34,11 @@ def keep_what_is_read(
 
 
 def check_outputs(options: flags.FlagValues, kind: str | None) -> None:
-    """Raises an error where the final model could not be written, or over one of another task.
+    """Raises if the final model cannot be written, or would replace a model of another task.
 
     Args:
         options: the parsed flags, with `preset_dir` and `export_dir`.
-        kind: of the task that is written; None for a model without one.
+        kind: kind of the task that is written; None for a model without a task.
     """
     if options.preset_dir:
         check_target(options.preset_dir, kind)

@@ -3,16 +3,16 @@
 from kbert import visualization
 from kbert.io.paths import Path
 
-# A picture of more classes than this is a carpet.
+# A picture of more classes cannot be read.
 _MOST_CLASSES = 60
 
 
 def draw_confusion(confusion: dict | None, folder: Path) -> None:
-    """Writes `confusion_matrix.png`, of tasks with classes, and says so.
+    """Writes `confusion_matrix.png` for tasks with classes, and prints its path.
 
     Args:
-        confusion: `matrix` and `names`, or None.
-        folder: where to.
+        confusion: `matrix` and `names`; None for tasks without classes.
+        folder: folder for the picture.
     """
     if confusion is None or len(confusion["names"]) > _MOST_CLASSES:
         return

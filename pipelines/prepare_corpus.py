@@ -41,7 +41,7 @@ from kbert.tokenizers.text_ops import import_without_keras
 
 from . import beam_flags, command
 
-# Enough text for a vocabulary that is only previewed.
+# Enough text for the preview of a vocabulary.
 _DRY_RUN_DOCUMENTS = 2_000
 
 
@@ -112,7 +112,7 @@ def _says_the_vocabulary(values: dict) -> bool:
 
 
 def _prepare(options: flags.FlagValues) -> None:
-    import_without_keras()  # texts are split here, and no model is made
+    import_without_keras()  # texts are tokenised here, and no model is made
     given = beam_flags.read(options)
     sources: list = command.split_sources(options.input)
     if options.target:
@@ -121,7 +121,7 @@ def _prepare(options: flags.FlagValues) -> None:
         sources = [pairs.aligned_documents()]
     reading = {"field": options.field, "on_bad_utf8": options.on_bad_utf8}
     if options.lexicon is not None:
-        segmenter()  # what is missing is told before hours of work
+        segmenter()  # raises for a missing package before hours of work
     tokenizer = _tokenizer(options, sources, reading)
     if options.dry_run:
         text, _ = kbert.data.preview_corpus(
@@ -162,7 +162,7 @@ def _tokenizer(options: flags.FlagValues, sources: list, reading: dict) -> "toke
 
 
 def _given_tokenizer(options: flags.FlagValues) -> "tokenizers.Tokenizer":
-    """The tokenizer of --vocabulary, with the case of --lowercase."""
+    """Returns the tokenizer of --vocabulary, with the setting of --lowercase."""
     path = options.vocabulary
     is_vocabulary = is_file(path) and not path.endswith(".model")
     if is_vocabulary and options.tokenizer != "words":

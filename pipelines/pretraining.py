@@ -15,7 +15,7 @@ from .masked_text import MaskedAndCausalText, MaskedText, PermutedText
 from .training_run import train_objective
 from .translation import Translation
 
-# `MaskedText` has the others.
+# All other objectives are those of `MaskedText`.
 OWN_PROGRAMS = {
     "masked_and_causal": MaskedAndCausalText,
     "permutation_lm": PermutedText,
@@ -27,9 +27,9 @@ OWN_PROGRAMS = {
 
 
 def pretrain(options: flags.FlagValues) -> None:
-    """Trains what the flags describe."""
+    """Trains the model that the flags describe."""
     chosen = apply_recipe(options)
-    option_flags.read(StepsSettings, options)  # what contradicts itself is refused at once
+    option_flags.read(StepsSettings, options)  # raises at once for contradictory settings
     strategy = make_strategy(options.strategy, options.model_devices)
     kind = OWN_PROGRAMS.get(options.objective, MaskedText)
     objective = kind.from_flags(options, strategy)
@@ -40,7 +40,7 @@ def pretrain(options: flags.FlagValues) -> None:
 
 
 def describe_recipe(chosen: Recipe, options: flags.FlagValues, tokenizer: TokenizerLike) -> str:
-    """The recipe, and where the run differs from it; warns of tokens of another kind."""
+    """Describes the recipe and the run's differences; warns of another kind of tokenizer."""
     if tokenizer.kind != chosen.tokenizer:
         logging.warning(
             "The recipe %s was trained with a %s tokenizer; this one is %s",

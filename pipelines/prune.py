@@ -92,7 +92,7 @@ def _prune(options: flags.FlagValues) -> None:
 
 
 def _read(path: str) -> tuple[Any, Any]:
-    """The task of a folder, or its encoder where it holds none; and the tokenizer, if any."""
+    """Loads the task of a folder, or its encoder if there is no task; and the tokenizer, if any."""
     folder = kbert.hub.locate(path)
     if kbert.checkpoints.read_checkpoint(folder).task is not None:
         task = kbert.tasks.Task.from_preset(folder)
@@ -100,7 +100,7 @@ def _read(path: str) -> tuple[Any, Any]:
     try:
         tokenizer = kbert.load_tokenizer(folder)
     except FileNotFoundError:
-        tokenizer = None  # a backbone alone
+        tokenizer = None  # the folder holds only an encoder
     return kbert.Encoder.from_preset(folder), tokenizer
 
 
@@ -121,7 +121,7 @@ def _table(model: Any, options: flags.FlagValues) -> Any:
 
 
 def _layers(given: Sequence[str]) -> tuple[Any, ...]:
-    """Arguments of `keep_layers`: ["0", "2"] or ["bottom:6"].
+    """Parses --layers to the arguments of `keep_layers`: ["0", "2"] or ["bottom:6"].
 
     Example:
         >>> _layers(["0", "2"]), _layers(["bottom:6"])
@@ -140,7 +140,7 @@ def _layers(given: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _measured(model: Any, table: Any, options: flags.FlagValues) -> Mapping[str, str]:
-    """What is printed of a model before and afterwards."""
+    """Returns the sizes and scores that are printed before and after pruning."""
     config = getattr(model, "encoder", model).config
     sizes = {
         "parameters": f"{model.count_params():,}",

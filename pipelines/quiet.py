@@ -1,7 +1,7 @@
-"""The first import of TensorFlow, without its greeting.
+"""The first import of TensorFlow, without its standard notices.
 
-TensorFlow tells every process that imports it about oneDNN and absent GPUs, before any setting can
-silence it. These notices are filtered out of the messages of the import, all others are printed.
+TensorFlow writes notices about oneDNN and missing GPUs in every process that imports it, before any
+setting can silence them. These notices are filtered out; all other messages are printed.
 """
 
 import glob
@@ -22,7 +22,7 @@ def import_tensorflow() -> None:
     """Imports TensorFlow, its Text and Keras with standard error held back, then filtered."""
     if "keras" in sys.modules:
         return
-    if not glob.glob("/dev/nvidia*"):  # on a GPU host its complaints may matter
+    if not glob.glob("/dev/nvidia*"):  # on a host with GPUs the messages may matter
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     terminal = os.dup(2)

@@ -51,8 +51,8 @@ def _needs_tensorflow(options: flags.FlagValues) -> bool:
 
 
 def _serve(options: flags.FlagValues) -> None:
-    # A retired version is collected: in a twentieth of a second where the objects that are there by
-    # now, of TensorFlow itself, are not looked at for it.
+    # The garbage of a retired model version is collected. This takes a twentieth of a second if the
+    # objects that exist now, mostly TensorFlow's, are frozen and so not traversed.
     gc.collect()
     gc.freeze()
     serve.serve(option_flags.read(ServiceOptions, options), _print_addresses)

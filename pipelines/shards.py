@@ -1,4 +1,4 @@
-"""The base of what `kbert-pretrain` trains on shards of tokens."""
+"""Base of the objectives that `kbert-pretrain` trains on shards of tokens."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from kbert.tokenizers.base import Tokenizer
     from kbert.training.strategies import Strategy
 
-# Not read by language models, which have no masks and segments.
+# Options that language models do not read: they have no masks and segments.
 MASKED = (MaskingSettings, ReplacedTokensOptions, HybridOptions, PermutationOptions)
 
 
 def read_corpus(options: flags.FlagValues) -> Corpus:
-    """What --data_dir names: the shards of one folder, or of several."""
+    """Opens --data_dir: the shards of one folder, or of several."""
     folders = parse_folders(options.data_dir)
     if isinstance(folders, str):
         if options.mixture_temperature != 1:
@@ -40,15 +40,15 @@ def read_corpus(options: flags.FlagValues) -> Corpus:
 
 
 class OnShards:
-    """A task by its flags, and the folder of `kbert-prepare-corpus` that it learns from.
+    """A task that the flags describe, and the shards of `kbert-prepare-corpus` that it learns from.
 
     Args:
         options: the parsed flags.
-        tokenizer: the shards'.
-        corpus: theirs.
+        tokenizer: tokenizer of the shards.
+        corpus: the shards.
 
     Raises:
-        ValueError: if a flag is given that the objective does not read.
+        ValueError: a flag is given that the objective does not read.
     """
 
     UNREAD: Sequence[type[Options]] = (TranslationOptions,)
@@ -61,39 +61,39 @@ class OnShards:
 
     @classmethod
     def from_flags(cls, options: flags.FlagValues, strategy: Strategy) -> Self:
-        """Opens --data_dir."""
+        """Makes the objective from the flags; opens --data_dir and its tokenizer."""
         if options.data_dir is None:
             raise ValueError(
                 f"--objective={options.objective} learns from a folder of kbert-prepare-corpus: "
                 "give --data_dir. Received: none"
             )
-        corpus = read_corpus(options)  # first: it raises for unfinished ones
+        corpus = read_corpus(options)  # first, because it raises for unfinished shards
         first = corpus.manifests[0] if isinstance(corpus, kbert.data.Mixture) else corpus
         return cls(options, kbert.load_tokenizer(first.folder), corpus)
 
     def make_task(self) -> Any:
-        """The task that the flags describe, not compiled."""
+        """Makes the task that the flags describe, not compiled."""
         raise NotImplementedError(f"{type(self).__name__} must define `make_task`.")
 
     def make_objective(self, task: Any, **notes: Any) -> Any:
-        """What the task is trained on.
+        """Makes the training objective of the task.
 
         Args:
-            task: what `make_task` gave.
-            **notes: what run.json says besides.
+            task: the task from `make_task`.
+            **notes: further entries of run.json.
         """
         trained = getattr(task, "student", task)
         settings = option_flags.read(trained.corpus_objective.settings, self.options).arguments()
         return task.make_objective(self.corpus, notes=notes, **settings)
 
     def summary(self) -> str:
-        """The training data, in a line."""
+        """Returns a summary of the training data in one line."""
         return self.corpus.summary()
 
     def saved_kind(self, task: Any) -> str | None:
-        """The kind of task that `save` writes; None for a model alone."""
+        """Returns the kind of task that `save` writes; None for a model without a task."""
         return task.kind
 
     def save(self, task: Any, folder: str) -> None:
-        """Writes what was trained, to continue from."""
+        """Writes the trained task as a preset."""
         task.save_to_preset(folder)

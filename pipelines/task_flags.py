@@ -1,4 +1,4 @@
-"""Groups of flags of the programs that fine-tune, evaluate and predict."""
+"""Groups of flags for the programs that fine-tune, evaluate and predict."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ from . import option_flags
 
 
 class TextColumnOptions(Options):
-    """The column of a CSV, TSV or JSONL file of texts."""
+    """Options for the column of a CSV, TSV or JSONL file of texts."""
 
     text_column: str | None = option(None, help="Column of the text. Default: text.")
 
 
 class ColumnOptions(TextColumnOptions):
-    """The columns of a CSV, TSV or JSONL file."""
+    """Options for the columns of a CSV, TSV or JSONL file."""
 
     pair_columns: tuple[str, ...] | None = option(
         None, help="The two columns of a pair, as first,second. Default: these names."
@@ -40,7 +40,7 @@ class ColumnOptions(TextColumnOptions):
 
 
 class DataOptions(ColumnOptions):
-    """The data and its columns."""
+    """Options for the data and its columns."""
 
     train: str | None = option(None, help="Training data: a file, a pattern, or tfds:NAME.")
     dev: str | None = option(None, help="Development data, which selects the best checkpoint.")
@@ -61,7 +61,7 @@ class DataOptions(ColumnOptions):
 
 
 class SeriesOptions(Options):
-    """How many runs."""
+    """Options for a series of runs."""
 
     seeds: int | None = option(None, help="Runs that differ in the seed.", at_least=1)
     grid: bool = option(False, help="A run for every combination of the paper's settings.")
@@ -75,7 +75,7 @@ class SeriesOptions(Options):
 
 
 def data(options: flags.FlagValues) -> dict[str, Any]:
-    """Arguments of `kbert.experiments.Experiment` about data, but `train`."""
+    """Returns the data arguments of `kbert.experiments.Experiment`, except `train`."""
     names = (
         "dev",
         "test",
@@ -89,7 +89,7 @@ def data(options: flags.FlagValues) -> dict[str, Any]:
 
 
 def columns(options: flags.FlagValues) -> dict[str, str | list[str]]:
-    """Our name of a column -> the file's, from the flags."""
+    """Returns our name of a column -> the file's name, from the flags."""
     found: dict[str, str | list[str]] = {}
     for item in options.columns:
         ours, equals, theirs = item.partition("=")
@@ -114,22 +114,22 @@ def columns(options: flags.FlagValues) -> dict[str, str | list[str]]:
 
 
 def define_task_flag(text: str) -> None:
-    """Which task, of any kind that is registered when the flag is parsed."""
+    """Declares --task, for any task that is registered when the flag is parsed."""
     flags.DEFINE(_TaskName(), "task", None, text)
 
 
 def define_task_module_flag(with_options: bool = True) -> None:
-    """Where a task of the user's own is defined.
+    """Declares --task_module, for the module of a custom task.
 
     Args:
-        with_options: whether its settings are flags of the program too.
+        with_options: whether the task's settings become flags of the program.
     """
     text = "File (….py) or module of a task of your own, imported before other flags are parsed."
     flags.DEFINE(_TaskModule(with_options), "task_module", None, text)
 
 
 class _TaskName(flags.ArgumentParser):
-    """Knows the names that there are when the flag is parsed."""
+    """Accepts the names of tasks that are registered when the flag is parsed."""
 
     def parse(self, argument: str) -> str:
         return named_task(argument).name
@@ -139,7 +139,7 @@ class _TaskName(flags.ArgumentParser):
 
 
 class _TaskModule(flags.ArgumentParser):
-    """Imports the module when the flag is parsed: the flags after it may be its task's."""
+    """Imports the module when the flag is parsed: later flags may be settings of its task."""
 
     def __init__(self, with_options: bool) -> None:
         self._with_options = with_options
@@ -148,26 +148,26 @@ class _TaskModule(flags.ArgumentParser):
         try:
             late.user_module(argument)
         except FileNotFoundError as error:
-            raise ValueError(str(error)) from error  # which absl reports
+            raise ValueError(str(error)) from error  # absl reports a ValueError
         if self._with_options:
             define_task_settings()
         return argument
 
 
 def task_settings() -> list[type[Settings]]:
-    """The settings of a run, and with those of each kind of tasks."""
+    """Returns the settings class of a run, and its subclass for each kind of tasks."""
     return [Settings, *map(settings_of, task_options().values())]
 
 
 def define_task_settings() -> None:
-    """A flag for each setting of a run and of any kind of tasks."""
+    """Defines a flag for each setting of a run and of any kind of tasks."""
     for settings in task_settings():
         option_flags.define(settings)
     option_flags.define_former()
 
 
 def settings(options: flags.FlagValues) -> dict[str, Any]:
-    """The settings of a run and of its task that are given."""
+    """Returns the settings of a run and of its task whose flags are given."""
     found: dict[str, Any] = {}
     for each in task_settings():
         found |= option_flags.given(each, options)

@@ -27,12 +27,12 @@ def make_runs(
 ) -> None:
     """Executes the run or the series that the flags describe, or shows a preview (--dry_run).
 
-    Ends the process where a signal stopped a run.
+    If a signal stops a run, the process ends with the signal's status.
 
     Args:
         experiment: task, model and data.
         options: the parsed flags.
-        also: called with the outcome, to report more of it.
+        also: function that is called with the outcome, for further reports.
     """
     try:
         _make_runs(experiment, options, also)
@@ -44,7 +44,7 @@ def make_runs(
 def _make_runs(
     experiment: "Experiment", options: flags.FlagValues, also: "Callable[[Result | Series], Any]"
 ) -> None:
-    # Every run of a series traces its own graphs, which TensorFlow counts together and warns of.
+    # Every run of a series traces its own graphs. TensorFlow counts them together and would warn.
     python_logging.getLogger("tensorflow").setLevel("ERROR")
     if options.seeds and options.grid:
         raise ValueError("--seeds and --grid are two kinds of series: give one of them")
@@ -73,7 +73,7 @@ def _make_runs(
 
 
 def is_finished(options: flags.FlagValues) -> bool:
-    """Whether the folder of the run holds its results."""
+    """Returns whether the folder of the run or series holds its results."""
     folder = Path(options.output_dir or "")
     return any((folder / name).exists() for name in ("results.json", "series.json"))
 
@@ -91,7 +91,7 @@ def _run(experiment: "Experiment", options: flags.FlagValues, given: dict) -> "R
 
 
 def _report(result: "Result", folder: Path) -> None:
-    """The table, the report by class, the picture."""
+    """Prints the report by class and the table of results, and draws the confusion matrix."""
     report = result.folder / "dev_report.txt"
     if report.exists():
         print(f"\n{report.read_text(encoding='utf-8')}")
@@ -106,6 +106,6 @@ def _publish(preset: Path, options: flags.FlagValues, finished: bool) -> None:
         copy_tree(preset, options.preset_dir)
         print(f"model written to {options.preset_dir}")
     if options.export_dir and not (finished and Path(options.export_dir).exists()):
-        logging.set_verbosity(logging.WARNING)  # without TensorFlow's notices of its files
+        logging.set_verbosity(logging.WARNING)  # hides TensorFlow's notices about its files
         task = kbert.tasks.Task.from_preset(preset)
         print(f"SavedModel written to {task.export(options.export_dir)}")

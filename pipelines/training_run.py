@@ -25,15 +25,15 @@ def train_objective(
     strategy: Strategy,
     description: str | None = None,
 ) -> None:
-    """Trains what the flags describe and writes the model, or shows a preview (--dry_run).
+    """Trains the task that the flags describe and writes it, or shows a preview (--dry_run).
 
-    Ends the process where a signal stopped the run.
+    If a signal stops the run, the process ends.
 
     Args:
         learner: task and data.
         options: the parsed flags.
-        strategy: devices.
-        description: of the recipe, to be printed.
+        strategy: strategy of the devices.
+        description: description of the recipe, which is printed; None for none.
     """
     keep_what_is_read(options, READ, written=("preset_dir", "export_dir"))
     keras.utils.set_random_seed(options.seed)
@@ -68,7 +68,7 @@ def train_objective(
 
 
 def _command(options: flags.FlagValues) -> dict[str, Any]:
-    """Flags besides the settings of the run, for those who read run.json."""
+    """Returns the flags that are no settings of the run, for readers of run.json."""
     own = options.get_key_flags_for_module(sys.argv[0])
     settings = HybridSettings.names()
     return {x.name: x.value for x in own if x.value is not None and x.name not in settings}

@@ -1,4 +1,4 @@
-"""`kbert-pretrain` for the Transformer: translations of sentences, from pairs of them."""
+"""`kbert-pretrain` for the Transformer: translation, learned from pairs of sentences."""
 
 from typing import Any, Self
 
@@ -29,7 +29,7 @@ class Translation:
 
     Args:
         options: the parsed flags.
-        tokenizer: of both languages.
+        tokenizer: tokenizer of both languages.
         pairs: training data.
         dev: development data, or None.
     """
@@ -50,7 +50,7 @@ class Translation:
 
     @classmethod
     def from_flags(cls, options: flags.FlagValues, strategy: Strategy) -> Self:
-        """Opens the pairs; trains the tokenizer, or loads that of an earlier start."""
+        """Opens the pairs; trains the tokenizer, or loads the one of an earlier start."""
         refuse_flags(options, cls.unread)
         pairs, dev = open_pairs(options, PAIRS), open_pairs(options, DEV_PAIRS)
         if pairs is None:
@@ -68,7 +68,7 @@ class Translation:
         return cls(options, tokenizer, pairs, dev)
 
     def summary(self) -> str:
-        """The training data, in a line."""
+        """Returns a summary of the training data in one line."""
         dev = "" if self.dev is None else f"; dev: {self.dev.name}"
         return (
             f"train: {self.pairs.name}{dev}; {self.tokenizer.kind} tokenizer of "
@@ -76,7 +76,7 @@ class Translation:
         )
 
     def make_task(self) -> kbert.tasks.Translator:
-        """The task that the flags describe, not compiled."""
+        """Makes the task that the flags describe, not compiled."""
         options = self.options
         if options.init_preset:
             seq2seq = read_seq2seq(options.init_preset, options.precision)
@@ -88,11 +88,11 @@ class Translation:
         return kbert.tasks.Translator(seq2seq, self.tokenizer, label_smoothing=smoothing)
 
     def make_objective(self, task: kbert.tasks.Translator, **notes: Any) -> Any:
-        """What the task is trained on.
+        """Makes the training objective of the task.
 
         Args:
-            task: what `make_task` gave.
-            **notes: what run.json says besides.
+            task: the task from `make_task`.
+            **notes: further entries of run.json.
         """
         options = self.options
         settings = option_flags.read(StepsSettings, options).arguments()
@@ -103,16 +103,16 @@ class Translation:
         return task.make_objective(self.pairs, validation_data=self.dev, notes=notes, **settings)
 
     def saved_kind(self, task: kbert.tasks.Translator) -> str | None:
-        """The kind of task that `save` writes."""
+        """Returns the kind of task that `save` writes."""
         return task.kind
 
     def save(self, task: kbert.tasks.Translator, folder: str) -> None:
-        """Writes what was trained, to continue from."""
+        """Writes the trained task as a preset."""
         task.save_to_preset(folder)
 
 
 def open_pairs(options: flags.FlagValues, names: tuple[str, str, str]) -> Any | None:
-    """The pairs of three flags: both files, or the third; None where none is given."""
+    """Opens the pairs of three flags: two aligned files, or the third flag; None without any."""
     source, target, pairs = (options[name].value for name in names)
     if source is target is pairs is None:
         return None
@@ -131,15 +131,15 @@ def open_pairs(options: flags.FlagValues, names: tuple[str, str, str]) -> Any | 
 
 
 def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokenizers.Tokenizer:
-    """The tokenizer of the run, which never changes once there are checkpoints.
+    """Returns the tokenizer of the run, which never changes once there are checkpoints.
 
     Args:
         options: the parsed flags.
-        pairs: its training data, without --tokenizer_dir and --init_preset.
-        writes: whether to save it in model_dir.
+        pairs: training data of the tokenizer; unused with --tokenizer_dir or --init_preset.
+        writes: whether to save the tokenizer in model_dir.
 
     Raises:
-        ValueError: if it is not the one that the run began with.
+        ValueError: flags contradict each other, or the run began with another tokenizer.
     """
     folder = Path(options.model_dir) / "tokenizer"
     checkpoints = Path(options.model_dir) / "checkpoints"
@@ -179,7 +179,7 @@ def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokeni
 
 
 def read_seq2seq(preset: str, dtype: str | None = None) -> kbert.Seq2Seq:
-    """The encoder-decoder of a preset, or one initialised with the encoder of a preset."""
+    """Loads the encoder-decoder of a preset, or makes one from the encoder of a preset."""
     checkpoint = read_checkpoint(locate(preset))
     if isinstance(checkpoint.config, kbert.EncoderConfig):
         if (checkpoint.task or {}).get("kind") == kbert.Translator.kind:
@@ -192,7 +192,7 @@ def read_seq2seq(preset: str, dtype: str | None = None) -> kbert.Seq2Seq:
 
 
 def model_config(options: flags.FlagValues, tokenizer: Tokenizer) -> kbert.Seq2SeqConfig:
-    """The config that the flags describe, with as many entries as the tokenizer has."""
+    """Returns the config that the flags describe, with the tokenizer's vocabulary size."""
     if options.init_preset:
         return read_seq2seq(options.init_preset).config
     config = read_config(options.model, kbert.Seq2SeqConfig)

@@ -3,7 +3,7 @@
 from kbert.core.options import Options, option
 
 KINDS = ("bpe", "wordpiece", "unigram")
-# Two aligned files, one table, or a data set; of the training pairs and of the held-out ones.
+# Flags of the training pairs and of the held-out ones: two aligned files, or one table or data set.
 PAIRS, DEV_PAIRS = ("source", "target", "pairs"), ("dev_source", "dev_target", "dev_pairs")
 
 
@@ -15,7 +15,7 @@ def _dev(what: str) -> str | None:
 
 
 class TranslationOptions(Options):
-    """What is translated, by which tokens, and how a translation is searched for."""
+    """Options for the pairs, the tokenizer and the beam search of a translator."""
 
     # run.json holds checksums of the content of these files.
     source: str | None = option(None, help="File with one sentence per line, plain or .gz.")

@@ -1,4 +1,4 @@
-"""Configurations of models: frozen dataclasses, checked when they are made."""
+"""Configurations of models: frozen dataclasses that are validated at construction."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What all configurations can do, and the checks of their fields."""
+"""Base class of all configurations, and checks of their fields."""
 
 import dataclasses
 import difflib
@@ -15,15 +15,15 @@ NORMS = ("layer", "layer_no_bias", "rms")  # see kbert.layers.LayerNorm
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Registered, sort="config"):
-    """What every configuration can do; a kind of model adds its fields and checks them.
+    """Base of all configurations; a subclass adds the fields of a kind of model and their checks.
 
     Attributes:
-        kind: what presets call this kind of model; a subclass that has its own is known by it.
-        told: what it is of, and what loads it, for messages.
-        FORMATS: of folders that a model is written as, the usual one first; see
+        kind: name of the kind of model in presets; a subclass that defines one is registered.
+        told: description of the model and the class that loads it, for messages.
+        FORMATS: folder formats that the model can be saved in, the default first; see
             `kbert.checkpoints.write_checkpoint`.
-        LATER: fields that came after the first version. They are not said where they have their
-            default, so that presets, runs and caches of a model without them are what they were.
+        LATER: fields added after the first version. `to_dict` omits those at their default, so
+            presets, runs and caches of a model without them do not change.
     """
 
     told: ClassVar[str]
@@ -31,7 +31,7 @@ class Config(Registered, sort="config"):
     LATER: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as a plain dict that JSON can hold."""
+        """Returns the fields as a plain dict that JSON can hold."""
         unsaid = {field.name: field.default for field in dataclasses.fields(self)}
         unsaid = {name: unsaid[name] for name in self.LATER}
         fields = dataclasses.asdict(self)
@@ -39,7 +39,7 @@ class Config(Registered, sort="config"):
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """The reverse of `to_dict`; a key that is unknown or missing raises and is named."""
+        """Builds a config from a dict of `to_dict`; unknown or missing keys raise ValueError."""
         known = [field.name for field in dataclasses.fields(cls)]
         for key in fields:
             if key not in known:
@@ -62,25 +62,25 @@ class Config(Registered, sort="config"):
         return cls(**fields)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed, validated again."""
+        """Returns a copy with some fields changed, validated again."""
         return type(self).from_dict({**self.to_dict(), **changes})
 
 
 class Frozen(dict):
-    """A mapping of options that is hashed by its content, as configs are."""
+    """A mapping of options that is hashed by its content, like configs."""
 
     def __hash__(self) -> int:  # type: ignore[override]  # dicts have none
         return hash(tuple(sorted((name, repr(value)) for name, value in self.items())))
 
 
 def check_count(name: str, value: Any, minimum: int) -> None:
-    """Raises unless a field's value is an integer, and not below `minimum`."""
+    """Raises unless a field's value is an integer of at least `minimum`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise ValueError(f"`{name}` must be an integer of at least {minimum}. Received: {value!r}")
 
 
 def check_real(name: str, value: Any, rule: str, holds: Callable[[float], bool]) -> None:
-    """Raises unless a field's value is a finite number that `holds`, as `rule` says in words."""
+    """Raises unless a field's value is a finite number for which `holds`; `rule` describes it."""
     real = isinstance(value, int | float) and not isinstance(value, bool)
     if not real or not math.isfinite(value) or not holds(value):
         raise ValueError(f"`{name}` must be a number that is {rule}. Received: {value!r}")
@@ -92,7 +92,7 @@ def check_positive(name: str, value: Any) -> None:
 
 
 def check_rate(name: str, value: Any) -> None:
-    """Raises unless a field's value is a rate of dropout."""
+    """Raises unless a field's value is a dropout rate, at least 0 and less than 1."""
     check_real(name, value, "at least 0 and less than 1", lambda x: 0 <= x < 1)
 
 
@@ -114,13 +114,13 @@ def check_activation(name: str, value: Any) -> None:
 
 
 def check_transformer(config: Any) -> None:
-    """Raises unless the fields that all models of attention blocks have hold together."""
+    """Raises unless the fields that all models of attention blocks share are consistent."""
     for name in (
         *("vocabulary_size", "hidden_size", "num_layers", "num_heads"),
         *("intermediate_size", "max_positions"),
     ):
         check_count(name, getattr(config, name), minimum=1)
-    # Heads may have a width of their own.
+    # With a `head_size` of its own, a config may have any number of heads.
     if getattr(config, "head_size", None) is None and config.hidden_size % config.num_heads:
         raise ValueError(
             "`hidden_size` must be a multiple of `num_heads`. "
@@ -133,7 +133,7 @@ def check_transformer(config: Any) -> None:
 
 
 def count_block(hidden_size: int, intermediate_size: int, num_attentions: int = 1) -> int:
-    """Weights of a block with so many attentions, a feed-forward part and a norm for each."""
+    """Counts the weights of a block: attention layers, a feed-forward part, and a norm for each."""
     attention = 4 * (hidden_size**2 + hidden_size) + 2 * hidden_size
     feed_forward = 2 * hidden_size * intermediate_size + intermediate_size + 3 * hidden_size
     return num_attentions * attention + feed_forward

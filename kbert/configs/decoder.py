@@ -1,4 +1,4 @@
-"""The configuration of decoders: language models that read from left to right."""
+"""The configuration of decoders: left-to-right language models."""
 
 import dataclasses
 from typing import ClassVar
@@ -10,39 +10,44 @@ OUTPUTS = ("tied", "transformed")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecoderConfig(TransformerConfig):
-    """The sizes and values that tell one decoder from another.
+    """Sizes and options of a decoder.
 
     The defaults are GPT-2's (https://github.com/openai/gpt-2, src/model.py).
 
     Args:
-        vocabulary_size: rows of the token table, which is the output matrix too.
+        vocabulary_size: rows of the token table, which is also the output matrix.
         hidden_size: width of the residual stream.
-        num_layers: blocks.
-        num_heads: attention heads; divides `hidden_size`.
+        num_layers: number of blocks.
+        num_heads: number of attention heads; divides `hidden_size`.
         intermediate_size: width inside the feed-forward part.
         max_positions: longest sequence, in tokens.
-        activation: of the feed-forward part.
-        head_activation: activation of the dense layer of a "transformed" output, where it is
-            another; None = `activation`.
-        dropout: rate on embeddings and on the output of each sub-layer.
-        attention_dropout: rate on attention probabilities.
-        layer_norm_epsilon: added to the variance.
-        initializer_range: sigma of the truncated normal that kernels and tables start from.
-        positions: "learned", "sinusoidal", "rotary" or "none", see `EncoderConfig`.
-        rotary_base, local_rotary_base: see `EncoderConfig`.
-        attention_pattern: see `EncoderConfig`; a window is the number of tokens that a token
-            attends to, itself the last of them.
-        feed_forward, norm: see `EncoderConfig`.
-        block: where a layer normalises: "pre_norm", what goes into attention and feed-forward, and
-            the last layer's output (GPT-2); "post_norm", after each residual (GPT);
-            "pre_norm_except_first", see `EncoderConfig`.
+        activation: activation of the feed-forward part.
+        head_activation: activation of the dense layer of a "transformed" output; None =
+            `activation`.
+        dropout: dropout rate on embeddings and on the output of each sub-layer.
+        attention_dropout: dropout rate on attention probabilities.
+        layer_norm_epsilon: number added to the variance.
+        initializer_range: standard deviation of the truncated normal that initialises kernels and
+            tables.
+        positions: kind of positions: "learned", "sinusoidal", "rotary" or "none"; see
+            `EncoderConfig`.
+        rotary_base, local_rotary_base: longest wavelength of "rotary" positions over 2 pi, in all
+            layers and in those with a window; see `EncoderConfig`.
+        attention_pattern: attention of the layers, repeated over them: "global", or a window. A
+            window is the number of tokens that a token attends to, itself the last of them.
+        feed_forward, norm: kinds of feed-forward part and normalisation; see `EncoderConfig`.
+        block: where a layer normalises. "pre_norm": the input of attention and feed-forward, and
+            the last layer's output (GPT-2). "post_norm": after each residual (GPT).
+            "pre_norm_except_first": like "pre_norm" without the norm before the first attention.
         embedding_norm: whether the embeddings are normalised.
-        use_bias, bias_exceptions: see `EncoderConfig`.
-        output: what makes logits of the last layer: "tied", the token table alone; "transformed", a
-            dense layer, the activation and a norm before it, and a bias behind it (Ettin).
+        use_bias, bias_exceptions: whether dense layers have biases, and the parts for which the
+            opposite holds; see `EncoderConfig`.
+        output: how logits are computed from the last layer. "tied": by the token table alone.
+            "transformed": by a dense layer, the activation and a norm before the table, and a bias
+            after it (Ettin).
 
     Raises:
-        ValueError: a value is out of range, or two of them do not fit together.
+        ValueError: a value is out of range, or two values are inconsistent.
 
     Example:
         >>> DecoderConfig(vocabulary_size=50257, hidden_size=768, num_layers=12, num_heads=12,
@@ -69,7 +74,7 @@ class DecoderConfig(TransformerConfig):
     LATER: ClassVar[tuple[str, ...]] = (*TransformerConfig.LATER, "output")
 
     def count_parameters(self) -> int:
-        """Weights of a decoder of this config, by formula."""
+        """Counts the weights of a decoder of this config, by formula."""
         width = self.hidden_size
         rows = self.vocabulary_size
         rows += self.max_positions if self.positions == "learned" else 0

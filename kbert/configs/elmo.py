@@ -11,35 +11,36 @@ from kbert.configs.base import (
     check_rate,
 )
 
-# A word takes its begin, its end and at least one byte between them.
+# The begin and end markers of a word, and at least one byte between them.
 _FEWEST_CHARACTERS = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ElmoConfig(Config):
-    """The sizes and values that tell one bidirectional language model from another.
+    """Sizes and options of a bidirectional language model of ELMo.
 
     The defaults are those of the original (Peters et al. 2018, https://arxiv.org/abs/1802.05365;
     bin/train_elmo.py of allenai/bilm-tf).
 
     Args:
-        character_size: width of a character's vector.
-        filters: (width in characters, number) of each convolution.
-        num_highway: highway layers above the convolutions.
-        activation: of the convolutions; the original has "relu", and knows "tanh" too.
-        max_characters: of a word, its begin and end among them; what is longer is cut.
+        character_size: width of a character's embedding.
+        filters: (width in characters, number of filters) of each convolution.
+        num_highway: number of highway layers after the convolutions.
+        activation: activation of the convolutions; the original uses "relu" and supports "tanh".
+        max_characters: most characters of a word, including its begin and end markers; longer
+            words are truncated.
         lstm_size: width of a cell's state.
-        projection_size: width of a cell's output, and of a word's vector.
-        num_layers: LSTM layers of each direction.
-        cell_clip: the largest number in a cell's state; None = no bound.
-        projection_clip: the largest number in a cell's projected output; None = no bound.
-        skip_connections: whether a layer above the first adds its input to its output. Released
-            weights with and without exist.
-        dropout: rate on the input of each LSTM layer.
+        projection_size: width of a cell's output, and of a word's embedding.
+        num_layers: number of LSTM layers in each direction.
+        cell_clip: largest absolute value in a cell's state; None = no bound.
+        projection_clip: largest absolute value in a cell's projected output; None = no bound.
+        skip_connections: whether each layer after the first adds its input to its output. Released
+            weights exist with and without them.
+        dropout: dropout rate on the input of each LSTM layer.
         vocabulary_size: words of the softmax; None = no softmax, as in released weights.
 
     Raises:
-        ValueError: a value is out of range, or two of them do not fit together.
+        ValueError: a value is out of range, or two values are inconsistent.
 
     Example:
         >>> ElmoConfig().hidden_size, ElmoConfig().count_parameters()
@@ -99,23 +100,23 @@ class ElmoConfig(Config):
                 "No filter may be wider than a word's `max_characters`. "
                 f"Received: width {widest}, max_characters={self.max_characters}"
             )
-        # JSON makes lists of tuples; one form makes configs comparable.
+        # JSON turns tuples into lists; one form makes configs comparable.
         object.__setattr__(self, "filters", tuple((width, number) for width, number in filters))
 
     @property
     def hidden_size(self) -> int:
-        """Width of each layer that the model gives: both directions side by side."""
+        """Width of each layer's output: both directions concatenated."""
         return 2 * self.projection_size
 
     @property
     def num_filters(self) -> int:
-        """Convolutions of all widths, which is the width of the highway layers."""
+        """Number of filters of all convolutions, which is the width of the highway layers."""
         return sum(number for _, number in self.filters)
 
     def count_parameters(self) -> int:
-        """Weights of a model of this config, by formula, its softmax included where it has one."""
+        """Counts the weights of a model of this config by formula, including any softmax."""
         projection, total = self.projection_size, self.num_filters
-        # One row less than there are ids: the padding's is zero and no weight.
+        # One row fewer than there are ids: the row of the padding is zero and not a weight.
         characters = 261 * self.character_size
         characters += sum(
             width * self.character_size * number + number for width, number in self.filters

@@ -1,7 +1,7 @@
 """The one configuration of every encoder of the BERT family.
 
-A difference between models becomes a field only where two published checkpoints disagree in a
-value. Where they disagree in code it is a part handed to the encoder (see `kbert.models.encoder`).
+A difference between models becomes a field only if two published checkpoints differ in a value. If
+they differ in code, it becomes a part that is passed to the encoder (see `kbert.models.encoder`).
 """
 
 import dataclasses
@@ -20,79 +20,81 @@ from kbert.core import registry
 IDENTITY = "identity"  # in `pooler_activation`: no dense layer
 
 
-# Parts of the version before that are edits -> their kinds.
+# Parts of the previous version that are edits now -> their kinds.
 _FORMER_PARTS = {"quantized": "rounding", "movement": "movement", "pruned": "pruned"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderConfig(TransformerConfig):
-    """The sizes and values that tell one encoder from another.
+    """Sizes and options of an encoder.
 
-    Where the loop over the layers differs, an encoder has a class of its own, and a config of its
-    own that is a subclass of this one. It names the fields that it has no use for in `UNUSED`, and
-    counts weights by `count_embeddings`, `count_blocks` and `count_pooler`.
+    An encoder with another loop over the layers has its own class and its own subclass of this
+    config. The subclass lists the fields that it does not use in `UNUSED`, and counts weights by
+    `count_embeddings`, `count_blocks` and `count_pooler`.
 
     Args:
         vocabulary_size: rows of the token table.
         hidden_size: width of the residual stream.
-        num_layers: how many times a block is applied.
-        num_heads: attention heads; divides `hidden_size`.
+        num_layers: number of layers, each of which applies a block.
+        num_heads: number of attention heads; divides `hidden_size`.
         intermediate_size: width inside the feed-forward part.
         max_positions: longest sequence, in tokens.
-        num_segments: rows of the segment table; 0 = the model knows no segments.
+        num_segments: rows of the segment table; 0 = the model has no segments.
         embedding_size: width of the embedding tables; None = `hidden_size`. When it differs, a
             projection widens the embeddings (ALBERT; ELECTRA-small).
-        num_layer_groups: blocks with weights of their own; None = one for each layer. ALBERT
+        num_layer_groups: number of blocks with separate weights; None = one for each layer. ALBERT
             has 1. Layer `i` uses block `i * num_layer_groups // num_layers`.
-        activation: of the feed-forward part and the masked-LM transform. "gelu" is the erf form,
-            "gelu_tanh" the approximation that BERT's own code trained with.
-        head_activation: activation of the dense layers under the logits of heads, the masked-LM
-            transform among them, where it is another (RoBERTa's is always "gelu"); None =
-            `activation`.
-        dropout: rate on embeddings and on the output of each sub-layer.
-        attention_dropout: rate on attention probabilities.
-        layer_norm_epsilon: added to the variance. 1e-12 is BERT's, 1e-5 RoBERTa's.
-        initializer_range: sigma of the truncated normal that kernels and tables start from.
-        pooler_activation: of the dense layer that makes "pooled"; "identity" = no such layer,
-            "pooled" is what it would read (MobileBERT); None = the family has no pooler.
-        pooler_norm: whether a normalisation follows it there (ModernBERT).
-        token_transform: whether heads of tokens and spans have a dense layer, the activation and a
-            normalisation of their own before the logits, as that of masks has (ModernBERT).
-        pooling: what the pooler reads: the "first" token; the "last"; the "mean" of all; or every
-            token, of whose results "pooled" is the mean: "late".
-        positions: how a token knows its place: "learned" or "sinusoidal" vectors that are added to
-            its own; "rotary": queries and keys are turned by it; "alibi": attention falls off with
-            the distance; "none".
-        padding_id: token id that learned positions pass over, whatever the padding mask says: they
-            number the other tokens, and this one gets a vector of its own (RoBERTa). None = every
-            token has the number of its place.
-        rotary_base: the longest wavelength of "rotary" over 2 pi; None = 10,000.
-        local_rotary_base: that of the layers with a window; None = `rotary_base`.
-        attention_pattern: what the layers attend to, repeated over them: "global", or a window, the
-            even number of tokens around each that it attends to, half of them on either side.
-        feed_forward: "dense", two dense layers; or "gated": the first is twice as wide, and of its
-            outputs the activation of one half is multiplied with the other (GLU).
-        norm: "layer", with a scale and a shift; "layer_no_bias", without the shift; "rms", of the
+        activation: activation of the feed-forward part and the masked-LM transform. "gelu" is the
+            erf form, "gelu_tanh" the approximation that BERT's own code trained with.
+        head_activation: activation of the dense layers before the logits of heads, including the
+            masked-LM transform (RoBERTa's is always "gelu"); None = `activation`.
+        dropout: dropout rate on embeddings and on the output of each sub-layer.
+        attention_dropout: dropout rate on attention probabilities.
+        layer_norm_epsilon: number added to the variance. 1e-12 is BERT's, 1e-5 RoBERTa's.
+        initializer_range: standard deviation of the truncated normal that initialises kernels and
+            tables.
+        pooler_activation: activation of the dense layer that computes "pooled". "identity" = no
+            such layer: "pooled" is what it would read (MobileBERT). None = the family has no
+            pooler.
+        pooler_norm: whether a normalisation follows the pooler's dense layer (ModernBERT).
+        token_transform: whether heads of tokens and spans have their own dense layer, activation
+            and normalisation before the logits, like the masked-LM head (ModernBERT).
+        pooling: what the pooler reads: the "first" token, the "last", or the "mean" of all. With
+            "late" it reads every token, and "pooled" is the mean of the results.
+        positions: kind of positions. "learned" or "sinusoidal": embeddings that are added to those
+            of the tokens. "rotary": queries and keys are rotated by them. "alibi": attention
+            decreases with the distance. "none".
+        padding_id: token id that learned positions skip, whatever the padding mask is: they number
+            the other tokens, and this one has its own position embedding (RoBERTa). None = every
+            token is numbered by its place.
+        rotary_base: longest wavelength of "rotary" positions over 2 pi; None = 10,000.
+        local_rotary_base: `rotary_base` of the layers with a window; None = `rotary_base`.
+        attention_pattern: attention of the layers, repeated over them: "global", or a window. A
+            window is the even number of tokens around each token that it attends to, half of them
+            on either side.
+        feed_forward: "dense", two dense layers; or "gated" (GLU): the first is twice as wide, and
+            the activation of one half of its output is multiplied by the other half.
+        norm: "layer", with a scale and a shift; "layer_no_bias", without the shift; "rms", by the
             root mean square, without mean and shift.
-        block: where a layer normalises: "post_norm", after each residual; "pre_norm", what goes
-            into each part, and the last layer's output; "pre_norm_except_first": the first
-            attention takes the embeddings as they are, where those are normalised already.
+        block: where a layer normalises. "post_norm": after each residual. "pre_norm": the input of
+            each part, and the last layer's output. "pre_norm_except_first": like "pre_norm"
+            without the norm before the first attention, for embeddings that are normalised.
         embedding_norm: whether the embeddings are normalised.
         use_bias: whether dense layers have biases; the output layer of a head always does.
-        bias_exceptions: parts with which it is the other way round: "attention"; "gate", the first
-            layer of gated feed-forward parts (MosaicBERT); "heads", the dense layers of the pooler
-            and of the masked-LM head (EuroBERT).
-        num_key_value_heads: heads of keys and values; a divisor of `num_heads`, and each is of so
-            many neighbouring queries. None = `num_heads`.
-        output: what fills masks: "transformed", a dense layer, the activation and a norm before the
-            token table; "untied", a table of the head's own and nothing before it.
-        part: what this family has in code: "name", the `kind` by which `kbert.models.Part` knows
-            it, and its options. None = nothing.
-        edits: what was done to the model besides, in this order: each a "kind", which `kbert.edit`
-            knows, and its options.
+        bias_exceptions: parts for which the opposite of `use_bias` holds: "attention"; "gate", the
+            first layer of gated feed-forward parts (MosaicBERT); "heads", the dense layers of the
+            pooler and of the masked-LM head (EuroBERT).
+        num_key_value_heads: number of key and value heads, a divisor of `num_heads`. Each serves
+            `num_heads / num_key_value_heads` neighbouring query heads. None = `num_heads`.
+        output: output layer of the masked-LM head. "transformed": a dense layer, the activation
+            and a norm before the token table. "untied": a table of its own with nothing before it.
+        part: layers of this family that are defined in code: "name", the `kind` of a registered
+            `kbert.models.Part`, and its options. None = no part.
+        edits: changes made to the model, in this order: each a "kind" of `kbert.edit` and its
+            options.
 
     Raises:
-        ValueError: a value is out of range, or two of them do not fit together.
+        ValueError: a value is out of range, or two values are inconsistent.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=100, hidden_size=8, num_layers=2, num_heads=2,
@@ -166,12 +168,12 @@ class EncoderConfig(TransformerConfig):
                 "Layers that share weights normalise alike: block='pre_norm_except_first' takes "
                 f"no `num_layer_groups`. Received: num_layer_groups={self.num_layer_groups}"
             )
-        # A value needs no Keras: a part that is not loaded checks its config when a model is made.
+        # Loading a part imports Keras: one not loaded yet checks the config when a model is made.
         if self.part is not None and registry.loaded("part", self.part["name"]) is not None:
             self.find_part().check_config(self)
 
     def count_embeddings(self) -> int:
-        """Weights of the embeddings."""
+        """Counts the weights of the embeddings."""
         width = self.embedding_width
         rows = self.vocabulary_size + self.num_segments
         rows += self.max_positions if self.positions == "learned" else 0
@@ -181,7 +183,7 @@ class EncoderConfig(TransformerConfig):
         return rows * width + self.embedding_norm * self.count_norm(width) + widening
 
     def count_pooler(self) -> int:
-        """Weights of the pooler; 0 where there is none."""
+        """Counts the weights of the pooler; 0 without one."""
         if self.pooler_activation in (None, IDENTITY):
             return 0
         norm = self.count_norm(self.hidden_size) if self.pooler_norm else 0
@@ -230,7 +232,7 @@ class EncoderConfig(TransformerConfig):
         return super().from_dict(fields)
 
     def find_part(self) -> Any:
-        """The part (`kbert.models.parts.Part`), or None: it has none, or nobody registered it."""
+        """Returns the part (`kbert.models.parts.Part`); None if it is not set or not registered."""
         if self.part is None or (part := registry.find("part", self.part["name"])) is None:
             return None
         options = {name: value for name, value in self.part.items() if name != "name"}
@@ -238,16 +240,16 @@ class EncoderConfig(TransformerConfig):
 
     @property
     def output_columns(self) -> int:
-        """Columns of the masked-LM head's output layer beside those of the token table."""
+        """Columns of the masked-LM head's output layer in addition to those of the token table."""
         part = self.find_part()
         return 0 if part is None else part.output_columns(self)
 
     @property
     def embedding_width(self) -> int:
-        """Width of the embedding tables: `embedding_size`, or `hidden_size` where that is None."""
+        """Width of the embedding tables: `embedding_size`, or `hidden_size` if that is None."""
         return self.hidden_size if self.embedding_size is None else self.embedding_size
 
     @property
     def num_blocks(self) -> int:
-        """Blocks with weights of their own."""
+        """Number of blocks with separate weights."""
         return self.num_layers if self.num_layer_groups is None else self.num_layer_groups

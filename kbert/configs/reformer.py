@@ -13,40 +13,42 @@ LOCAL, LSH = "local", "lsh"  # in `attention_pattern`
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReformerConfig(EncoderConfig):
-    """The sizes and values of a Reformer (Kitaev et al. 2020, https://arxiv.org/abs/2001.04451).
+    """Sizes and options of a Reformer (Kitaev et al. 2020, https://arxiv.org/abs/2001.04451).
 
-    It has two residual streams, which stand side by side in what it gives: `hidden_size` is the
-    width of both, and each of them, like the tables of tokens and positions, is half as wide (the
-    paper's d_model).
+    A Reformer has two residual streams, which are concatenated in its output. `hidden_size` is the
+    width of both. Each stream is half as wide (the paper's d_model), and so are the tables of
+    tokens and positions.
 
     Args:
         hidden_size: width of the outputs, twice that of a stream.
         head_size: width of a head; the heads together need not be as wide as a stream.
-        attention: what a token attends to: "bidirectional", or "causal": none behind it.
-        attention_pattern: what the layers attend to, repeated over them: "local", the chunk that a
-            token stands in and those beside it; "lsh", the tokens that fall into its bucket and
-            into those beside it.
-        attention_dropout: rate on the probabilities of local layers.
-        lsh_dropout: rate on those of the others.
+        attention: tokens that a token attends to: "bidirectional", or "causal" (no later tokens).
+        attention_pattern: attention of the layers, repeated over them. "local": a token attends to
+            its own chunk and the neighbouring ones. "lsh": to tokens that are hashed to its own
+            bucket and the neighbouring ones.
+        attention_dropout: dropout rate on the attention probabilities of local layers.
+        lsh_dropout: dropout rate on the attention probabilities of LSH layers.
         local_chunk_length: tokens in a chunk of a local layer.
-        local_chunks_before: chunks before its own that a token attends to. Before the first one
-            stands the last.
-        local_chunks_after: chunks behind it.
-        lsh_chunk_length: likewise, of the tokens sorted by bucket.
-        lsh_chunks_before: likewise.
-        lsh_chunks_after: likewise.
-        num_buckets: an even number; or several, whose product it is: each part is found by fewer
-            rotations. None: twice as many as `max_positions` has chunks, as a power of 2.
-        num_hashes: rounds of hashing, each by rotations of its own.
-        hash_seed: of the rotations. None: new ones in each step of training, else always the same.
-        positions: "learned", or "axial": a place is a row and a column of `axial_shape`, and its
-            vector that of the row beside that of the column.
-        axial_shape: rows and columns; as many places as `max_positions`, or more.
-        axial_sizes: widths of the two vectors; together the width of a stream.
-        feed_forward_chunk: tokens that the feed-forward part reads at a time; None = all.
+        local_chunks_before: chunks before its own that a token of a local layer attends to. The
+            chunks form a ring: the last precedes the first.
+        local_chunks_after: chunks after its own that a token of a local layer attends to.
+        lsh_chunk_length: tokens in a chunk of an LSH layer, whose tokens are sorted by bucket.
+        lsh_chunks_before: chunks before its own that a token of an LSH layer attends to.
+        lsh_chunks_after: chunks after its own that a token of an LSH layer attends to.
+        num_buckets: number of buckets, which is even; or several even factors of it, which need
+            fewer rotations. None = twice the number of LSH chunks in `max_positions`, rounded down
+            to a power of 2.
+        num_hashes: rounds of hashing, each with its own rotations.
+        hash_seed: seed of the rotations. None = new rotations in each training step, and the same
+            ones in inference.
+        positions: kind of positions. "learned": a table. "axial": a position is a row and a column
+            of `axial_shape`, and its embedding concatenates those of both.
+        axial_shape: rows and columns; their product is at least `max_positions`.
+        axial_sizes: embedding widths of rows and columns; their sum is the width of a stream.
+        feed_forward_chunk: tokens that the feed-forward part processes at a time; None = all.
 
     Raises:
-        ValueError: a value is out of range, or one that the Reformer has no use for is set.
+        ValueError: a value is out of range, or a field that the Reformer does not use is set.
 
     Example:
         >>> config = ReformerConfig(vocabulary_size=32, hidden_size=16, num_layers=2, num_heads=2,
@@ -95,7 +97,7 @@ class ReformerConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         for name in ("num_buckets", "axial_shape", "axial_sizes"):
-            if isinstance(getattr(self, name), list):  # as JSON has it
+            if isinstance(getattr(self, name), list):  # JSON has no tuples
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         super().__post_init__()
         check_choice("attention", self.attention, ("bidirectional", "causal"))
@@ -158,11 +160,11 @@ class ReformerConfig(EncoderConfig):
             )
 
     def layer_attention(self, layer: int) -> str:
-        """The attention of a layer: "local" or "lsh"."""
+        """Returns the attention of a layer: "local" or "lsh"."""
         return str(self.attention_pattern[layer % len(self.attention_pattern)])
 
     def chunk_length(self, attention: str) -> int:
-        """Tokens in a chunk of that attention."""
+        """Returns the number of tokens in a chunk of that attention, "local" or "lsh"."""
         return getattr(self, f"{attention}_chunk_length")
 
     def window(self, layer: int) -> int | None:
@@ -179,21 +181,21 @@ class ReformerConfig(EncoderConfig):
 
     @property
     def chunk_lengths(self) -> tuple[int, ...]:
-        """Of all attentions that there are."""
+        """Chunk lengths of all kinds of attention in the model, sorted."""
         kinds = {self.layer_attention(layer) for layer in range(self.num_layers)}
         return tuple(sorted({self.chunk_length(kind) for kind in kinds}))
 
     @property
     def chunk_multiple(self) -> int:
-        """Of what a row's length is a multiple, unless it is one chunk."""
+        """Number of tokens that longer sequences are padded to a multiple of."""
         return math.lcm(*self.chunk_lengths)
 
     @property
     def bucket_factors(self) -> tuple[int, ...]:
-        """Numbers whose product is that of the buckets.
+        """Factors of the number of buckets.
 
-        Where the config says none, there are as many as transformers would take for a row of
-        `max_positions` tokens (`_set_num_buckets` in its modeling_reformer.py).
+        With `num_buckets=None` they are what transformers chooses for a sequence of `max_positions`
+        tokens (`_set_num_buckets` in its modeling_reformer.py).
         """
         if self.num_buckets is not None:
             return self.num_buckets if isinstance(self.num_buckets, tuple) else (self.num_buckets,)

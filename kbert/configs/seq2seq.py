@@ -19,7 +19,7 @@ EMBEDDINGS = ("plain", "normalised")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig(Config):
-    """The sizes and values that tell one encoder-decoder from another.
+    """Sizes and options of an encoder-decoder.
 
     One vocabulary and one token table serve source, target and output. The defaults are those of
     the original (Vaswani et al. 2017, section 5, https://arxiv.org/abs/1706.03762).
@@ -27,26 +27,27 @@ class Seq2SeqConfig(Config):
     Args:
         vocabulary_size: rows of the token table.
         hidden_size: width of the residual streams.
-        num_layers: blocks of the encoder.
-        num_heads: attention heads; divides `hidden_size`.
+        num_layers: number of encoder blocks.
+        num_heads: number of attention heads; divides `hidden_size`.
         intermediate_size: width inside the feed-forward parts.
-        num_decoder_layers: blocks of the decoder; None = as many as the encoder's.
+        num_decoder_layers: number of decoder blocks; None = as many as the encoder has.
         max_positions: longest source and longest target, in tokens.
-        positions: "sinusoidal", which are no weights, or "learned", a table for each side.
-        embeddings: "plain" sums of token and position (the original), or "normalised" ones (BART,
-            and what is begun from a BERT).
-        block: which part a layer is: "post_norm" normalises after each residual (the original);
-            "pre_norm" normalises what goes into each sub-layer, and the last layers' outputs.
-        activation: of the feed-forward parts.
-        dropout: rate on embeddings and on the output of each sub-layer.
-        attention_dropout: rate on attention probabilities.
-        layer_norm_epsilon: added to the variance.
-        initializer_range: sigma of the truncated normal that kernels and tables start from; None =
-            Glorot's uniform kernels and a token table of sigma `hidden_size ** -0.5`, which is
-            scaled up to 1 where it is looked up.
+        positions: kind of positions: "sinusoidal", without weights, or "learned", a table for each
+            side.
+        embeddings: "plain" sums of token and position embeddings (the original), or "normalised"
+            sums (BART, and models that are initialised from a BERT).
+        block: where a layer normalises. "post_norm": after each residual (the original).
+            "pre_norm": the input of each sub-layer, and the last layers' outputs.
+        activation: activation of the feed-forward parts.
+        dropout: dropout rate on embeddings and on the output of each sub-layer.
+        attention_dropout: dropout rate on attention probabilities.
+        layer_norm_epsilon: number added to the variance.
+        initializer_range: standard deviation of the truncated normal that initialises kernels and
+            tables. None = Glorot uniform kernels and a token table of standard deviation
+            `hidden_size ** -0.5`, whose embeddings are scaled up to 1 at look-up.
 
     Raises:
-        ValueError: a value is out of range, or two of them do not fit together.
+        ValueError: a value is out of range, or two values are inconsistent.
 
     Example:
         >>> Seq2SeqConfig(vocabulary_size=37000, hidden_size=512, num_layers=6, num_heads=8,
@@ -85,20 +86,20 @@ class Seq2SeqConfig(Config):
 
     @property
     def decoder_layers(self) -> int:
-        """Blocks of the decoder."""
+        """Number of decoder blocks."""
         return self.num_layers if self.num_decoder_layers is None else self.num_decoder_layers
 
     @property
     def table_range(self) -> float:
-        """Sigma the tables start from."""
+        """Standard deviation of the tables' initial values."""
         sigma = self.initializer_range
         return self.hidden_size**-0.5 if sigma is None else sigma
 
     def count_parameters(self) -> int:
-        """Weights of a model of this config, by formula."""
+        """Counts the weights of a model of this config, by formula."""
         width = self.hidden_size
         learned = 2 * self.max_positions if self.positions == "learned" else 0
-        # Of both sides, each with a scale and a shift.
+        # Norms of one side; there are two sides, and a norm has a scale and a shift.
         norms = (self.block == "pre_norm") + (self.embeddings == "normalised")
         encoder = self.num_layers * count_block(width, self.intermediate_size)
         decoder = self.decoder_layers * count_block(width, self.intermediate_size, 2)

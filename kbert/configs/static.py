@@ -1,4 +1,4 @@
-"""The configuration of a static encoder: a table of tokens' vectors."""
+"""The configuration of a static encoder: a table of token embeddings."""
 
 import dataclasses
 from typing import ClassVar
@@ -15,22 +15,25 @@ from kbert.configs.encoder import IDENTITY, EncoderConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StaticConfig(EncoderConfig):
-    """The sizes of an encoder without layers: each token has one vector, whatever stands around it.
+    """Sizes of an encoder without layers: a token has the same embedding in every context.
 
-    A token's weight in a mean is the length of its vector, so there is one table and no second one
-    of weights, as in the folders of model2vec and of sentence-transformers' `StaticEmbedding`.
-    Rows are texts alone, without [CLS] and [SEP].
+    A token's weight in a mean is the length of its embedding. So there is one table and no second
+    one of weights, as in the folders of model2vec and of sentence-transformers' `StaticEmbedding`.
+    Sequences have no [CLS] and [SEP].
 
     Args:
         vocabulary_size: rows of the table.
-        hidden_size: width of a vector.
-        max_positions: no size of a weight: the longest row that the tasks make.
-        dropout: rate on the vectors; texts alone are pairs by it (`kbert.tasks.TextEmbedder`).
-        uncounted_ids: tokens that no mean counts, such as [UNK]: their vectors are zeros.
-        pooler_activation: of a dense layer on the mean, for heads of texts; None = no such layer.
+        hidden_size: width of an embedding.
+        max_positions: longest sequence that the tasks make, in tokens; not the size of a weight.
+        dropout: dropout rate on the embeddings; it makes positive pairs of single texts
+            (`kbert.tasks.TextEmbedder`).
+        uncounted_ids: token ids that a mean leaves out, such as [UNK]; loaded and distilled tables
+            have zeros there.
+        pooler_activation: activation of a dense layer on the mean, for heads on whole texts; None =
+            no such layer.
 
     Raises:
-        ValueError: a value is out of range, or one that a table has no use for is set.
+        ValueError: a value is out of range, or a field that a table does not use is set.
 
     Example:
         >>> config = StaticConfig(vocabulary_size=32, hidden_size=8, uncounted_ids=(0, 1))
@@ -73,7 +76,7 @@ class StaticConfig(EncoderConfig):
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.uncounted_ids, list):  # as JSON has it
+        if isinstance(self.uncounted_ids, list):  # JSON has no tuples
             object.__setattr__(self, "uncounted_ids", tuple(self.uncounted_ids))
         for name in ("vocabulary_size", "hidden_size", "max_positions"):
             check_count(name, getattr(self, name), minimum=1)

@@ -1,4 +1,4 @@
-"""What the configurations of encoders and of decoders have in common: the stack of blocks."""
+"""Common base of the configurations of encoders and decoders: the stack of blocks."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ class TransformerConfig(Config):
     """Fields and checks of a stack of blocks; see `EncoderConfig` and `DecoderConfig`.
 
     Attributes:
-        CHOICES: field -> the values that this kind of model takes.
-        WINDOW_MULTIPLE: of what a window is a multiple.
+        CHOICES: field -> the values that this kind of model supports.
+        WINDOW_MULTIPLE: number that a window must be a multiple of.
     """
 
     vocabulary_size: int
@@ -77,7 +77,7 @@ class TransformerConfig(Config):
 
     def __post_init__(self) -> None:
         for name in ("attention_pattern", "bias_exceptions"):
-            if isinstance(getattr(self, name), list):  # as JSON has it
+            if isinstance(getattr(self, name), list):  # JSON has no tuples
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         check_transformer(self)
         if self.head_activation is not None:
@@ -94,22 +94,22 @@ class TransformerConfig(Config):
 
     @property
     def num_blocks(self) -> int:
-        """Blocks with weights of their own."""
+        """Number of blocks with separate weights."""
         return self.num_layers
 
     @property
     def transform_activation(self) -> str:
-        """The activation of the dense layer under a head's logits."""
+        """Activation of the dense layer before a head's logits."""
         return self.head_activation or self.activation
 
     @property
     def widest_window(self) -> int:
-        """A window in which tokens attend to all of the longest row."""
+        """Window in which tokens attend to all of the longest sequence."""
         return self.WINDOW_MULTIPLE * self.max_positions
 
     @property
     def positions_in_attention(self) -> bool:
-        """Whether places are in the attention's scores, and not added to the tokens' vectors."""
+        """Whether positions enter the attention scores instead of the token embeddings."""
         return self.positions in ("rotary", "alibi")
 
     def _check_pattern(self) -> None:
@@ -187,7 +187,7 @@ class TransformerConfig(Config):
             )
 
     def window(self, layer: int) -> int | None:
-        """Tokens that those of a layer attend to; None = all.
+        """Returns the attention window of a layer, in tokens; None = all tokens.
 
         Example:
             >>> from kbert import family
@@ -198,7 +198,7 @@ class TransformerConfig(Config):
         return None if window == GLOBAL else cast(int, window)
 
     def layer_rotary_base(self, layer: int) -> float | None:
-        """The base of a layer's rotary positions; None where its positions are others."""
+        """Returns the base of a layer's rotary positions; None with other positions."""
         if self.positions != "rotary":
             return None
         local = self.local_rotary_base
@@ -208,7 +208,7 @@ class TransformerConfig(Config):
 
     @property
     def key_value_heads(self) -> int:
-        """Heads of keys and values; fewer than of queries where several of those share one."""
+        """Number of key and value heads; fewer than query heads if several of those share one."""
         return self.num_heads
 
     def has_bias(self, part: str) -> bool:
@@ -222,21 +222,21 @@ class TransformerConfig(Config):
         return self.use_bias != (part in self.bias_exceptions)
 
     def count_norm(self, width: int) -> int:
-        """Weights of a normalisation of that width."""
+        """Counts the weights of a normalisation of that width."""
         return 2 * width if self.norm == "layer" else width
 
     def count_dense(self, width_in: int, width_out: int, part: str = "") -> int:
-        """Weights of a dense layer; of a part of `has_bias`, where it is one's."""
+        """Counts the weights of a dense layer; `part` as for `has_bias`, or ""."""
         return width_in * width_out + self.has_bias(part) * width_out
 
     def kernels(
         self, heads: int | None = None, intermediate_size: int | None = None
     ) -> list[tuple[int, int]]:
-        """Shapes of the dense layers' kernels in a block.
+        """Returns the shapes of the dense layers' kernels in a block.
 
         Args:
-            heads: how many the attention has, where they are fewer than `num_heads`.
-            intermediate_size: width inside, where it is less than the field of that name.
+            heads: number of attention heads, if fewer than `num_heads`.
+            intermediate_size: width inside the feed-forward part, if less than the config's.
         """
         hidden, width = self.hidden_size, self.hidden_size // self.num_heads
         inside = self.intermediate_size if intermediate_size is None else intermediate_size
@@ -249,7 +249,7 @@ class TransformerConfig(Config):
         ]
 
     def count_blocks(self) -> int:
-        """Weights of all blocks, the norm behind the last one included."""
+        """Counts the weights of all blocks, including the norm after the last one."""
         width = self.hidden_size
         keys = width // self.num_heads * self.key_value_heads
         attention = self.count_dense(width, width + 2 * keys, "attention")

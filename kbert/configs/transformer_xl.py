@@ -11,18 +11,18 @@ from kbert.configs.xlnet import XlnetConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerXlConfig(XlnetConfig):
-    """The sizes and values of a Transformer-XL (Dai et al. 2019, https://arxiv.org/abs/1901.02860).
+    """Sizes and options of a Transformer-XL (Dai et al. 2019, https://arxiv.org/abs/1901.02860).
 
-    Each layer has biases of content and distance of its own ("untied" in the original).
+    Each layer has its own biases for content and distance ("untied" in the original).
 
     Args:
-        cutoffs: first entries of the clusters behind the first one, of a vocabulary sorted by
+        cutoffs: first token ids of the clusters after the first one, in a vocabulary sorted by
             falling frequency; see `kbert.layers.adaptive`.
-        divisor: what the vectors of each cluster are narrower by than those of the one before.
-        embedding_size: width of the first cluster's vectors; None = `hidden_size`.
+        divisor: factor by which embeddings become narrower from one cluster to the next.
+        embedding_size: embedding width of the first cluster; None = `hidden_size`.
 
     Raises:
-        ValueError: a value is out of range, or one that it has no use for is set.
+        ValueError: a value is out of range, or a field that the model does not use is set.
 
     Example:
         >>> config = TransformerXlConfig(vocabulary_size=100, hidden_size=8, num_layers=2,
@@ -54,7 +54,7 @@ class TransformerXlConfig(XlnetConfig):
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.cutoffs, list):  # as JSON has it
+        if isinstance(self.cutoffs, list):  # JSON has no tuples
             object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
         if not isinstance(self.cutoffs, tuple):
             raise ValueError(
@@ -80,7 +80,7 @@ class TransformerXlConfig(XlnetConfig):
 
     @property
     def cluster_sizes(self) -> list[tuple[int, int]]:
-        """Entries of each cluster, and the width of their vectors."""
+        """Number of tokens and embedding width of each cluster."""
         bounds = (0, *self.cutoffs, self.vocabulary_size)
         return [
             (end - begin, self.embedding_width // self.divisor**n)
@@ -94,5 +94,5 @@ class TransformerXlConfig(XlnetConfig):
         return sum(entries * width for entries, width in sizes) + (widened if projects else 0)
 
     def count_blocks(self) -> int:
-        of_segments = 3 * self.hidden_size  # a bias, and a vector of the same and of another
+        of_segments = 3 * self.hidden_size  # a bias, and embeddings of the same and another segment
         return super().count_blocks() - self.num_layers * of_segments

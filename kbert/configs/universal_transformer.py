@@ -9,23 +9,23 @@ from kbert.configs.encoder import EncoderConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UniversalTransformerConfig(EncoderConfig):
-    """The sizes and values of an encoder that applies one block again and again.
+    """Sizes and options of an encoder that applies one block repeatedly.
 
     (Dehghani et al. 2018, https://arxiv.org/abs/1807.03819; the encoder of the paper, for BERT's
-    tasks.) Defaults are those of its code, `universal_transformer.py` and `_util.py` of
+    tasks.) The defaults are those of its code, `universal_transformer.py` and `_util.py` of
     tensorflow/tensor2tensor.
 
     Args:
-        num_layers: how many times at most.
-        halting: whether each token halts by itself: what the encoder gives of it stays once the
-            probabilities to halt add up to `halting_threshold`. Otherwise all take `num_layers`
-            steps.
-        halting_threshold: above 0, 1 at most.
-        ponder_weight: of the loss that is added: the mean over tokens of their steps and of what
-            the probabilities lacked of 1 at the last one.
+        num_layers: most steps, each of which applies the block once.
+        halting: whether each token halts by itself: its output stays fixed once its halting
+            probabilities add up to more than `halting_threshold`. Otherwise every token takes
+            `num_layers` steps.
+        halting_threshold: sum of halting probabilities at which a token halts; above 0, at most 1.
+        ponder_weight: weight of the ponder loss that is added to the task's loss. It is the mean
+            over tokens of their number of steps plus the weight of the last step.
 
     Raises:
-        ValueError: a value is out of range, or one that the model has no use for is set.
+        ValueError: a value is out of range, or a field that the model does not use is set.
 
     Example:
         >>> config = UniversalTransformerConfig(vocabulary_size=32, hidden_size=8, num_layers=6,

@@ -10,22 +10,22 @@ from kbert.configs.transformer import TransformerConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class XlnetConfig(EncoderConfig):
-    """The sizes and values of an XLNet (Yang et al. 2019, https://arxiv.org/abs/1906.08237).
+    """Sizes and options of an XLNet (Yang et al. 2019, https://arxiv.org/abs/1906.08237).
 
-    It knows distances and not places, so `max_positions` is no size of a weight: it is the longest
-    row that the tasks make. Segments are the same or not: whatever their numbers, no table holds
-    them.
+    Positions are relative, so `max_positions` is not the size of a weight: it is the longest
+    sequence that the tasks make. Attention only sees whether two tokens have the same segment, so
+    there is no segment table.
 
     Args:
-        attention: what a token attends to: "bidirectional", or "causal": none behind it.
-        same_length: whether with a memory of M tokens each attends to the M before it and to
-            itself, and no further back ("causal" alone).
-        clamp_length: farther distances are taken for this one; None = none are.
-        reuse_length: how many tokens of a row, the first ones, the memory keeps for the next row;
-            None = all.
+        attention: tokens that a token attends to: "bidirectional", or "causal" (no later tokens).
+        same_length: whether each token, with a memory of M tokens, attends to itself and the M
+            tokens before it only; needs "causal" attention.
+        clamp_length: largest distance; longer ones are clipped to it. None = no clipping.
+        reuse_length: number of tokens at the start of a sequence that the memory keeps for the next
+            sequence; None = all.
 
     Raises:
-        ValueError: a value is out of range, or one that XLNet has no use for is set.
+        ValueError: a value is out of range, or a field that XLNet does not use is set.
 
     Example:
         >>> config = XlnetConfig(vocabulary_size=32, hidden_size=8, num_layers=2, num_heads=2,
@@ -37,7 +37,7 @@ class XlnetConfig(EncoderConfig):
     kind = "xlnet"
     told = "an XLNet, which kbert.Encoder loads"
 
-    num_segments: int = 3  # of the first text, the second and <cls>
+    num_segments: int = 3  # the first text, the second, and <cls>
     positions: str = "relative"
     pooling: str = "last"
     activation: str = "gelu"
@@ -81,10 +81,10 @@ class XlnetConfig(EncoderConfig):
             )
 
     def count_embeddings(self) -> int:
-        return (self.vocabulary_size + 1) * self.hidden_size  # and what the query stream begins as
+        return (self.vocabulary_size + 1) * self.hidden_size  # and the first query vector
 
     def count_blocks(self) -> int:
         width = self.hidden_size
-        attention = 5 * width**2 + 5 * width  # three biases, and vectors of two segments
+        attention = 5 * width**2 + 5 * width  # three biases, and embeddings of two segments
         feed_forward = 2 * width * self.intermediate_size + self.intermediate_size + width
         return self.num_layers * (attention + feed_forward + 2 * self.count_norm(width))

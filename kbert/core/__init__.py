@@ -1,4 +1,4 @@
-"""What every room stands on: options, registered names, types. Without TensorFlow and Keras."""
+"""What every package of kbert uses: options, registered names, types. No TensorFlow, no Keras."""
 
 from typing import TYPE_CHECKING
 

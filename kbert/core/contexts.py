@@ -1,8 +1,8 @@
-"""What a train step or an export and the layers tell each other around a forward pass.
+"""Context managers that pass information between layers and a train step or an export.
 
-The step collects losses that layers add to those of a task, such as the cost of thinking longer,
-and says that activations are computed again in the backward pass instead of kept. An export says
-that the runtime rounds numbers itself.
+The train step collects auxiliary losses that layers add to the task's, such as the ponder cost of
+adaptive computation. It also requests that activations are recomputed in the backward pass instead
+of stored. An export turns off the layers' rounding where the runtime rounds numbers itself.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ _Pair = tuple[Tensor, Tensor]
 _added: contextvars.ContextVar[dict[str, _Pair] | None] = contextvars.ContextVar(
     "added", default=None
 )
-# Names of the layers that are computed again; None outside of `recomputation`.
+# Names of the layers that are recomputed; None outside `recomputation`.
 _recomputed: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
     "recomputed", default=None
 )
@@ -24,7 +24,7 @@ _rounded: contextvars.ContextVar[bool] = contextvars.ContextVar("rounded", defau
 
 @contextlib.contextmanager
 def auxiliary_losses() -> Iterator[dict[str, _Pair]]:
-    """Collects what layers add while a task computes its losses.
+    """Collects the auxiliary losses that layers add while a task computes its losses.
 
     Yields:
         Name -> (numerator, denominator), as in `kbert.training.TrainStep.loss_terms`.
@@ -45,12 +45,13 @@ def auxiliary_losses() -> Iterator[dict[str, _Pair]]:
 
 
 def add_auxiliary_loss(name: str, numerator: Tensor, denominator: Tensor) -> None:
-    """Adds to the losses that are collected; where nobody collects, nothing.
+    """Adds a loss to those that `auxiliary_losses` collects; does nothing outside that context.
 
     Args:
-        name: of the loss; of several with one name the numerators and denominators are added.
-        numerator: its sum over the batch, a scalar.
-        denominator: what that is divided by, over the global batch.
+        name: name of the loss; numerators and denominators of losses with one name are summed.
+        numerator: sum of the loss over the batch, a scalar.
+        denominator: divisor of the numerator, a scalar; both are summed over the global batch
+            before the division.
     """
     added = _added.get()
     if added is None:
@@ -63,15 +64,15 @@ def add_auxiliary_loss(name: str, numerator: Tensor, denominator: Tensor) -> Non
 
 @contextlib.contextmanager
 def recomputation(active: bool = True) -> Iterator[list[str]]:
-    """In this context layers that `kbert.layers.recompute` runs in training are computed twice.
+    """Recomputes the layers that `kbert.layers.recompute` runs in training, in the backward pass.
 
-    It is about where the forward part is computed or traced; the backward part may come later.
+    The context must surround the forward pass (or its tracing); the backward pass may come later.
 
     Args:
-        active: False changes nothing.
+        active: whether layers are recomputed; False changes nothing.
 
     Yields:
-        A list, to which the names of these layers are added.
+        A list; the names of the recomputed layers are appended to it.
 
     Example:
         >>> from keras import ops
@@ -94,13 +95,13 @@ def recomputation(active: bool = True) -> Iterator[list[str]]:
 
 
 def recomputed_layers() -> list[str] | None:
-    """The list of `recomputation`, for whoever runs a layer; None outside of it."""
+    """Returns the list that `recomputation` yields; None outside that context."""
     return _recomputed.get()
 
 
 @contextlib.contextmanager
 def without_rounding() -> Iterator[None]:
-    """In this context layers that round numbers to 8 bits compute with them as they are.
+    """Turns off the rounding in layers that round numbers to 8 bits.
 
     Example:
         >>> with without_rounding():
@@ -115,5 +116,5 @@ def without_rounding() -> Iterator[None]:
 
 
 def is_rounded() -> bool:
-    """Whether layers that round numbers do so here."""
+    """Returns whether layers that round numbers do so in this context."""
     return _rounded.get()

@@ -1,4 +1,4 @@
-"""What a run computes on, by name: precisions and strategies."""
+"""Names of the precisions and distribution strategies of a run."""
 
 PRECISIONS = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2}  # bytes of an activation
 STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu", "model_parallel")

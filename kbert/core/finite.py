@@ -1,4 +1,4 @@
-"""Answers that are no numbers: what finite weights give where they are too large."""
+"""Checks for NaN and infinity in outputs: finite weights give them where they are too large."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +12,12 @@ NOT_FINITE = (
 
 
 def not_finite(outputs: Mapping[str, Any]) -> list[str]:
-    """Names of the outputs with NaN or infinity in them.
+    """Returns the names of the outputs that contain NaN or infinity.
 
-    Minus infinity beside finite numbers is none: it stands for "never", as among scores of beams.
+    Minus infinity next to finite numbers is allowed: it means "impossible", as in beam scores.
 
     Args:
-        outputs: name -> numbers, of any number of axes; what are no floats is passed over.
+        outputs: name -> numbers, with any number of axes; values that are not floats are skipped.
 
     Example:
         >>> nan, inf = np.nan, np.inf
@@ -28,7 +28,7 @@ def not_finite(outputs: Mapping[str, Any]) -> list[str]:
 
 
 def _is_bad(numbers: np.ndarray) -> bool:
-    if numbers.dtype.kind == "V":  # bfloat16 is no type of NumPy's own
+    if numbers.dtype.kind == "V":  # bfloat16 is not one of NumPy's own types
         numbers = numbers.astype(np.float32)
     if numbers.dtype.kind != "f":
         return False
@@ -39,11 +39,11 @@ def _is_bad(numbers: np.ndarray) -> bool:
 
 
 def refuse_not_finite(outputs: Mapping[str, Any], what: str) -> None:
-    """Raises ValueError, by name, where outputs are not finite.
+    """Raises ValueError if outputs contain NaN or infinity; the message names them.
 
     Args:
-        outputs: see `not_finite`.
-        what: whose they are, for the message.
+        outputs: name -> numbers, as for `not_finite`.
+        what: what the outputs belong to, for the message.
     """
     if bad := not_finite(outputs):
         raise ValueError(

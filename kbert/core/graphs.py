@@ -1,4 +1,4 @@
-"""Functions as TensorFlow graphs, each counted by itself."""
+"""Functions as TensorFlow graphs, each with its own count of retracings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from kbert.core.late import tf
 
 
 def graph(function: Callable, **options: Any) -> tf.types.experimental.PolymorphicFunction:
-    """A `tf.function` that TensorFlow distinguishes from others of the same code.
+    """Returns a `tf.function` that TensorFlow distinguishes from others with the same code.
 
-    TensorFlow counts how often functions are traced by their code, and warns in a screen of text
-    after the fifth time. Five tasks, or five tokenizers, trace the code that they share once each,
-    which is as it should be; a partial function has a count of its own, so that one which is really
-    traced again and again is still reported.
+    TensorFlow counts tracings per code object and prints a long warning after the fifth. Five
+    tasks, or five tokenizers, that share code trace it once each: no reason for a warning. A
+    partial function has its own count, so a function that is really retraced is still reported.
 
     Args:
-        function: of tensors.
-        **options: as for `tf.function`.
+        function: function that takes and returns tensors.
+        **options: arguments of `tf.function`.
 
     Example:
         >>> double = graph(lambda x: 2 * x, autograph=False)
@@ -27,18 +26,18 @@ def graph(function: Callable, **options: Any) -> tf.types.experimental.Polymorph
         6
     """
     counted: Any = functools.partial(function)
-    counted.__name__ = getattr(function, "__name__", "graph")  # of the nodes, in profiles
+    counted.__name__ = getattr(function, "__name__", "graph")  # names the nodes, in profiles
     return tf.function(counted, **options)
 
 
 def on_cpu(function: Callable, *specs: Any) -> Callable:
-    """`function` as one graph for all shapes, on the CPU, where TensorFlow's work on strings is.
+    """Returns `function` as one graph for all shapes, on the CPU, where string ops run.
 
-    The graph is traced at the first call, and takes a ragged tensor as its parts: to recognise one
-    among its arguments costs TensorFlow more than to tokenise a sentence.
+    The graph is traced at the first call. It takes a ragged tensor as its components, because
+    TensorFlow needs longer to recognise a ragged argument than to tokenise a sentence.
 
     Args:
-        function: of tensors.
+        function: function that takes and returns tensors.
         *specs: one `tf.TypeSpec` per argument. Default: one argument, texts (B,).
 
     Example:

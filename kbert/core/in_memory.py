@@ -1,7 +1,7 @@
-"""What data in memory holds, whichever library made it: named columns, or rows of texts.
+"""Reads data in memory, from any library: named columns, or rows of texts.
 
-Types and names decide, never shapes: two columns are no pairs unless they are called so. Libraries
-are known by what their objects have, so that none of them is imported here.
+Types and names decide, never shapes: two columns are pairs only if they are named so. Objects of a
+library are recognised by their attributes, so that none of the libraries is imported here.
 """
 
 import functools
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Reversible, Sequence, Set
 from typing import Any
 
-_ROWS = 1000  # of a data set that are read together
+_ROWS = 1000  # rows of a data set that are read together
 TEXT = ("text", "first", "second", "question", "context")
 TEXT_LISTS = ("words", "labels", "choices", "answers", "negatives")
 KINDS = (
@@ -22,10 +22,10 @@ KINDS = (
 
 
 class ClassName(str):
-    """The name of a class of `datasets`, which knows its number; a string like any other.
+    """Name of a class of `datasets`: a string that also carries the number of the class.
 
-    What reads a label decides which of both it wants: a task whose classes have names this one,
-    one that learns numbers, or whose classes have none, the other.
+    The reader of a label picks one of the two. A task with named classes reads the name. A task
+    that learns numbers, or whose classes have no names, reads the number.
 
     Example:
         >>> ClassName("spam", 1) == "spam", number_of(ClassName("spam", 1)), number_of("spam")
@@ -40,30 +40,31 @@ class ClassName(str):
         made.number = number
         return made
 
-    def __getnewargs__(self) -> tuple[str, int]:  # type: ignore[override]  # how it is copied
+    def __getnewargs__(self) -> tuple[str, int]:  # type: ignore[override]  # for copy and pickle
         return str(self), self.number
 
 
 def number_of(label: Any) -> Any:
-    """The number of a class of `datasets`; any other label as it is."""
+    """Returns the number of a class of `datasets`; returns any other label unchanged."""
     return label.number if isinstance(label, ClassName) else label
 
 
 def columns_of(data: Any, *, triplets: bool = False, start: int = 0) -> dict[str, Any]:
-    """The columns of any data, by name.
+    """Returns the columns of any data, by name.
 
     Args:
-        data: one of `KINDS`, or something else that gives texts one by one.
+        data: one of `KINDS`, or another iterable of texts.
         triplets: whether a row may be three texts: the third becomes a list in `negatives`.
-        start: the number of the first row in errors.
+        start: number of the first row in error messages.
 
     Returns:
-        Name -> values, a row each. Rows without names are called by their type: a string is a
-        `text`, a tuple a pair of `first` and `second`, a list the `words` of a sentence. The
-        labels of a `tf.data.Dataset` of (x, y) are called `label`, or `labels` of words.
+        Name -> values, one per row. The type of rows without names decides the columns: a string
+        is a `text`, a tuple is a pair of `first` and `second`, a list is the `words` of a
+        sentence. The labels of a `tf.data.Dataset` of (x, y) become the column `label`, or
+        `labels` if the rows are words.
 
     Raises:
-        ValueError: the data is none of these.
+        ValueError: the data has none of these forms.
 
     Example:
         >>> columns_of([("a", "b"), ("c", "d")])
@@ -80,15 +81,15 @@ def columns_of(data: Any, *, triplets: bool = False, start: int = 0) -> dict[str
 
 
 def has_columns(data: Any) -> bool:
-    """Whether the data has named columns: iterating over it may give names instead of rows."""
+    """Returns whether the data has named columns: iterating over it may then give names."""
     return _named_columns(data) is not None
 
 
 def rows_of(data: Any) -> Iterator[Any]:
-    """The rows, one after the other: strings, tuples, lists of words, or dicts by column.
+    """Yields the rows: strings, tuples, lists of words, or dicts by column.
 
     Args:
-        data: see `columns_of`.
+        data: rows or columns, as for `columns_of`.
 
     Example:
         >>> list(rows_of({"first": ["a", "c"], "second": ["b", "d"]}))
@@ -112,22 +113,22 @@ def rows_of(data: Any) -> Iterator[Any]:
             f"The data is one of: {KINDS}. Received: {data!r:.80} ({type(data).__name__})"
         )
     if len(getattr(data, "shape", ())) == 2 and not hasattr(data, "row_splits"):
-        # An array, whose rows are of one length: of pairs. Sentences have any number of words.
+        # The rows of an array have one length, so they are pairs: sentences differ in length.
         return map(tuple, _without_tensor(data).tolist())
     return map(_row, _values(data))
 
 
 def each_text(data: Any, what: str | None = None, start: int = 0) -> Iterator[str | bytes]:
-    """The texts of any data, one after the other: its rows, or its column `text`.
+    """Yields the texts of any data: its rows, or its column `text`.
 
     Args:
-        data: see `columns_of`.
-        what: what an error calls the texts; None = texts.
-        start: the number of the first in an error.
+        data: rows or columns, as for `columns_of`.
+        what: name of the texts in error messages; None = texts.
+        start: number of the first text in error messages.
 
     Raises:
-        TypeError: `data` is one string, or a row is none.
-        ValueError: there are columns, and none of them is called `text`.
+        TypeError: `data` is one string, or a row is not a string.
+        ValueError: the data has columns, but no column `text`.
 
     Example:
         >>> list(each_text(["one", b"two"])), list(each_text({"text": ["one"], "label": [0]}))
@@ -148,14 +149,14 @@ def each_text(data: Any, what: str | None = None, start: int = 0) -> Iterator[st
 
 
 def column_or_rows(data: Any, names: Sequence[str] = ("text",)) -> Iterator[Any]:
-    """The values of one column, or the rows of data whose columns have no names.
+    """Yields the values of one column, or the rows of data without named columns.
 
     Args:
-        data: see `columns_of`.
-        names: possible names of the column; the first that is there is read.
+        data: rows or columns, as for `columns_of`.
+        names: possible names of the column; the first one that the data has is read.
 
     Raises:
-        ValueError: there are columns, and none of these.
+        ValueError: the data has columns, but none of these.
 
     Example:
         >>> list(column_or_rows({"words": [["a", "b"]], "text": ["a b"]}, ("words", "text")))
@@ -183,10 +184,10 @@ def column_or_rows(data: Any, names: Sequence[str] = ("text",)) -> Iterator[Any]
 
 
 def pair_rows(data: Any) -> Iterator[Any]:
-    """Pairs: the columns `first` and `second`, or the rows of data whose columns have no names.
+    """Yields pairs: the columns `first` and `second`, or the rows of data without named columns.
 
     Raises:
-        ValueError: there are columns, but not these.
+        ValueError: the data has columns, but not these two.
 
     Example:
         >>> list(pair_rows({"first": ["a", "c"], "second": ["b", "d"], "label": [1, 0]}))
@@ -204,16 +205,16 @@ def pair_rows(data: Any) -> Iterator[Any]:
 
 
 def values_of(column: Any, name: str) -> list:
-    """The values of one column, a list: a list, an array, a series, a tensor, a column of Arrow.
+    """Returns the values of one column as a list.
 
-    Classes of `datasets` are given by name.
+    Classes of `datasets` are returned as names (`ClassName`).
 
     Args:
-        column: one value a row.
+        column: a list, an array, a series, a tensor or an Arrow column, with one value per row.
         name: the column's name, for messages.
 
     Raises:
-        ValueError: it is no such thing.
+        ValueError: `column` is none of these.
     """
     check_order(column, f"The column {name!r}")
     if not _is_several(column) or has_columns(column):
@@ -225,7 +226,7 @@ def values_of(column: Any, name: str) -> list:
 
 
 def plain(value: Any) -> Any:
-    """A value of NumPy, TensorFlow, PyTorch or Arrow as Python's; anything else as it is."""
+    """Converts a value of NumPy, TensorFlow, PyTorch or Arrow to Python; keeps anything else."""
     if type(value) in (str, int, float, list, tuple, dict, ClassName):
         return value
     if isinstance(value, str):
@@ -239,7 +240,7 @@ def plain(value: Any) -> Any:
 
 
 def _named_columns(data: Any) -> dict[str, Callable[[], Any]] | None:
-    """What reads each column of data that has such; None of other data."""
+    """Returns a function that reads each column, by name; None for data without named columns."""
     read: Callable[[Any, Any], Any] = operator.getitem
     names: Iterable[Any]
     if isinstance(data, Mapping):
@@ -274,18 +275,18 @@ def _named_columns(data: Any) -> dict[str, Callable[[], Any]] | None:
 
 
 def _fields(data: Any) -> tuple[str, ...]:
-    """Names of the fields of an array of NumPy, or of a row of one."""
+    """Returns the field names of a structured NumPy array, or of one of its rows."""
     names = getattr(getattr(data, "dtype", None), "names", None)
     return names if isinstance(names, tuple) else ()
 
 
 def _is_hugging_face(data: Any) -> bool:
-    """Whether it is a data set of `datasets`."""
+    """Returns whether `data` is a data set of `datasets`."""
     return hasattr(data, "column_names") and hasattr(data, "features")
 
 
 def _is_column(data: Any) -> bool:
-    """Whether it is a column of a data set of `datasets`."""
+    """Returns whether `data` is a column of a data set of `datasets`."""
     return hasattr(data, "column_name") and hasattr(data, "source")
 
 
@@ -302,16 +303,16 @@ def _hugging_face_rows(dataset: Any) -> Iterator[dict[str, Any]]:
 
 
 def _feature_of(column: Any) -> Any:
-    """What `datasets` says of a column's values; None where it says nothing."""
+    """Returns the feature that `datasets` declares for a column; None if it declares none."""
     whole = _feature_of(column.source) if _is_column(column.source) else column.source.features
     return whole.get(column.column_name) if isinstance(whole, Mapping) else None
 
 
 def _by_names(values: Iterable[Any], feature: Any, column: str) -> list:
-    """The values of a column of `datasets`, classes by name, see `ClassName`.
+    """Returns the values of a column of `datasets`, with classes as names (`ClassName`).
 
-    Numbers stay where the names are these numbers, and where no row has a class (-1, as in a
-    test set).
+    Class numbers are kept if the names are just these numbers, or if no row has a class (-1, as in
+    a test set).
     """
     names = getattr(feature, "names", None)
     if names is None:
@@ -332,17 +333,17 @@ def _by_names(values: Iterable[Any], feature: Any, column: str) -> list:
 
 
 def _is_several(data: Any) -> bool:
-    """Whether the data gives its values one by one."""
+    """Returns whether iterating over the data gives its values."""
     if _is_column(data):
         return True
-    # Of a table of an unknown library the names would come.
+    # Iterating over a table of an unknown library would give its column names.
     is_table = hasattr(data, "columns") or hasattr(data, "column_names")
     is_one = isinstance(data, str | bytes) or getattr(data, "ndim", 1) == 0 or is_table
     return (isinstance(data, Iterable) or hasattr(data, "to_list")) and not is_one
 
 
 def _values(data: Any) -> Iterable[Any]:
-    """The values of a series, an array, a tensor, a column; anything else as it is."""
+    """Returns the values of a series, an array, a tensor or a column; keeps anything else."""
     if _is_column(data):
         values = _without_tensor(data[:]) if hasattr(type(data), "__len__") else data
         return _by_names(values, _feature_of(data), data.column_name)
@@ -353,12 +354,12 @@ def _values(data: Any) -> Iterable[Any]:
 
 
 def _without_tensor(data: Any) -> Any:
-    """A tensor as an array; anything else as it is."""
+    """Converts a tensor to an array; keeps anything else."""
     return data.numpy() if hasattr(data, "numpy") else data
 
 
 def _row(value: Any) -> Any:
-    """A row without its library: a dict where its fields have names."""
+    """Converts a row of any library to Python: a dict if its fields have names."""
     if type(value) in (str, tuple, list, dict):
         return value
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -370,7 +371,7 @@ def _row(value: Any) -> Any:
 
 
 def _row_columns(rows: list, triplets: bool = False, start: int = 0) -> dict[str, list]:
-    """Columns of rows that are all texts, all pairs, all lists of words or all dicts."""
+    """Returns the columns of rows: all texts, all pairs, all lists of words or all dicts."""
     first = rows[0] if rows else ""
     if isinstance(first, Mapping):
         for number, row in enumerate(rows, start):
@@ -397,7 +398,7 @@ def _row_columns(rows: list, triplets: bool = False, start: int = 0) -> dict[str
 
 
 def _dataset_columns(dataset: Any, triplets: bool) -> dict[str, list]:
-    """Columns of a `tf.data.Dataset` whose elements are x or (x, y), x as in `_row_columns`."""
+    """Returns the columns of a `tf.data.Dataset` of x or (x, y), with x as in `_row_columns`."""
     if int(dataset.cardinality()) == -1:  # tf.data.INFINITE_CARDINALITY
         raise ValueError("The data set never ends: take(n) rows of it, or drop repeat()")
     if _is_batched(dataset.element_spec):
@@ -418,7 +419,7 @@ def _dataset_columns(dataset: Any, triplets: bool) -> dict[str, list]:
 
 
 def _is_batched(spec: Any) -> bool:
-    """Whether elements hold several texts where a row has one."""
+    """Returns whether an element is a batch: several values where a row has one."""
     x = spec[0] if isinstance(spec, tuple) else spec
     if isinstance(x, Mapping):
         texts = [name for name in (*TEXT, *TEXT_LISTS) if name in x]
@@ -426,17 +427,18 @@ def _is_batched(spec: Any) -> bool:
     if isinstance(x, tuple):  # a pair
         return any(side.shape.rank for side in x)
     y = spec[1] if isinstance(spec, tuple) and len(spec) == 2 else None
-    # A vector of strings is a row of words, whose labels are names or indices; texts may have
-    # numbers.
+    # A vector of strings may be one row of words, with names or indices as labels. Float labels
+    # show that it is a batch of texts.
     return x.shape.rank == 2 or bool(y is not None and y.shape.rank and y.dtype.is_floating)
 
 
 def check_order(values: object, what: str) -> None:
-    """Raises for a set: their order says which label or answer belongs to which text.
+    """Raises for a set: texts, labels and answers are matched by their order.
 
     Args:
-        values: a dict's keys, values and items have an order; a set and a frozenset have none.
-        what: what the error calls them, in the singular.
+        values: the values to check. The keys, values and items of a dict have an order; a set and
+            a frozenset have none.
+        what: name of the values in the error message, in the singular.
 
     Raises:
         ValueError: the values have no order.
@@ -452,6 +454,6 @@ def check_order(values: object, what: str) -> None:
 
 
 def is_dataset(data: Any) -> bool:
-    """Whether something is a `tf.data.Dataset`; TensorFlow is not imported to tell."""
+    """Returns whether `data` is a `tf.data.Dataset`, without importing TensorFlow."""
     tensorflow = sys.modules.get("tensorflow")
     return tensorflow is not None and isinstance(data, tensorflow.data.Dataset)

@@ -1,8 +1,8 @@
-"""What is imported by a name: the one place of it.
+"""The only place for late imports, which are chosen by a name.
 
 Names in files and flags decide what a program needs: the format of a folder, the kind of a task or
-of a model, a package of an extra, a user's own module. The public names of a package load on first
-use. Everything else is imported where a module begins.
+of a model, the package of an extra, a user's own module. The public names of a package load on
+first use. Everything else is imported at the top of its module.
 """
 
 import ast
@@ -16,13 +16,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-# Sort -> name -> "module", or "module:attribute". Higher rooms are named here alone.
+# Sort -> name -> "module", or "module:attribute". Core names higher packages only here.
 TABLE = {
-    # In the order in which a folder is tried. Each has `READS`, what its folders are in words,
-    # `is_folder(path)` and `read_folder(path) -> Checkpoint`, and may have `why_not(files)`: why a
-    # folder of files with these names, which no format reads, is none of its own. One that configs
-    # name in their `FORMATS` also has `write_folder(folder, config, arrays, **options)`, and
-    # `TAKES`, which of the options of `write_checkpoint` these are.
+    # In the order in which formats are tried on a folder. Each module has `READS` (its folders, in
+    # words), `is_folder(path)` and `read_folder(path) -> Checkpoint`. It may have `why_not(files)`:
+    # for a folder that no format reads, the reason why this one does not, by its file names. A
+    # format that configs list in `FORMATS` also has `write_folder(folder, config, arrays,
+    # **options)` and `TAKES`, the options of `write_checkpoint` that it supports.
     "checkpoint format": {
         "kbert": "kbert.checkpoints.preset",
         "huggingface": "kbert.checkpoints.huggingface.huggingface",
@@ -33,8 +33,8 @@ TABLE = {
         "bilm": "kbert.checkpoints.bilm.checkpoint",
         "fairseq": "kbert.checkpoints.fairseq.checkpoint",
     },
-    # Hugging Face's, by `model_type`, or by the `name` that tells several of one apart, in the
-    # order in which a config is compared with them.
+    # Hugging Face's architectures, by `model_type`, or by `name` where several share a
+    # `model_type`, in the order in which a config is compared with them.
     "architecture": {
         "bert": "kbert.checkpoints.huggingface.architectures.bert:Bert",
         "roberta": "kbert.checkpoints.huggingface.architectures.roberta:Roberta",
@@ -65,7 +65,7 @@ TABLE = {
         "camembert": "kbert.checkpoints.huggingface.architectures.roberta:Camembert",
         "deberta": "kbert.models.deberta.huggingface:Deberta",
     },
-    # What reads a folder's tokenizer: `load(TokenizerFolder, **options)`.
+    # Loaders of a folder's tokenizer: `load(TokenizerFolder, **options)`.
     "tokenizer": {
         "characters": "kbert.tokenizers.words.loading:load_characters",
         "words": "kbert.tokenizers.words.loading:load_words",
@@ -76,18 +76,18 @@ TABLE = {
         "keras_hub": "kbert.tokenizers.loading_keras_hub:load_keras_hub",
     },
     # Each has `write`, `load`, `PRECISIONS`, `FILE`, and `CALIBRATES`: whether `write` takes
-    # batches to round by. One whose rows are of a few widths has `settle_widths`.
+    # batches for calibration. A runtime whose rows have a few fixed widths has `settle_widths`.
     "runtime": {
         "onnx": "kbert.export.onnx.runtime",
         "openvino": "kbert.export.openvino.runtime",
         "litert": "kbert.export.litert",
     },
-    # A tokenizer inside such a runtime: `write(folder, rows, count)`, `run`, and `PACKAGE`.
+    # Tokenizers that run inside a runtime: `write(folder, rows, count)`, `run`, and `PACKAGE`.
     "tokenizer graph": {
         "onnx": "kbert.export.onnx.text",
         "openvino": "kbert.export.openvino.text",
     },
-    # What `export` of tasks and models hands over to; and what only some exports need.
+    # Implementations of the `export` of tasks and models, and what only some exports need.
     "export": {
         "task": "kbert.export.task:export_task",
         "elmo": "kbert.export.elmo:export_embeddings",
@@ -95,34 +95,34 @@ TABLE = {
         "runtime task": "kbert.export.runtime_task:RuntimeTask",
         "stored weights": "kbert.export.savedmodel.stored:StoredWeights",
     },
-    # What answers for an export of such a task without its layers.
+    # Answers of an exported task, by its kind, without its layers.
     "array answers": {
         "classify": "kbert.export.array_answers:ClassAnswers",
         "regress": "kbert.export.array_answers:NumberAnswers",
         "embed": "kbert.export.array_answers:VectorAnswers",
     },
-    # What a task is built on, by the kind of its config: `make(config, dtype=)`.
+    # Models that a task is built on, by the kind of their config: `make(config, dtype=)`.
     "model": {
         "elmo": "kbert.models.elmo.encoder:make_elmo_encoder",
         "decoder": "kbert.models.generators.decoder:Decoder",
         "seq2seq": "kbert.models.generators.seq2seq:Seq2Seq",
     },
-    # A model in numbers, by the kind of its config: `describe(config, name, tokenizer)`.
+    # Sizes of a model, by the kind of its config: `describe(config, name, tokenizer)`.
     "description": {
         "elmo": "kbert.models.elmo.description:describe_elmo",
         "decoder": "kbert.models.generators.description:describe_generator",
         "seq2seq": "kbert.models.generators.description:describe_generator",
     },
-    # The encoder of a folder whose model is another: `load(checkpoint, dtype, strict)`.
+    # Encoders from the folder of another kind of model: `load(checkpoint, dtype, strict)`.
     "encoder of": {
         "elmo": "kbert.models.elmo.encoder:load_encoder",
         "decoder": "kbert.models.generators.decoder_encoder:load_encoder",
     },
-    # What was done to a model, by the key of a preset that says it: `do(model, content, source)`.
+    # Edits of a model, by the key in the preset that records them: `do(model, content, source)`.
     "edits of a preset": {"adapters": "kbert.edit.adapters.base:restore"},
-    # Methods of Keras' models that are edits here.
+    # Methods of Keras models that kbert implements as edits.
     "edit of Keras": {"enable_lora": "kbert.edit.adapters.base:enable_lora"},
-    # Files of folders that hold an edit alone: an `EditFile`.
+    # Files of folders that hold only an edit: each an `EditFile`.
     "file of an edit": {
         "adapter.json": "kbert.edit.adapters.files:OURS",
         "adapter_config.json": "kbert.edit.adapters.files:THEIRS",
@@ -141,7 +141,7 @@ TABLE = {
         "feature_variances": "kbert.distillation.transfer:FeatureVariances",
         "attention_maps": "kbert.distillation.transfer:AttentionMaps",
     },
-    # The settings of a kind of tasks on tables, which flags are made of without its class.
+    # Settings of the tasks on tables, by kind: flags are made of them without importing the task.
     "task options": {
         "classify": "kbert.tasks.fine_tuning.options:TextClassifierOptions",
         "regress": "kbert.tasks.fine_tuning.options:TextOptions",
@@ -164,7 +164,7 @@ TABLE = {
         "universal_transformer": "kbert.configs.universal_transformer:UniversalTransformerConfig",
         "xlnet": "kbert.configs.xlnet:XlnetConfig",
     },
-    # By the kind of their config.
+    # Encoders, by the kind of their config.
     "encoder": {
         "encoder": "kbert.models.encoder:Encoder",
         "static": "kbert.models.static:Static",
@@ -216,9 +216,9 @@ TABLE = {
 
 
 class LazyModule(ModuleType):
-    """A module of TensorFlow's, which is imported when a name in it is first read.
+    """Module of TensorFlow that is imported when one of its names is first read.
 
-    On JAX and PyTorch what needs neither streams of data nor graphs works without TensorFlow.
+    On JAX and PyTorch everything that needs no `tf.data` and no graphs works without TensorFlow.
 
     Args:
         name: the module's name, as in an import.
@@ -230,7 +230,7 @@ class LazyModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__internal__", "__version__"):
-            raise AttributeError(name)  # what tools look for in any module
+            raise AttributeError(name)  # tools look for such names in any module
         try:
             module = importlib.import_module(self.__name__)
         except ImportError as error:
@@ -255,24 +255,25 @@ else:
 
 @functools.cache
 def has_tensorflow() -> bool:
-    """Whether TensorFlow is installed; it is not imported."""
+    """Returns whether TensorFlow is installed, without importing it."""
     try:
         return importlib.util.find_spec("tensorflow") is not None
-    except (ImportError, ValueError):  # what hides it may raise, or leave None in its place
+    except (ImportError, ValueError):  # a tool that hides it may raise, or put None in sys.modules
         return False
 
 
 def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package whose names load on first use.
+    """Returns `__getattr__`, `__dir__` and `__all__` of a package whose names load on first use.
 
-    The names are those that its `__init__.py` imports under `if TYPE_CHECKING:`, for type checkers
-    and editors, and those that it imports at once: a function in a module of the same name.
+    The names are read in the package's `__init__.py`. Most are imported there under
+    `if TYPE_CHECKING:`, for type checkers and editors. A function in a module of the same name is
+    imported at once.
 
     Args:
-        package: its `__name__`, called while it is imported.
+        package: `__name__` of the package; the call must come while the package is imported.
 
     Raises:
-        ImportError: its source is not there, as where a program is frozen without sources.
+        ImportError: the package has no source, as in a program that is frozen without sources.
 
     Example:
         >>> import kbert.configs
@@ -308,7 +309,7 @@ def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
 
 
 def load(sort: str, name: str) -> Any:
-    """What a name of the table stands for.
+    """Imports the module or attribute that a name of `TABLE` stands for.
 
     Example:
         >>> load("checkpoint format", "kbert").__name__
@@ -320,20 +321,20 @@ def load(sort: str, name: str) -> Any:
 
 
 def load_each(sort: str) -> Iterator[tuple[str, Any]]:
-    """The names of a sort and what they stand for, each imported when its turn comes."""
+    """Yields the names of a sort and what they stand for; each is imported when it is reached."""
     return ((name, load(sort, name)) for name in TABLE[sort])
 
 
 def optional(module: str, extra: str, what: str = "This format") -> ModuleType:
-    """A module of a package that an extra installs.
+    """Imports a module of a package that an extra installs.
 
     Args:
-        module: its name.
-        extra: of `pip install 'kbert[EXTRA]'`.
-        what: the subject of the message: what was asked for and needs the package.
+        module: name of the module.
+        extra: name of the extra, as in `pip install 'kbert[EXTRA]'`.
+        what: subject of the error message: the feature that needs the package.
 
     Raises:
-        ImportError: it is not installed; the message names the extra.
+        ImportError: the package is not installed; the message names the extra.
     """
     try:
         return importlib.import_module(module)
@@ -347,7 +348,8 @@ def user_module(module: str) -> ModuleType:
     """Imports a module by its name, or a Python file, so that its classes register.
 
     Args:
-        module: such as "my_package.ordinal" or "tasks/ordinal.py".
+        module: name of a module or path of a file, such as "my_package.ordinal" or
+            "tasks/ordinal.py".
 
     Raises:
         FileNotFoundError: there is no such file.

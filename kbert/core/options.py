@@ -1,7 +1,7 @@
 """Settings as frozen dataclasses whose fields carry their help and their range.
 
-Checks, messages, the text of `help()`, the flags of the programs and what `run.json` holds are all
-derived from the fields: a new option is one line.
+Checks, messages, the text of `help()`, the flags of the programs and the content of `run.json` are
+all derived from the fields: a new option is one line.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 
 F = typing.TypeVar("F", bound=Callable)
-_PLACE = "{options}"  # in a docstring: where the fields are described
+_PLACE = "{options}"  # in a docstring: replaced by the description of the fields
 _WORDS = {
     int: "a whole number",
     float: "a number",
@@ -35,19 +35,20 @@ _WORDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Details:
-    """What `option` declares of a field.
+    """Metadata of a field, as declared by `option`.
 
     Attributes:
-        help: what it is, for `help()` and `--help`.
-        at_least, above, at_most, below: the range of a number, or of each in a sequence.
-        choices: the allowed values, besides None.
-        changes_numbers: whether the trained weights depend on it; where they do not, a run may be
+        help: description of the field, for `help()` and `--help`.
+        at_least, above, at_most, below: the range of a number, or of each item of a sequence.
+        choices: the allowed strings; None is allowed where the field's type allows it.
+        changes_numbers: whether the trained weights depend on the field. If not, a run may be
             resumed with another value.
-        compiled: whether it sets what `compile` takes, and so has no effect after a user's own.
-        by_task: whether a task may have a default of its own. The flag has none, then.
-        flag: whether programs have a flag for it.
-        repeated: whether its flag is repeated for more items, which then may hold commas.
-        of_rows: whether the rows that a task makes of a table depend on it.
+        compiled: whether the field sets an argument of `compile`. It then has no effect after the
+            user's own `compile`.
+        by_task: whether a task may have its own default. The flag then has no default.
+        flag: whether programs have a flag for the field.
+        repeated: whether the flag is repeated for each item; items may then contain commas.
+        of_rows: whether the rows that a task makes of a table depend on the field.
     """
 
     help: str
@@ -65,7 +66,7 @@ class Details:
 
 
 def option(default: Any = dataclasses.MISSING, *, help: str, **details: Any) -> Any:
-    """A field of `Options`; see `Details` for the arguments."""
+    """Declares a field of `Options`; see `Details` for the arguments."""
     return dataclasses.field(
         default=default, metadata={"details": Details(help=help, **details)}, kw_only=True
     )
@@ -77,10 +78,10 @@ def option(default: Any = dataclasses.MISSING, *, help: str, **details: Any) -> 
 class Options:
     """Base of all settings: a subclass is a frozen dataclass of `option`s, without a decorator.
 
-    A value is checked against its field's type and range when an object is made, and taken as
-    plain Python: NumPy's numbers become Python's, a sequence a tuple, a lone string a tuple of one.
-    What relates several fields is checked by a subclass in `check`. Where the docstring has
-    `{options}`, the fields are described.
+    The constructor checks each value against the type and range of its field and converts it to
+    plain Python: NumPy numbers to Python numbers, a sequence to a tuple. For a field that takes a
+    tuple, a lone string becomes a tuple of one. A subclass checks relations between fields in
+    `check`. `{options}` in a subclass's docstring is replaced by the description of the fields.
 
     Example:
         >>> class Baking(Options):
@@ -93,7 +94,7 @@ class Options:
         ValueError: `degrees` must be a whole number of at least 1. Received: 0
     """
 
-    # Every subclass is made a dataclass, below.
+    # `__init_subclass__` makes every subclass a dataclass.
     __dataclass_fields__: typing.ClassVar[dict[str, dataclasses.Field]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -109,40 +110,40 @@ class Options:
         self.check()
 
     def check(self) -> None:
-        """Raises ValueError where values do not fit together; a subclass says which."""
+        """Raises ValueError if values do not fit together; subclasses override it."""
 
     @classmethod
     def names(cls) -> list[str]:
-        """The names of the fields, in their order."""
+        """Returns the names of the fields, in order."""
         return [field.name for field in dataclasses.fields(cls)]
 
     @classmethod
     def field_of(cls, name: str) -> dataclasses.Field:
-        """The field of a name."""
+        """Returns the field with this name."""
         cls._refuse_unknown([name], ValueError, f"{cls.__name__} has no such field")
         return cls.__dataclass_fields__[name]
 
     @classmethod
     def details(cls, name: str) -> Details:
-        """What `option` declared of a field."""
+        """Returns the metadata of a field, as declared by `option`."""
         return cls.field_of(name).metadata["details"]
 
     @classmethod
     def kinds(cls, name: str) -> tuple[Any, ...]:
-        """The types that a field takes: `int | None` is (int, NoneType)."""
+        """Returns the types that a field accepts: (int, NoneType) for `int | None`."""
         hint = _hints(cls)[name]  # type: ignore[arg-type]  # mypy takes an instance's hash for it
         is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
         return typing.get_args(hint) if is_union else (hint,)
 
     @classmethod
     def with_default(cls, name: str, default: Any, **details: Any) -> Any:
-        """The field again, for a subclass or another class, with another default or `Details`."""
+        """Copies a field, for a subclass or another class, with another default or `Details`."""
         metadata = {"details": dataclasses.replace(cls.details(name), **details)}
         return dataclasses.field(default=default, metadata=metadata, kw_only=True)
 
     @classmethod
     def checked(cls, name: str, value: Any) -> Any:
-        """The value as the field holds it; raises ValueError where it takes no such value."""
+        """Returns the value in plain Python; raises ValueError if the field does not accept it."""
         details = cls.details(name)
         for kind in cls.kinds(name):
             fits, taken = _take(value, kind, details)
@@ -152,53 +153,53 @@ class Options:
 
     @classmethod
     def rule(cls, name: str) -> str:
-        """What a field takes, in words."""
+        """Returns what a field accepts, in words."""
         details = cls.details(name)
         words = [_rule(kind, details) for kind in cls.kinds(name)]
         return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, as JSON can hold them."""
+        """Returns all fields, as JSON can hold them."""
         return {name: _plain(getattr(self, name)) for name in self.names()}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """The reverse of `to_dict`; an unknown key raises ValueError and names the near ones."""
+        """Reverses `to_dict`; an unknown key raises ValueError, which names similar keys."""
         cls._refuse_unknown(fields, ValueError, f"{cls.__name__} has no such field")
         return cls(**fields)
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any], function: str) -> Self:
-        """From a function's `**settings`; an unknown one raises TypeError."""
+        """Makes the settings from a function's `**settings`; an unknown one raises TypeError."""
         cls._refuse_unknown(arguments, TypeError, f"{function} has no such argument")
         return cls(**arguments)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with other values."""
+        """Returns a copy with some values changed."""
         self._refuse_unknown(changes, TypeError, f"{type(self).__name__} has no such field")
         return dataclasses.replace(self, **changes)
 
     def arguments(self, of: type["Options"] | None = None) -> dict[str, Any]:
-        """All fields, or those of a class that this one extends, as a function takes them."""
+        """Returns all fields, or only those of the base class `of`, as keyword arguments."""
         return {name: getattr(self, name) for name in (of or self).names()}
 
     def identity(self) -> dict[str, Any]:
-        """The fields that the trained weights depend on, as JSON can hold them."""
+        """Returns the fields that the trained weights depend on, as JSON can hold them."""
         return {k: v for k, v in self.to_dict().items() if k not in self.unchecked()}
 
     @classmethod
     def unchecked(cls) -> list[str]:
-        """Names of fields with which a run may be resumed at another value."""
+        """Returns the names of the fields that may differ when a run is resumed."""
         return [name for name in cls.names() if not cls.details(name).changes_numbers]
 
     @classmethod
     def describe(cls) -> str:
-        """A line for each field: name, help, default."""
+        """Returns a line for each field: name, help, default."""
         return "\n".join(_described(field) for field in dataclasses.fields(cls))
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
-        """The fields as keyword arguments of a function."""
+        """Returns the fields as keyword-only parameters of a function's signature."""
         hints = _hints(cls)  # type: ignore[arg-type]  # as above
         kind = inspect.Parameter.KEYWORD_ONLY
         empty = inspect.Parameter.empty
@@ -223,9 +224,9 @@ class Options:
 
 
 def takes(options: type[Options]) -> Callable[[F], F]:
-    """Lets `help()` show the fields as arguments of a function that has them as `**settings`.
+    """Shows the fields in `help()` as arguments of a function that takes them as `**settings`.
 
-    Its docstring says by `{options}`, on a line of its own, where they are described.
+    The line `{options}` in the function's docstring is replaced by the description of the fields.
 
     Example:
         >>> class Baking(Options):
@@ -249,17 +250,17 @@ def takes(options: type[Options]) -> Callable[[F], F]:
 
 
 def parse_kind(text: str) -> tuple[str, dict[str, Any]]:
-    """What a flag says of one of several kinds: its name, and after a colon its options.
+    """Parses the value of a flag: the name of a kind, and after a colon its options.
 
     Args:
-        text: such as "lora:rank=16,targets=query+key". Values are as in JSON or strings, a + stands
-            between those of a sequence.
+        text: value of the flag, such as "lora:rank=16,targets=query+key". Option values are JSON or
+            plain strings; + separates the items of a sequence.
 
     Returns:
-        The kind, and the options by name, neither of them checked.
+        The kind, and the options by name; neither is checked.
 
     Raises:
-        ValueError: an option without a value.
+        ValueError: an option has no value.
 
     Example:
         >>> parse_kind("lora:rank=16,targets=query+key")
@@ -293,7 +294,7 @@ def _hints(cls: type[Options]) -> dict[str, Any]:
 
 
 def _take(value: Any, kind: Any, details: Details) -> tuple[bool, Any]:
-    """Whether a value is of the kind and in the range, and what it is in plain Python."""
+    """Returns whether a value has the type and is in the range, and the value in plain Python."""
     origin = typing.get_origin(kind) or kind
     is_bool = isinstance(value, bool | np.bool_)
     if origin is bool:
@@ -372,7 +373,7 @@ def _described(field: dataclasses.Field) -> str:
 
 
 def with_options(doc: str | None, options: type[Options]) -> str | None:
-    """A docstring with the fields described, at the place and the indentation that it has."""
+    """Returns the docstring with the placeholder (`_PLACE`) replaced by the indented fields."""
     if doc is None or _PLACE not in doc:
         return doc
     before = doc[: doc.index(_PLACE)]

@@ -1,4 +1,4 @@
-"""What tasks, data and features need of a tokenizer, whichever class it is of."""
+"""The interface that tasks, data and features need from a tokenizer of any class."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class TokenizerLike(Protocol):
-    """A tokenizer with a vocabulary (`Tokenizer`), or one of characters (`CharacterTokenizer`).
+    """A tokenizer with a vocabulary (`Tokenizer`) or of characters (`CharacterTokenizer`).
 
-    Code that takes one only frames rows with special ids, saves it, or exports its graph. Code that
-    looks pieces up in a vocabulary takes a `Tokenizer`.
+    Code with this annotation only adds special ids to sequences, saves the tokenizer, or exports
+    its graph. Code that looks up subwords in a vocabulary needs a `Tokenizer`.
 
     Attributes:
-        kind: the name of its kind, such as "wordpiece".
-        pair_separators: separators between two segments.
+        kind: name of the kind of tokenizer, such as "wordpiece".
+        pair_separators: number of separators between two segments.
         pad_id, unk_id, cls_id, sep_id: ids of the special tokens, None for a role without one; C
             ids each in a tokenizer of characters.
     """
@@ -32,31 +32,31 @@ class TokenizerLike(Protocol):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments without the vocabulary and other data."""
+        """Arguments of the constructor, without the vocabulary and other data."""
         ...
 
     @property
     def resources(self) -> list[Any]:
-        """What a SavedModel of this tokenizer's graphs must track, such as lookup tables."""
+        """Resources that a SavedModel of this tokenizer's graphs must track, as lookup tables."""
         ...
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of what decides the ids, in hexadecimal."""
+        """SHA-256 of everything that the ids depend on, in hexadecimal."""
         ...
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
         ...
 
     def encode(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """Ids of texts, without special tokens: ragged rows, or the row of one string."""
+        """Returns token ids without special tokens: ragged for texts, one sequence for a string."""
         ...
 
     def encode_words(self, words: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """Ids of words that are split already, a row a word."""
+        """Returns token ids of words that are already split, one row per word."""
         ...
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Writes what `kbert.load_tokenizer` reads."""
+        """Writes the files that `kbert.load_tokenizer` reads."""
         ...

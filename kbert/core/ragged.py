@@ -1,4 +1,4 @@
-"""Rows of numbers of any length in NumPy: what a RaggedTensor is where TensorFlow is not used."""
+"""Ragged rows of numbers in NumPy: the RaggedTensor for code without TensorFlow."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -6,11 +6,11 @@ import numpy as np
 
 
 class Ragged:
-    """Rows of numbers, one behind the other, read as a `tf.RaggedTensor` of that kind is.
+    """Concatenated rows of numbers, with the interface of a `tf.RaggedTensor` of rank 1.
 
     Args:
         flat_values: the numbers of all rows.
-        row_splits: (N + 1,) int64, where each row begins, and where the last one ends.
+        row_splits: (N + 1,) int64, the start of each row, and the end of the last one.
 
     Example:
         >>> rows = Ragged.of([[5, 6], [], [7]])
@@ -25,7 +25,7 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int] | np.ndarray]) -> "Ragged":
-        """Rows of int32."""
+        """Makes int32 rows from lists or arrays."""
         rows = [np.asarray(row, np.int32) for row in rows]
         splits = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return cls(np.concatenate([np.zeros(0, np.int32), *rows]), splits)
@@ -37,7 +37,7 @@ class Ragged:
 
     @property
     def shape(self) -> tuple[int, None]:
-        """(N, None)."""
+        """Shape, (N, None): the rows have no common length."""
         return len(self), None
 
     def __len__(self) -> int:
@@ -52,13 +52,13 @@ class Ragged:
         return (self[row] for row in range(len(self)))
 
     def row_lengths(self) -> np.ndarray:
-        """(N,) int64."""
+        """Returns the lengths of the rows, (N,) int64."""
         return np.diff(self.row_splits)
 
     def take(self, rows: Iterable[int]) -> "Ragged":
-        """Some rows."""
+        """Returns the rows with these indices, in this order."""
         return Ragged.of(self[int(row)] for row in rows)
 
     def to_list(self) -> list[list[int]]:
-        """The rows as lists."""
+        """Returns the rows as lists."""
         return [row.tolist() for row in self]

@@ -1,9 +1,9 @@
-"""Names -> classes of what folders and flags name: kinds of tasks, and parts of models.
+"""Names -> classes for what folders and flags name: kinds of tasks, parts of models.
 
-A class registers when it is defined (`Registered`), with its module. The modules of kbert's own
-classes are known (`kbert.core.late.TABLE`) and imported when one is looked for. No other import is
-caused by a folder: whoever loads one with a class of his own has imported its module before, the
-programs by `--task_module`.
+A class registers itself when its module defines it (`Registered`). The modules of kbert's own
+classes are listed in `kbert.core.late.TABLE` and imported on demand. A folder causes no other
+import: a user who loads a folder with a custom class must import its module first. Programs do this
+with `--task_module`.
 """
 
 import difflib
@@ -16,10 +16,10 @@ from kbert.core import late
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# Sort -> name -> class; the sort is "task", or what else is named.
+# Sort -> name -> class; the sort is "task", "part", "edit", ….
 _CLASSES: dict[str, dict[str, type]] = {}
 
-# The names of kinds and settings of tasks in presets and runs of the previous version -> today's.
+# Names of task kinds and settings in presets and runs of the previous version -> today's names.
 _FORMER_KINDS = {
     "CausalLM": "causal_lm",
     "MultipleChoice": "choose",
@@ -35,17 +35,17 @@ FORMER_SETTINGS = {"stride": "doc_stride", "train_steps": "steps"}
 
 
 def register(sort: str, name: str, cls: type) -> None:
-    """Makes a class known by a name.
+    """Registers a class under a name.
 
-    The same class again, such as from a notebook's cell that is run twice, replaces itself.
+    A class that is defined again, such as in a notebook cell that is run twice, replaces itself.
 
     Args:
-        sort: "task", or what else is named.
-        name: unique in its sort.
-        cls: what it stands for.
+        sort: sort of the class: "task", "part", "edit", ….
+        name: name of the class, unique in its sort.
+        cls: the class.
 
     Raises:
-        ValueError: another class has the name.
+        ValueError: the name belongs to another class.
     """
     known = _CLASSES.setdefault(sort, {})
     before = known.get(name, cls)
@@ -59,22 +59,22 @@ def register(sort: str, name: str, cls: type) -> None:
 
 
 def register_own(sort: str, cls: type) -> None:
-    """Makes a class known by its `kind`, where it has one of its own."""
+    """Registers a class under its `kind`, if it defines one itself."""
     if (kind := cls.__dict__.get("kind")) is not None:
         register(sort, kind, cls)
 
 
 class Registered:
-    """Base of classes that folders and flags name: each is known by its `kind` once it is defined.
+    """Base of classes that folders and flags name: each registers its `kind` when it is defined.
 
     Args:
-        sort: What is named: "task", "part", "edit", …; of a base's subclasses the same.
+        sort: Sort of the classes: "task", "part", "edit", …; subclasses inherit it.
 
     Attributes:
-        kind: The name, unique in its sort; a class without one of its own is not named.
+        kind: The name, unique in its sort; a class that does not define one is not registered.
 
     Raises:
-        ValueError: Another class has the name.
+        ValueError: The name belongs to another class.
 
     Example:
         >>> class Fruit(Registered, sort="fruit"): ...
@@ -95,7 +95,7 @@ class Registered:
 
 
 def find(sort: str, name: str) -> type | None:
-    """The class of a name; None where neither kbert nor a module that was imported defines one."""
+    """Returns the class of a name; None if neither kbert nor an imported module defines it."""
     found = loaded(sort, name)
     if found is None and name in late.TABLE.get(sort, {}):
         found = _CLASSES.setdefault(sort, {})[name] = late.load(sort, name)
@@ -103,15 +103,15 @@ def find(sort: str, name: str) -> type | None:
 
 
 def loaded(sort: str, name: str) -> type | None:
-    """The class of a name, where its module has been imported."""
+    """Returns the class of a name, if its module has been imported; else None."""
     return _CLASSES.get(sort, {}).get(name)
 
 
 def get(sort: str, name: str) -> type:
-    """The class of a name.
+    """Returns the class of a name.
 
     Raises:
-        ValueError: there is none; the message lists them, the nearest first.
+        ValueError: no class has this name; the message lists all names, the most similar first.
 
     Example:
         >>> get("task", "classify").__name__
@@ -126,15 +126,15 @@ def get(sort: str, name: str) -> type:
 
 
 def names(sort: str) -> list[str]:
-    """All names of a sort, kbert's own first."""
+    """Returns all names of a sort, kbert's own first."""
     return list(late.TABLE.get(sort, {}) | _CLASSES.get(sort, {}))
 
 
 def current(task: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a task by today's names, whichever version has written it.
+    """Converts the record of a task, written by any version, to today's names.
 
     Args:
-        task: the kind and the settings.
+        task: kind and settings of the task.
 
     Example:
         >>> current({"kind": "TextClassifier", "max_length": 64})
@@ -147,7 +147,7 @@ def current(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _source(cls: type) -> tuple[str, str]:
-    """The file of a class and its name there: one file may be two modules, such as by its path."""
+    """Returns file and qualified name of a class: one file may be loaded as two modules."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__
     return os.path.realpath(file), cls.__qualname__
 

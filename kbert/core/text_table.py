@@ -1,15 +1,15 @@
-"""Results as a table of plain text, for terminals and logs."""
+"""Tables of results as plain text, for terminals and logs."""
 
 import unicodedata
 from collections.abc import Sequence
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence]) -> str:
-    """Aligned columns under a header: text to the left, numbers to the right.
+    """Aligns columns under a header: text to the left, numbers to the right.
 
     Args:
-        header: the names of the columns.
-        rows: strings, integers, floats (shown with four decimals) or None (shown as -).
+        header: names of the columns.
+        rows: cells of each row: strings, integers, floats (four decimals) or None (shown as -).
 
     Raises:
         ValueError: a row has more or fewer cells than the header.
@@ -26,7 +26,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence]) -> str:
                 f"A row has one cell for each of the {len(header)} columns. Received: {list(row)}"
             )
     lines = [list(header), *([_cell(value) for value in row] for row in rows)]
-    # A column is of numbers when it has one and has no text.
+    # A column is numeric if it has a number and no text.
     numeric = [
         any(isinstance(row[column], int | float) for row in rows)
         and not any(isinstance(row[column], str) for row in rows)
@@ -49,7 +49,7 @@ def _cell(value: object) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns of a terminal: Chinese, Japanese and Korean characters take two."""
+    """Returns the width in terminal columns: Chinese, Japanese and Korean characters take two."""
     return sum(
         0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF")
         for c in text

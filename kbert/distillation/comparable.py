@@ -1,4 +1,4 @@
-"""Whether a student can be compared with a teacher, before the first step."""
+"""Checks before the first step whether the terms of a loss can compare a student and a teacher."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from kbert.tasks import EncoderTask, FineTuningTask, Pretraining
 
 
 def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence[Term]) -> None:
-    """Raises ValueError unless all terms of a loss can compare these two.
+    """Raises an error unless all terms of a loss can compare student and teacher.
 
     Args:
-        student: the one that learns.
-        teacher: the one that it learns from.
-        terms: the terms of the loss.
+        student: task to train.
+        teacher: task whose outputs the student learns from.
+        terms: terms of the loss.
     """
     for role, task in (("student", student), ("teacher", teacher)):
         if not isinstance(task, EncoderTask):

@@ -19,13 +19,13 @@ _TIMED_EXAMPLES = 1024
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One model on the data.
+    """Measurements of one model on the data.
 
     Attributes:
-        values: its evaluation, by name.
-        layers: of its encoder.
-        parameters: of encoder and head.
-        seconds: of a forward of the data, without tokenising.
+        values: results of the evaluation, by name.
+        layers: number of layers of the encoder.
+        parameters: number of parameters of encoder and head.
+        seconds: time of a forward pass over the data, without tokenization.
     """
 
     values: Mapping[str, float]
@@ -36,12 +36,12 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A student and its teacher, on the same data in the same process.
+    """Measurements of a student and its teacher on the same data, in the same process.
 
     Attributes:
-        metric: the one that is compared.
-        student: the smaller.
-        teacher: the larger.
+        metric: name of the metric that is compared.
+        student: measurements of the student.
+        teacher: measurements of the teacher.
     """
 
     metric: str
@@ -50,9 +50,9 @@ class Comparison:
 
     @property
     def retention(self) -> float:
-        """The student's metric over the teacher's; of a loss, where less is better, the inverse.
+        """The student's metric divided by the teacher's; for a loss, where less is better, inverse.
 
-        Not a number where the teacher's value is not above 0, such as a correlation of 0.
+        It is NaN if the divisor is not above 0, such as a correlation of 0.
         """
         kept, whole = self.student.values[self.metric], self.teacher.values[self.metric]
         if self.metric.endswith("loss"):
@@ -61,11 +61,11 @@ class Comparison:
 
     @property
     def speed(self) -> float:
-        """The teacher's time over the student's."""
+        """The teacher's time divided by the student's."""
         return self.teacher.seconds / self.student.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it; no retention is None."""
+        """Returns a dict for JSON; a retention of NaN becomes None."""
         retention = None if math.isnan(self.retention) else self.retention
         ratios = {"retention": retention, "speed": self.speed}
         return {**dataclasses.asdict(self), **ratios}
@@ -96,24 +96,24 @@ def compare(
     batch_size: int = 32,
     rounds: int = 3,
 ) -> Comparison:
-    """Measures both on labelled data.
+    """Compares quality, size and speed of a student and its teacher on labelled data.
 
-    The time is that of the forward of the same batches, the first 1,024 examples, on what the
-    process runs on; the models alternate, and the fastest round of each counts.
+    The time is that of a forward pass over the same batches of the first 1,024 examples, on the
+    device of the process. The models alternate, and the fastest round of each counts.
 
     Args:
-        student: the smaller.
-        teacher: the larger, for the same data.
-        data: labelled examples, as for `fit`.
-        metric: name of the value that is compared; None = the task's.
-        batch_size: rows of a batch.
-        rounds: how often each is timed.
+        student: the smaller task.
+        teacher: the larger task, for the same data.
+        data: labelled examples, in any form that `fit` accepts.
+        metric: name of the value to compare; None = the student task's metric.
+        batch_size: rows per batch.
+        rounds: number of timed rounds per model.
 
     Returns:
-        The comparison; `print` shows a table.
+        The comparison; `print` shows it as a table.
 
     Raises:
-        ValueError: data without labels, or a metric that the task does not have.
+        ValueError: the data have no labels, or the task does not have the metric.
 
     Example:
         >>> import kbert
@@ -152,7 +152,7 @@ def compare(
 def _seconds(
     models: Mapping[str, FineTuningTask], table: Table, batch_size: int, rounds: int
 ) -> dict[str, float]:
-    """Name -> seconds of a forward of the table."""
+    """Returns name of the model -> seconds of a forward pass over the table."""
     rows = models["student"].tokenize(table, labelled=True)
     endless = models["student"].batches(rows, batch_size=batch_size, seed=0)
     count = -(-len(rows) // batch_size)
@@ -171,6 +171,6 @@ def _seconds(
             begun = time.perf_counter()
             for batch in batches:
                 forward(batch)
-            if round_:  # graphs are traced in the first
+            if round_:  # graphs are traced in the first round, which does not count
                 best[name] = min(best[name], time.perf_counter() - begun)
     return best

@@ -1,7 +1,7 @@
-"""A student that learns from a teacher, as a model that `fit` trains.
+"""A Keras model that trains a student on the outputs of a teacher.
 
-Shapes: B rows of a batch, R rows of the encoder (windows and choices are rows of their own), T
-tokens, H hidden width.
+Shapes: B rows of a batch, R sequences of the encoder (each window and choice is one), T tokens, H
+hidden width.
 """
 
 from __future__ import annotations
@@ -33,35 +33,36 @@ from kbert.training.step.mixin import TrainStep, check_compares_whole_batches
 
 
 class Distiller(KerasEdits, TrainStep, keras.Model):
-    """Trains a student on the outputs of a teacher, by any terms of `kbert.distillation.terms`.
+    """Trains a student on the outputs of a teacher, with any terms of `kbert.distillation.terms`.
 
-    One forward of each model a step. The teacher is in inference mode and is no part of the
-    distiller's weights: it is neither trained nor saved with a checkpoint. Every term is a pair
-    summed over real tokens (or rows) of the global batch, so the numbers are the same on one device
-    and on many. Where the widths differ, one trained projection brings the student's hidden states
-    to the teacher's width, shared by all layers and the embeddings (TinyBERT, section 3.1); it is
-    discarded with the distiller.
+    Each step runs one forward pass of each model. The teacher runs in inference mode, and its
+    weights are not part of the distiller: they are neither trained nor saved with a checkpoint.
+    Every term is a pair of sums over the real tokens (or rows) of the global batch, so the numbers
+    are the same on one device and on several. If the widths differ, a trained projection maps the
+    student's hidden states to the teacher's width. All layers and the embeddings share it
+    (TinyBERT, section 3.1), and it is discarded with the distiller.
 
-    Losses have the names of the terms; of a term with a weight the weighted value is the loss,
-    `weighted_…`, and the plain one a metric. Further metrics are the student's own and, with soft
-    targets, `agreement`: how often both give the same answer.
+    Losses are named after the values of the terms. If a term's weight is not 1, the loss is the
+    weighted value, `weighted_…`, and the unweighted value is a metric. If a term uses the heads,
+    the student's own values are metrics too, and so is `agreement`: how often both models predict
+    the same class.
 
     Args:
-        student: a task: `kbert.tasks.Pretraining`, or one that is fine-tuned.
-        teacher: a task of the same vocabulary; of the same kind and with the same labels where the
-            heads are compared.
-        terms: the terms of the loss.
-        cache_dir: a folder that caches the teacher's outputs, for tasks on tables: they are
-            computed once for each text, before the training, for all epochs, runs and students; see
-            `kbert.distillation.cache.TeacherCache` for their size on disk. None = the teacher runs
-            in every step.
-        cache_dtype: of hidden states and attention there, "float16" or "float32".
-        name: of the model.
+        student: a `kbert.tasks.Pretraining` or a fine-tuning task.
+        teacher: a task with the same vocabulary; if heads are compared, of the same class and with
+            the same labels.
+        terms: terms of the loss.
+        cache_dir: folder that caches the teacher's outputs, for tasks on tables: they are computed
+            once per text, before training, for all epochs, runs and students. For their size on
+            disk see `kbert.distillation.cache.TeacherCache`. None = the teacher runs in every step.
+        cache_dtype: type of cached hidden states and attention, "float16" or "float32".
+        name: name of the model.
 
     Raises:
-        TypeError: the student or the teacher is no task, but several, or a model.
-        ValueError: the two cannot be compared: other vocabularies, other labels, no such head, a
-            layer map out of range, numbers of heads that differ; or their outputs are not cached.
+        TypeError: student or teacher is not a single task, but several or a model.
+        ValueError: the two cannot be compared: vocabularies or labels differ, a head is missing, a
+            layer map is out of range, or numbers of heads differ; or their outputs cannot be
+            cached.
 
     Example:
         >>> import kbert
@@ -96,7 +97,7 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         for term in self.terms:
             self._returned |= term.returned
         self.student = student
-        # Inside a function, so that Keras neither counts, trains nor saves it.
+        # Hidden in a function, so that Keras neither counts, trains nor saves the teacher.
         self._teacher = lambda: teacher
         self._cache: Callable[[], Any] = lambda: None
         self._verbose: str | int = "auto"
@@ -127,12 +128,12 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
 
     @property
     def teacher(self) -> EncoderTask:
-        """What the student learns from."""
+        """The task whose outputs the student learns from."""
         return self._teacher()
 
     @property
     def tokenizer(self) -> TokenizerLike:
-        """The tokenizer of both."""
+        """The tokenizer of student and teacher."""
         return self.student.tokenizer
 
     @property
@@ -142,13 +143,13 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
 
     @property
     def shown_metrics(self) -> tuple[str, ...]:  # type: ignore[override]  # and of the terms
-        """What a progress line shows: of the student, and of the terms of the loss."""
+        """Metrics on a progress line: the student's, and those of the terms of the loss."""
         own = (name for term in self.terms for name in term.shown)
         return tuple(dict.fromkeys((*self.student.shown_metrics, *own)))
 
     @property
     def derived_metrics(self) -> Mapping[str, Any]:  # type: ignore[override]  # the student's
-        """The student's, if its heads are computed."""
+        """The student's derived metrics, if its heads are computed."""
         return self.student.derived_metrics if self._reads_heads else {}
 
     @property
@@ -165,11 +166,11 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
 
     @property
     def row_length(self) -> int:
-        """The most tokens of a row, that both models read."""
+        """Maximum number of tokens in a row that both models support."""
         return min(task.row_length for task in (self.student, self.teacher))
 
     def compile(self, optimizer: Any = None, *positional: Any, **settings: Any) -> None:
-        """As of `TrainStep`; where layers learn in turn, the optimizer must know their rates."""
+        """Like `TrainStep.compile`; layers that learn in turn need `rate_scales` in `optimizer`."""
         super().compile(optimizer, *positional, **settings)
         if any(isinstance(term, OwnLoss) for term in self.terms):
             check_compares_whole_batches(self.student, self.micro_batches)
@@ -219,7 +220,7 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         return losses, metrics
 
     def make_objective(self, data: Any, labels: Any = None, **settings: Any) -> Any:
-        """What `fit` trains on: that of the student, whose steps the distiller takes."""
+        """Returns the objective of `fit`: the student's, with the distiller as its model."""
         return self.student.make_objective(data, labels, model=self, **settings)
 
     def fit(  # type: ignore[override]  # a table and labels where Keras has x and y
@@ -233,19 +234,21 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **settings: Any,
     ) -> keras.callbacks.History:
-        """Trains the student; the arguments are those of its own `fit`.
+        """Trains the student; the arguments are those of the student's own `fit`.
 
         Args:
-            data: a table for a task that is fine-tuned; for `Pretraining` a corpus or batches.
-            labels: of a table, where `data` holds none.
-            model_dir: where checkpoints and logs are written, to resume from.
-            resume: see the student's `fit`.
-            verbose: likewise.
-            callbacks: of Keras.
-            **settings: such as `epochs`, `learning_rate`, `validation_data`.
+            data: a table for a fine-tuning task; a corpus or batches for `Pretraining`.
+            labels: labels of a table if `data` contains none.
+            model_dir: folder for checkpoints and logs, from which training resumes.
+            resume: "same" raises if `model_dir` was begun with other data or settings; "changed"
+                resumes with the new ones; names of settings allow only these to change.
+            verbose: progress output: 0 = silent; other values as for the student's `fit`.
+            callbacks: Keras callbacks.
+            **settings: settings of the student's `fit`, such as `epochs`, `learning_rate` and
+                `validation_data`.
 
         Returns:
-            Losses and values of each epoch.
+            Losses and metrics of each epoch.
         """
         self._verbose = verbose
         return self.make_objective(data, labels, **settings).fit(
@@ -253,10 +256,10 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         )
 
     def batches(self, rows: Rows | StoredRows, **options: Any) -> tf.data.Dataset:
-        """What `fit` trains on, see `FineTuningTask.batches`.
+        """Returns the batches of `fit`, see `FineTuningTask.batches`.
 
-        With a cache the teacher's outputs are part of the batches; those that the cache lacks are
-        computed first.
+        With a cache, the batches contain the teacher's outputs. Outputs that are missing in the
+        cache are computed first.
         """
         batches = self.student.batches(rows, **options)
         cache = self._cache()
@@ -275,14 +278,14 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         return cache.fill(rows, options["batch_size"], self._verbose).attach(batches)
 
     def cache_size(self, data: Any, labels: Any = None) -> CacheSize:
-        """The size of a table in the cache; printed, it lists the bytes of each output.
+        """Returns the size of a table in the cache; `print` lists the bytes of each output.
 
         Args:
-            data: the table, as for `fit`.
-            labels: its labels; the size does not depend on them.
+            data: table, in any form that `fit` accepts.
+            labels: labels of the table; the size does not depend on them.
 
         Raises:
-            ValueError: there is no cache.
+            ValueError: the distiller has no cache.
 
         Example:
             >>> import kbert, tempfile
@@ -306,19 +309,19 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         )
 
     def predict(self, *args: Any, **options: Any) -> Any:
-        """The student's answers, see its `predict`."""
+        """Returns the student's answers, see the student's `predict`."""
         return self.student.predict(*args, **options)
 
     def save_to_preset(self, path: PathLike, *args: Any, **options: Any) -> None:
-        """Writes the student, see `Task.save_to_preset`."""
+        """Saves the student, see `Task.save_to_preset`."""
         self.student.save_to_preset(path, *args, **options)
 
     def export(self, directory: PathLike, **options: Any) -> str:
-        """Writes the student as a SavedModel, see `Task.export`."""
+        """Exports the student, by default as a SavedModel, see `Task.export`."""
         return self.student.export(directory, **options)
 
     def get_config(self) -> dict[str, Any]:
-        """Refuses: a `.keras` file has no place for the tokenizer, nor for the teacher."""
+        """Raises an error, because a `.keras` file cannot contain the tokenizer and the teacher."""
         raise NotImplementedError(
             "A distiller is not saved: save its student with save_to_preset(folder). "
             f"Received: a {type(self).__name__} of a {type(self.student).__name__}"
@@ -332,7 +335,7 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         cache = self._cache()
         if cache is not None:
             return cache.reading(batch, student)
-        with auxiliary_losses():  # the teacher's are none of the student's
+        with auxiliary_losses():  # keeps the teacher's auxiliary losses out of the student's
             return without_gradient(self._read(self.teacher, batch, training=False))
 
     def _project(self, hidden_states: Tensor) -> Tensor:
@@ -340,9 +343,9 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
 
 
 def _counted_tokens(batch: Tensors, padding_mask: Tensor) -> Tensor:
-    """(R, T) float32: what a token's row counts, 0 for padding and for copies of rows.
+    """Returns (R, T) float32, the weight of each token's row; 0 for padding and copied rows.
 
-    Of a row whose tokens have weights of their own, that is the largest of these.
+    If the tokens of a row have weights of their own, the row's weight is the largest of them.
     """
     mask = ops.cast(padding_mask, "float32")
     if "label_weights" not in batch:
@@ -350,7 +353,7 @@ def _counted_tokens(batch: Tensors, padding_mask: Tensor) -> Tensor:
     weights = ops.cast(batch["label_weights"], "float32")
     rows = ops.shape(weights)[0]
     counted = ops.max(ops.reshape(weights, (rows, -1)), axis=1)
-    # Windows and choices of an example are rows of the encoder one after the other.
+    # Windows and choices of an example are adjacent sequences of the encoder.
     shape = ops.shape(mask)
     by_example = ops.reshape(mask, (rows, -1, shape[1])) * counted[:, None, None]
     return ops.reshape(by_example, shape)

@@ -22,32 +22,33 @@ from kbert.training.run.record import SAME, Resume
 
 
 class DistillationExperiment(Experiment):
-    """A task by name, a fine-tuned teacher, a student and data: what runs have in common.
+    """A distillation experiment: a task by name, a fine-tuned teacher, a student and data.
 
-    `kbert.experiments.run`, `seeds` and `grid` take it in the place of an `Experiment`: they train
-    the student stage by stage, resume after a kill, measure it and write the same folders. The
-    settings' `epochs` and `learning_rate` are those of the last stage; a recipe with two has its
-    own for the first.
+    `kbert.experiments.run`, `seeds` and `grid` accept it instead of an `Experiment`. They train the
+    student stage by stage, resume after a kill, evaluate it and write the same folders. The
+    settings `epochs` and `learning_rate` apply to the last stage. Earlier stages of a recipe have
+    their own values.
 
     Args:
-        task: a name of `kbert.experiments.TASKS`, such as "sst2".
-        teacher: folder or name of a task of that kind, with its head: what `kbert-finetune` wrote.
-        train: labelled data, as of `Experiment`.
-        recipe: a name of `kbert.distillation.RECIPES`, or one of your own; it must have stages.
-        preset: folder of a student that was pretrained, or distilled on text, under a newly
-            initialised head; None makes one of the teacher.
-        student: arguments of `kbert.student`, where there is no preset. Without `num_layers` it
-            has half of the teacher's layers.
-        first_epochs: passes of the stages before the last; None = the recipe's.
-        first_learning_rate: of these stages; None = the recipe's.
-        cache_dir: a folder that caches the teacher's outputs, computed once for all epochs, stages
+        task: name of a task in `kbert.experiments.TASKS`, such as "sst2".
+        teacher: folder or name of a task of that kind with its head, as `kbert-finetune` writes it.
+        train: labelled data: a file or folder that the task's reader reads, or a table.
+        recipe: name of a recipe in `kbert.distillation.RECIPES`, or your own recipe; it must have
+            stages.
+        preset: folder of a student that was pretrained, or distilled on text; its head is newly
+            initialised. None = the student is made from the teacher.
+        student: arguments of `kbert.student`, if there is no preset. By default the student has
+            half of the teacher's layers.
+        first_epochs: epochs of the stages before the last; None = the recipe's.
+        first_learning_rate: learning rate of the stages before the last; None = the recipe's.
+        cache_dir: folder that caches the teacher's outputs, computed once for all epochs, stages
             and runs; None = the teacher runs in every step.
-        **options: as of `Experiment`: dev, test, dev_share, columns, ….
+        **options: other arguments of `Experiment`: dev, test, dev_share, columns, ….
 
     Raises:
-        ValueError: as `Experiment`; a recipe without stages or with an empty one, or a preset
-            together with arguments for a student. When a run begins: a teacher without the head, or
-            other classes than its.
+        ValueError: an argument is invalid for `Experiment`, the recipe has no stages or an empty
+            one, or there are both a preset and arguments for a student. When a run begins: the
+            teacher has no head, or lacks a class of the data.
 
     Example:
         >>> data = {"text": ["free money", "see you"] * 10, "label": ["spam", "ham"] * 10}
@@ -95,12 +96,12 @@ class DistillationExperiment(Experiment):
         self._teachers: dict[str, FineTuningTask] = {}
 
     def settings(self, **settings: Any) -> Settings:
-        """The last stage's values and the task's defaults, with other values."""
+        """Returns settings: the last stage's values and the task's defaults, with changes."""
         last = {"epochs": self.last_stage.epochs, "learning_rate": self.last_stage.learning_rate}
         return super().settings(**{**last, **settings})
 
     def make_teacher(self, settings: Settings) -> FineTuningTask:
-        """The teacher, read once; it has the settings of its own folder."""
+        """Returns the teacher, which is loaded once, with the settings of its own folder."""
         if settings.precision not in self._teachers:
             kind = self.named.task_class
             try:
@@ -121,7 +122,7 @@ class DistillationExperiment(Experiment):
         return teacher
 
     def new_task(self, settings: Settings) -> FineTuningTask:
-        """The student: of the teacher, or a pretrained one under a newly initialised head."""
+        """Returns the student: made from the teacher, or a preset with a newly initialised head."""
         teacher = self.make_teacher(settings)
         keras.utils.set_random_seed(settings.seed)
         arguments = self.named.arguments(settings)
@@ -138,7 +139,7 @@ class DistillationExperiment(Experiment):
     def fits(
         self, task: FineTuningTask, settings: Settings
     ) -> dict[str, tuple[Distiller, Settings]]:
-        """The stages, see `Experiment.fits`; nothing is cached."""
+        """Returns the stages, see `Experiment.fits`; the teacher's outputs are not cached."""
         teacher = self.make_teacher(settings)
         return {
             stage.name: (Distiller(task, teacher, stage.terms), _of_stage(settings, stage))
@@ -153,14 +154,14 @@ class DistillationExperiment(Experiment):
         verbose: str | int = "auto",
         resume: Resume = SAME,
     ) -> History:
-        """Trains the student, one stage after the other; see `Experiment.fit`."""
+        """Trains the student stage by stage; see `Experiment.fit`."""
         history: Any = None
         for stage in self._stages(settings):
             distiller = Distiller(
                 task, self.make_teacher(settings), stage.terms, cache_dir=self.cache_dir
             )
             options = self.fit_arguments(_of_stage(settings, stage))
-            if not stage.reads_heads:  # there is nothing to measure yet
+            if not stage.reads_heads:  # without heads there is nothing to evaluate
                 options |= dict.fromkeys(("metric", "patience", "evaluate_every"))
                 options["keep_best"] = False
             history = distiller.fit(
@@ -175,11 +176,11 @@ class DistillationExperiment(Experiment):
         return history
 
     def compare(self, preset: PathLike, settings: Settings) -> Comparison:
-        """The teacher and a student that a run has written, side by side on the dev data.
+        """Compares the teacher with a student that a run has written, on the dev data.
 
         Args:
             preset: folder of the student.
-            settings: those of the run.
+            settings: settings of the run.
         """
         teacher = self.make_teacher(settings)
         small = type(teacher).from_preset(preset, settings.precision)
@@ -187,14 +188,14 @@ class DistillationExperiment(Experiment):
         return compare(small, teacher, self.dev, **options)
 
     def summary(self) -> str:
-        """As `Experiment.summary`, with teacher and student."""
+        """Like `Experiment.summary`, with teacher and student."""
         made = {"num_layers": "half of the teacher's", **self.student_arguments}
         said = ", ".join(f"{name}={value}" for name, value in made.items())
         begun = f"initialised from {self.student_preset}" if self.student_preset else said
         return f"{super().summary()}\nteacher: {self.teacher}; student: {begun}"
 
     def identity(self) -> dict[str, Any]:
-        """As `Experiment.identity`; the last stage's epochs and rate are among the settings."""
+        """Like `Experiment.identity`; epochs and rate of the last stage are in the settings."""
         made_of = self.student_preset or {"teacher": self.student_arguments}
         begun = checksum_of(self.student_preset)
         first = {
@@ -235,7 +236,7 @@ def _with_stages(given: str | DistillationRecipe) -> DistillationRecipe:
             f"recipe={found.name!r}"
         )
     for stage in found.stages:
-        if not stage.terms:  # found before earlier stages are trained
+        if not stage.terms:  # checked now, before earlier stages are trained
             raise ValueError(
                 "Every stage of a recipe needs a loss term with a weight. Received: none "
                 f"for the stage {stage.name!r} of {found.name}"

@@ -1,4 +1,4 @@
-"""Which layer of a teacher each layer of a student learns from."""
+"""Layer maps: the teacher's layer that each layer of a student learns from."""
 
 from collections.abc import Sequence
 
@@ -8,22 +8,23 @@ RULES = ("uniform", "last")
 def layer_map(
     layers: str | Sequence[int | None], student_layers: int, teacher_layers: int
 ) -> list[int | None]:
-    """The teacher's layer for each layer of the student, both counted from 1.
+    """Returns the teacher's layer for each layer of the student, both counted from 1.
 
     Args:
-        layers: "uniform" spreads them evenly: of M layers, the i-th learns from layer i · L / M,
-            rounded down (TinyBERT's g(m) = m · N / M, https://arxiv.org/abs/1909.10351, section
-            4.1). "last" takes the teacher's last M (its "top" strategy, section 4.4). Or a list
-            with a layer for each, None for a student's layer that learns from none.
-        student_layers: M.
-        teacher_layers: L.
+        layers: rule or list. "uniform" spreads the layers evenly: layer i of M learns from layer
+            i · L / M, rounded down (TinyBERT's g(m) = m · N / M, https://arxiv.org/abs/1909.10351,
+            section 4.1). "last" uses the teacher's last M layers (TinyBERT's "top" strategy,
+            section 4.4). A list has an entry for each layer of the student: a layer of the teacher,
+            or None if it learns from none.
+        student_layers: number M of the student's layers.
+        teacher_layers: number L of the teacher's layers.
 
     Returns:
-        M numbers from 1 to L, or None.
+        M entries: numbers from 1 to L, or None.
 
     Raises:
-        ValueError: no such rule, a list of another length, a layer that the teacher does not have,
-            or a student that is deeper than its teacher without a list.
+        ValueError: the rule is unknown, the list has another length or no layer, a layer does not
+            exist in the teacher, or a rule is used for a student deeper than its teacher.
 
     Example:
         >>> layer_map("uniform", 4, 12), layer_map("last", 2, 6), layer_map([None, 5], 2, 6)

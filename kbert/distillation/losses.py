@@ -1,7 +1,7 @@
-"""Differences between a student and its teacher, as pairs (weighted sum, sum of weights).
+"""Distances between a student and its teacher, as pairs (weighted sum, sum of weights).
 
-Like every loss here a pair adds up over any split of a batch (see `kbert.tasks.losses`). They take
-tensors, not models, and compute in float32, whatever the models compute in.
+Like those of all losses in kbert, the pairs add up over any split of a batch (see
+`kbert.tasks.losses`). The functions take tensors, not models, and always compute in float32.
 
 Shapes: `...` any leading axes, C classes, B rows, T tokens, N heads, D width of a head, H hidden
 width.
@@ -16,17 +16,17 @@ from kbert.layers import example_bias
 def soft_targets(
     student: Tensor, teacher: Tensor, weights: Tensor, temperature: float = 1.0
 ) -> Pair:
-    """How far the student's distribution over classes is from the teacher's: KL · T².
+    """Returns the KL divergence of student and teacher distributions over classes, times T².
 
-    Both are softened by the temperature, and T² keeps the gradients of the size they have at 1
-    (Hinton et al. 2015, section 2, https://arxiv.org/abs/1503.02531). The divergence is the soft
-    cross entropy less what no student can change, so it is 0 for equal logits.
+    The temperature softens both distributions. T² gives gradients the same scale as at temperature
+    1 (Hinton et al. 2015, section 2, https://arxiv.org/abs/1503.02531). The divergence is the soft
+    cross entropy minus the teacher's entropy, so it is 0 for equal logits.
 
     Args:
-        student: logits (..., C).
-        teacher: logits (..., C).
-        weights: (...).
-        temperature: T.
+        student: the student's logits (..., C).
+        teacher: the teacher's logits (..., C).
+        weights: weights (...) of the examples.
+        temperature: temperature T.
 
     Returns:
         Float32 scalars (sum of weight · KL · T², sum of weights).
@@ -44,13 +44,13 @@ def soft_targets(
 def soft_labels(
     student: Tensor, teacher: Tensor, weights: Tensor, temperature: float = 1.0
 ) -> Pair:
-    """The same for labels that each hold or not: a divergence for each logit.
+    """Like `soft_targets`, for multi-label logits: one binary divergence per logit.
 
     Args:
-        student: logits (...).
-        teacher: logits (...).
-        weights: (...).
-        temperature: T.
+        student: the student's logits (...).
+        teacher: the teacher's logits (...).
+        weights: weights (...) of the logits.
+        temperature: temperature T.
 
     Returns:
         Float32 scalars (sum of weight · KL · T², sum of weights).
@@ -67,12 +67,12 @@ def soft_labels(
 
 
 def mean_squares(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
-    """Squared differences, averaged over the last axis.
+    """Returns the squared differences, averaged over the last axis.
 
     Args:
-        student: (..., H).
-        teacher: (..., H).
-        weights: (...).
+        student: values (..., H) of the student.
+        teacher: values (..., H) of the teacher.
+        weights: weights (...) of the positions.
 
     Returns:
         Float32 scalars (sum of weight · mean square, sum of weights).
@@ -88,7 +88,7 @@ def mean_squares(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
 
 
 def cosine_distance(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
-    """1 - cosine of the angle between vectors; arguments and result as in `mean_squares`.
+    """Returns 1 - cosine similarity over the last axis; same arguments as `mean_squares`.
 
     Example:
         >>> loss, _ = cosine_distance([[1.0, 0.0]], [[0.0, 3.0]], [1.0])
@@ -103,17 +103,17 @@ def cosine_distance(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
 def score_squares(
     student: Tensor, teacher: Tensor, examples: Tensor, weights: Tensor | None = None
 ) -> Pair:
-    """Squared differences of attention scores before the softmax, averaged over the heads.
+    """Returns the squared differences of attention scores before the softmax, averaged over heads.
 
     (TinyBERT, https://arxiv.org/abs/1909.10351, equation 7.) Only pairs of real tokens of one
-    example count: a token's scores with others are masked in the softmax.
+    example count, because the softmax masks a token's scores with all others.
 
     Args:
-        student: (B, N, T, T), without the bias for padding.
-        teacher: the same.
-        examples: (B, T), the number of each token's example in its row, 0 where it does not count.
-            A row of one example: 1 for a token that counts.
-        weights: (B, T), what each token counts, the same for all of an example; None = 1.
+        student: the student's scores (B, N, T, T), without the bias for padding.
+        teacher: the teacher's scores (B, N, T, T), without the bias for padding.
+        examples: number (B, T) of each token's example in its row, 0 for a token that does not
+            count. In a row with one example it is 1 for tokens that count.
+        weights: weights (B, T) of the tokens, equal within an example; None = 1.
 
     Returns:
         Float32 scalars (sum over pairs of tokens, number of such pairs), both weighted.
@@ -137,16 +137,17 @@ def score_squares(
 def relation_divergence(
     student: Tensor, teacher: Tensor, examples: Tensor, weights: Tensor | None = None
 ) -> Pair:
-    """How far apart two relations between tokens are: KL of each token's distribution over all.
+    """Returns the KL divergence of two relations: of each token's distribution over all tokens.
 
-    (MiniLM, https://arxiv.org/abs/2002.10957, equations 8 and 11.) The mean over the heads, summed
-    over the real tokens.
+    (MiniLM, https://arxiv.org/abs/2002.10957, equations 8 and 11.) It is averaged over the heads
+    and summed over the real tokens.
 
     Args:
-        student: scores (B, N, T, T), without a bias for padding.
-        teacher: the same.
-        examples: (B, T), as for `score_squares`: a token attends to those of its own example.
-        weights: (B, T), what each token counts; None = 1.
+        student: the student's scores (B, N, T, T), without a bias for padding.
+        teacher: the teacher's scores (B, N, T, T), without a bias for padding.
+        examples: number (B, T) of each token's example in its row, 0 for a token that does not
+            count. A token attends to tokens of its own example only.
+        weights: weights (B, T) of the tokens; None = 1.
 
     Returns:
         Float32 scalars (sum over tokens of the heads' mean, number of tokens), both weighted.
@@ -168,17 +169,17 @@ def relation_divergence(
 
 
 def relation(vectors: Tensor, num_heads: int | None = None) -> Tensor:
-    """Scores of every token with every other from one of its parts: X · Xᵀ / √D for each head.
+    """Returns scores of all pairs of tokens from queries, keys or values: X · Xᵀ / √D per head.
 
     (MiniLM, equation 9, for values; MiniLMv2, https://arxiv.org/abs/2012.15828, section 3.1, for
-    queries, keys and values, in heads of its own.)
+    queries, keys and values with another number of heads.)
 
     Args:
-        vectors: (B, N, T, D), as attention has them.
-        num_heads: heads to cut the same width into; None leaves it in its own.
+        vectors: queries, keys or values (B, N, T, D) of an attention layer.
+        num_heads: number of heads to split the same total width into; None = N.
 
     Returns:
-        (B, N, T, T), or (B, `num_heads`, T, T), float32.
+        Scores (B, N, T, T), or (B, `num_heads`, T, T), in float32.
 
     Example:
         >>> relation(ops.ones((1, 2, 3, 8)), num_heads=4).shape[1]
@@ -194,14 +195,14 @@ def relation(vectors: Tensor, num_heads: int | None = None) -> Tensor:
 
 
 def agreement(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
-    """How often both predict the same class; arguments as in `soft_targets`."""
+    """Returns how often both predict the same class; see `soft_targets` for the arguments."""
     weights = ops.cast(weights, "float32")
     same = ops.equal(ops.argmax(student, axis=-1), ops.argmax(teacher, axis=-1))
     return ops.sum(ops.cast(same, "float32") * weights), ops.sum(weights)
 
 
 def _divergence(student: Tensor, teacher: Tensor) -> Tensor:
-    """KL(teacher, student) over the last axis, from logits."""
+    """Returns KL(teacher, student) over the last axis, from logits."""
     wanted = ops.log_softmax(teacher, axis=-1)
     return ops.sum(ops.exp(wanted) * (wanted - ops.log_softmax(student, axis=-1)), axis=-1)
 

@@ -1,7 +1,7 @@
-"""Recipes of the published students: the values of the catalogue with the terms of their losses.
+"""Recipes of published students: the catalogue's values with the terms of their losses.
 
-A recipe is the terms of a loss with the settings of a run: on shards of text (`general`), or on the
-data of a task, stage after stage (`stages`).
+A recipe combines the terms of a loss with the settings of a run: on shards of text (`general`), or
+on the data of a task, stage by stage (`stages`).
 """
 
 import dataclasses
@@ -26,10 +26,10 @@ RECIPES = {name: _recipe(values) for name, values in DISTILLATIONS.items()}
 
 
 def recipe(name: str) -> DistillationRecipe:
-    """The recipe of a name.
+    """Returns the recipe with a name.
 
     Raises:
-        ValueError: there is none; the message lists the close ones.
+        ValueError: there is none; the message lists similar names.
 
     Example:
         >>> [stage.name for stage in recipe("tinybert-task").stages]

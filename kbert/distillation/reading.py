@@ -1,4 +1,4 @@
-"""The outputs of one model for a batch, which the terms of a distillation loss compare."""
+"""Outputs of one model for a batch, which the terms of a distillation loss compare."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,17 @@ from kbert.tasks.losses import Prediction
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reading:
-    """The outputs of one model for a batch.
+    """Outputs of one model for a batch.
 
     Attributes:
         task: the model.
-        outputs: of its encoder, see `kbert.Encoder.call`.
-        logits: of the task, see its `call`; empty if no term of the loss needs heads.
-        predictions: of its heads by name; likewise.
-        padding_mask: (R, T) of the encoder's input.
-        example_ids: (R, T) of it, where rows hold several examples.
-        step: in training, how many updates there were before.
+        outputs: outputs of the encoder, see `kbert.Encoder.call`.
+        logits: outputs of the task's `call`; empty if no term of the loss needs heads.
+        predictions: predictions of the heads by name; empty if no term of the loss needs heads.
+        padding_mask: padding mask (R, T) of the encoder's input.
+        example_ids: example numbers (R, T) of the encoder's input, if rows contain several
+            examples.
+        step: number of previous updates, in training.
     """
 
     task: EncoderTask
@@ -37,7 +38,7 @@ class Reading:
     step: Tensor | None = None
 
     def numbered(self, real: Tensor) -> Tensor:
-        """(R, T) what tokens count -> the number of each one's example, and 0 of those without.
+        """Weights (R, T) of tokens -> number of each token's example, 0 for tokens of weight 0.
 
         The examples of a row are numbered from 1 on.
         """
@@ -46,7 +47,7 @@ class Reading:
         return counted if ids is None else counted * ops.cast(ids, real.dtype)
 
     def masked_lm_everywhere(self, weights: Tensor) -> Prediction:
-        """The masked-LM head's prediction for every token, masked or not."""
+        """Returns the masked-LM head's prediction for every token, masked or not."""
         return self.task.predictions_everywhere(self.outputs["sequence"], weights)
 
 
@@ -58,13 +59,13 @@ def read(
     returned: Mapping[str, bool],
     heads: bool,
 ) -> Reading:
-    """One forward pass of a task.
+    """Runs one forward pass of a task.
 
     Args:
         task: the model.
-        batch: as in its `fit`; without heads, that of any task.
+        batch: batch of the task's `fit`; without heads, a batch of any task.
         training: whether dropout is active.
-        returned: which additional outputs its encoder returns.
+        returned: arguments of the encoder that request additional outputs.
         heads: whether logits and predictions are computed.
     """
     logits = {}
@@ -85,14 +86,14 @@ def read(
 
 
 def _encoder_rows(batch: Tensors, read: Sequence[str]) -> dict[str, Tensor]:
-    """(B, …, T) features as (R, T): windows and choices are rows of the encoder."""
+    """Reshapes features (B, …, T) to (R, T): windows and choices become rows of the encoder."""
     inner = len(batch["padding_mask"].shape) - 1
     names = [name for name in read if name in batch]
     return {name: ops.reshape(batch[name], (-1, *ops.shape(batch[name])[inner:])) for name in names}
 
 
 def without_gradient(reading: Reading) -> Reading:
-    """The same tensors with gradients stopped: the loss must not train the model that made them."""
+    """Returns the outputs with gradients stopped, so that the loss does not train their model."""
     stopped = {
         name: keras.tree.map_structure(ops.stop_gradient, getattr(reading, name))
         for name in ("outputs", "logits")

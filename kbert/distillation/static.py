@@ -1,11 +1,11 @@
-"""A table of tokens' vectors in the place of an encoder, after model2vec.
+"""Static token embeddings instead of an encoder, after model2vec.
 
-Each piece of the vocabulary goes through the embedder alone; the vectors are turned to their
-principal components, and frequent pieces are made short, so that they weigh little in a mean.
-(https://github.com/MinishLab/model2vec; the weights: Arora et al. 2017, "A simple but tough-to-beat
-baseline for sentence embeddings", https://openreview.net/forum?id=SyK00v5xx.)
+The embedder embeds each token of the vocabulary alone. The embeddings are projected on their
+principal components, and those of frequent tokens are scaled down, so that these weigh little in a
+mean. (https://github.com/MinishLab/model2vec; weights: Arora et al. 2017, "A simple but
+tough-to-beat baseline for sentence embeddings", https://openreview.net/forum?id=SyK00v5xx.)
 
-Shapes: V pieces of the vocabulary, P of them kept, D width of the embedder, K of the table.
+Shapes: V tokens of the vocabulary, P of them kept, D width of the embedder, K width of the table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kbert.io.progress import Progress
 from kbert.models import Encoder
 from kbert.tasks import TextEmbedder
 
-_UNUSED = re.compile(r"\[unused\d+\]")  # rows that BERT's vocabularies keep free
+_UNUSED = re.compile(r"\[unused\d+\]")  # reserved entries of BERT's vocabularies
 _BATCH_SIZE = 256
 
 
@@ -41,29 +41,31 @@ def distill_static(
     verbose: str | int = "auto",
     **options: Any,
 ) -> TextEmbedder:
-    """An embedder whose encoder is a table, made of another embedder without training.
+    """Distils an embedder into one whose encoder is a table of token embeddings, without training.
 
-    The vector of a piece is what the embedder gives for `[CLS] piece [SEP]`, its length as it is;
-    of those of all pieces the mean is taken off and the first principal components are kept. Its
-    weight is `sif / (sif + p)`, p the piece's share of all tokens. [UNK] and the special tokens
-    count for nothing, and neither do [unused…] pieces.
+    The embedding of a token is the embedder's output for `[CLS] token [SEP]`, not normalised to
+    unit length. The mean over all tokens is subtracted, and the first principal components are
+    kept. The embedding is multiplied by `sif / (sif + p)`, where p is the token's share of all
+    tokens. [UNK], the special tokens and [unused…] tokens have zero embeddings.
 
     Args:
-        embedder: a `kbert.tasks.TextEmbedder`. Its prompts are not put before the pieces.
-        dimensions: K; None = vectors of the embedder's width, neither centred nor turned.
-        sif: the share of tokens at which a piece has half its weight; None = all weigh the same.
-        texts: what shares are counted in. None: they fall as 1 / rank, in the order of the
-            vocabulary (Zipf's law), which vocabularies of WordPiece are in.
-        max_length: the longest row of the task, in tokens.
-        batch_size: pieces that go through the embedder together.
-        verbose: whether there is a progress line; "auto" = in a terminal.
-        **options: of the `TextEmbedder` that is made.
+        embedder: a `kbert.tasks.TextEmbedder`. Its prompts are not added to the tokens.
+        dimensions: width K of the embeddings; None = the embedder's width, without mean subtraction
+            and projection.
+        sif: share of all tokens at which a token has half its weight; None = equal weights.
+        texts: texts in which the shares are counted. None = shares proportional to 1 / rank in the
+            vocabulary (Zipf's law): WordPiece vocabularies are ordered by frequency.
+        max_length: maximum length of a row of the task, in tokens.
+        batch_size: number of tokens that the embedder embeds per batch.
+        verbose: whether to show a progress line; "auto" = in a terminal.
+        **options: options of the new `TextEmbedder`.
 
     Returns:
-        The task; more can be trained into it by `fit`.
+        The new task; `fit` can train it further.
 
     Raises:
-        ValueError: `dimensions` or `sif` is out of range, or the texts hold none of the pieces.
+        ValueError: `embedder` is no `TextEmbedder`, `dimensions` or `sif` is out of range, or no
+            token of the texts counts.
 
     Example:
         >>> import kbert
@@ -118,14 +120,15 @@ def distill_static(
 
 
 def principal_components(vectors: np.ndarray, count: int) -> np.ndarray:
-    """The first principal components of vectors.
+    """Projects vectors on their first principal components.
 
     Args:
-        vectors: (P, D).
-        count: K of them.
+        vectors: vectors (P, D).
+        count: number K of components.
 
     Returns:
-        (P, K) float64: the largest in absolute value of each is above 0.
+        Projections (P, K) in float64. The sign of each component is chosen so that its value with
+        the largest magnitude is positive.
 
     Example:
         >>> points = np.array([[1.0, 1.0], [2.0, 2.0], [6.0, 6.0]])
@@ -134,17 +137,17 @@ def principal_components(vectors: np.ndarray, count: int) -> np.ndarray:
     """
     centred = np.asarray(vectors, np.float64)
     centred = centred - centred.mean(0)
-    _, axes = np.linalg.eigh(centred.T @ centred)  # the smallest first
+    _, axes = np.linalg.eigh(centred.T @ centred)  # eigenvalues in ascending order
     found = centred @ axes[:, ::-1][:, :count]
     largest = np.take_along_axis(found, np.abs(found).argmax(0)[None], 0)
     return found * np.where(largest < 0, -1.0, 1.0)
 
 
 def _pieces(tokenizer: Any) -> tuple[np.ndarray, list[int]]:
-    """Ids of the pieces that are distilled (P,), and of the special tokens.
+    """Returns the ids of the tokens to distil (P,), and those of the special tokens.
 
-    [PAD] and [UNK] are among the first too, as in model2vec, though no mean counts them: so ranks
-    and components are the same as there.
+    [PAD] and [UNK] are among the tokens to distil, although means do not count them, so that ranks
+    and components are the same as in model2vec.
     """
     special = set(tokenizer.special_ids)
     if tokenizer.unk_id is not None:
@@ -161,7 +164,7 @@ def _pieces(tokenizer: Any) -> tuple[np.ndarray, list[int]]:
 def _vectors(
     embedder: TextEmbedder, pieces: np.ndarray, batch_size: int, verbose: str | int
 ) -> np.ndarray:
-    """(P, D) of pieces, each the only one of its row."""
+    """Returns the embeddings (P, D) of tokens, each embedded as a text of its own."""
     inference.check_batch_size(batch_size)
     form = functools.partial(embedder.form.build_inputs, max_length=embedder.row_length, multiple=1)
     runner = inference.Runner(
@@ -170,20 +173,20 @@ def _vectors(
     ids = tf.RaggedTensor.from_tensor(tf.constant(pieces[:, None], tf.int32))
     rows, found = inference.token_rows(np.ones(len(pieces), int), ids=ids), []
     with Progress("", len(pieces), " pieces", verbose=verbose) as bar:
-        for index, vectors in runner.each(rows, batch_size):  # in their order: all are as long
+        for index, vectors in runner.each(rows, batch_size):  # in order, since lengths are equal
             found.append(vectors)
             bar.show(index[-1] + 1)
     return np.concatenate(found)
 
 
 def _zipf(count: int) -> np.ndarray:
-    """(P,) shares that fall as 1 / rank. Ranks begin at 2, as model2vec's."""
+    """Returns shares (P,) proportional to 1 / rank. Ranks begin at 2, as in model2vec."""
     shares = 1 / np.arange(2, count + 2)
     return shares / shares.sum()
 
 
 def _counted(tokenizer: Any, texts: Iterable[str], uncounted: list[int]) -> np.ndarray:
-    """(V,) shares of the pieces among those of texts, the uncounted left out."""
+    """Returns each token's share (V,) of the tokens of texts, without the uncounted ones."""
     counts = np.zeros(tokenizer.vocabulary_size, np.int64)
     left = each_text([texts] if isinstance(texts, str) else texts)
     while part := list(islice(left, inference.CHUNK)):

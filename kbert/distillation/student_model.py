@@ -1,4 +1,4 @@
-"""A smaller model of the same kind as its teacher, initialised with some of its layers."""
+"""Students: smaller models of the teacher's kind, initialised with some of its layers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from kbert.tasks import EncoderTask
 
 RANDOM, EVERY_OTHER, EMBEDDINGS = "random", "every_other", "embeddings"
 
-_PADDING = "encoder/embeddings/padding"  # of encoders that count positions by ids
+_PADDING = "encoder/embeddings/padding"  # in encoders that count positions by ids
 
 
 def student(
@@ -26,7 +26,7 @@ def student(
     settings: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Encoder | EncoderTask:
-    """A student for a teacher: fewer layers, other sizes if wanted, the same tokens.
+    """Returns a student for a teacher: fewer layers or other sizes, the same vocabulary.
 
     DistilBERT is initialised with every other layer of its teacher, without segments and pooler
     (Sanh et al. 2019, section 3, https://arxiv.org/abs/1910.01108):
@@ -37,24 +37,26 @@ def student(
 
         kbert.student(bert, 4, "random", hidden_size=312, num_heads=12, intermediate_size=1200)
 
-    MobileBERT has its teacher's embeddings and heads, and layers of its own
+    MobileBERT has its teacher's embeddings and heads, and newly initialised layers
     (https://arxiv.org/abs/2004.02984, section 3.4):
 
         kbert.student(ib_bert, init="embeddings", part={"name": "bottleneck"}, activation="relu",
                       intermediate_size=512, pooler_activation="identity", dropout=0.0)
 
-    Where layers share their weights (ALBERT), so do the student's. A student without segments has
-    the teacher's first segment added to its positions: a single text has the same embeddings.
+    If the teacher's layers share weights (ALBERT), so do the student's. In a student without
+    segments, the teacher's first segment embedding is added to the position embeddings, so that a
+    single text has the same embeddings.
 
     Args:
-        teacher: an encoder, or a task on one; of a task the student is a task of the same kind and
-            settings, with the heads' weights where these fit and new ones where not.
-        num_layers: of the student; None = the teacher's.
-        init: what the layers are initialised with. "every_other": layer i with the teacher's layer
-            i · L / M, rounded down and counted from 0, of L and M layers; a list of the teacher's
-            layers, counted from 0; "embeddings", none, and the embeddings are the teacher's; or
-            "random", nothing of the teacher.
-        dtype: a Keras dtype policy or its name; None = the teacher's.
+        teacher: an encoder, or a task on one. For a task, the student is a task of the same kind
+            and settings. Heads get the teacher's weights if they fit, and are newly initialised
+            otherwise.
+        num_layers: number of the student's layers; None = the teacher's.
+        init: initial weights of the layers. "every_other": layer i of M copies the teacher's layer
+            i · L / M of L, rounded down, both counted from 0. A list: the teacher's layers to copy,
+            counted from 0. "embeddings": of the encoder, only the embeddings are copied. "random":
+            nothing is copied, heads neither.
+        dtype: Keras dtype policy or its name; None = the teacher's.
         settings: arguments of the task's constructor that differ from the teacher's.
         **changes: other fields of the config that differ from the teacher's.
 
@@ -62,8 +64,8 @@ def student(
         An encoder or a task, not compiled.
 
     Raises:
-        ValueError: a teacher that is no encoder of the family, another vocabulary, layers that the
-            teacher does not have, or sizes that do not fit its layers.
+        ValueError: the teacher is no encoder of the BERT family, the vocabulary differs, the
+            teacher does not have a layer, or sizes do not fit its layers.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=4, num_heads=2,
@@ -112,7 +114,7 @@ def _config(config: EncoderConfig, num_layers: int | None, changes: dict) -> Enc
 
 
 def _layers(init: str | Sequence[int], count: int, depth: int) -> list[int] | None:
-    """The teacher's layer that each layer is initialised with, from 0; None for none."""
+    """Returns the teacher's layer, from 0, that each layer copies; None if none is copied."""
     if init in (RANDOM, EMBEDDINGS):
         return None
     if init == EVERY_OTHER:
@@ -132,7 +134,7 @@ def _layers(init: str | Sequence[int], count: int, depth: int) -> list[int] | No
 
 
 def _arrays(teacher: Encoder, small: Encoder, layers: list[int]) -> dict[str, np.ndarray]:
-    """The teacher's weights under the student's names."""
+    """Returns the teacher's weights under the student's names."""
     groups = len(small.blocks)
     first_layer = [-(-group * small.config.num_layers // groups) for group in range(groups)]
     positions = "encoder/embeddings/position"
@@ -156,14 +158,14 @@ def _arrays(teacher: Encoder, small: Encoder, layers: list[int]) -> dict[str, np
         arrays |= get_arrays(block, f"encoder/layers/{group}")
     if small.norm is not None and teacher.norm is not None:
         arrays |= get_arrays(teacher.norm, "encoder/norm")
-    if small.pooler is not None:  # a new one where the teacher has none
+    if small.pooler is not None:  # newly initialised if the teacher has none
         arrays |= get_arrays(teacher.pooler or small.pooler, "encoder/pooler")
     _check_sizes(small, arrays)
     return arrays
 
 
 def _take_over_embeddings(small: Encoder, teacher: Encoder) -> None:
-    """Tables and projection; of a norm another kind of scale is left as it is (NoNorm)."""
+    """Copies tables and projection; the norm only if it is of the same class (not NoNorm)."""
     prefix = "encoder/embeddings"
     arrays = get_arrays(small.embeddings, prefix)
     theirs = get_arrays(teacher.embeddings, prefix)
@@ -196,7 +198,7 @@ def _check_sizes(small: Encoder, arrays: dict[str, np.ndarray]) -> None:
 
 def _settings(teacher: EncoderTask, config: EncoderConfig, changes: Mapping) -> dict[str, Any]:
     settings = {**teacher.settings, **changes}
-    if config.pooler_activation is None:  # nor the heads on it
+    if config.pooler_activation is None:  # without pooler, no heads on it
         settings |= {n: False for n in ("next_sentence", "sentence_order") if n in settings}
     longest = settings.get("max_length")
     if longest is not None:

@@ -1,7 +1,8 @@
-"""The terms of a distillation loss: what is compared, and with which weight.
+"""Terms of a distillation loss: what they compare, and with which weight.
 
 A term takes the outputs of student and teacher for the same batch (`Reading`) and returns pairs by
-name. Its `returned` names the inner tensors of the encoders that it needs: no others are computed.
+name. Its `returned` requests the additional outputs of the encoders that it needs; no others are
+computed.
 
 Layers are counted as in the papers: blocks from 1; 0 are the embeddings.
 """
@@ -22,7 +23,7 @@ HIDDEN = {"return_hidden_states": True}
 INTERNALS = {"return_internals": True}
 POSITIONS = ("masked", "all")
 RELATIONS = ("attention", "query", "key", "value")
-INTERNAL_OF = {"attention": "scores"}  # the others have the names of what they are made of
+INTERNAL_OF = {"attention": "scores"}  # others have the same name as the internal tensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,14 +36,14 @@ class Term:
 
     weight: float = 1.0
 
-    # Which inner tensors of the encoders it needs, and whether it compares heads.
+    # Additional outputs of the encoders that it needs, and whether it compares heads.
     returned: ClassVar[Mapping[str, bool]] = {}
     reads_heads: ClassVar[bool] = False
-    # Its values that a progress line shows.
+    # Names of its values on a progress line.
     shown: ClassVar[tuple[str, ...]] = ()
     # Whether it compares hidden states of different widths.
     projects: ClassVar[bool] = False
-    # Fields that came after the first version.
+    # Fields that were added after the first version.
     LATER: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -52,7 +53,7 @@ class Term:
     def record(self) -> str:
         """The term and its settings, for the record of a run.
 
-        Without those of `LATER` that have their default: runs of before resume.
+        Fields in `LATER` are left out if they have their default, so that older runs can resume.
         """
         told = ", ".join(
             f"{field.name}={getattr(self, field.name)!r}"
@@ -65,40 +66,40 @@ class Term:
         """Raises ValueError if the term cannot compare these two models."""
 
     def reads_of(self, teacher: EncoderTask, student: EncoderTask) -> set[str]:
-        """The outputs of the teacher that it compares besides heads, for a cache.
+        """Returns the teacher's outputs, other than heads, that the term compares; for a cache.
 
-        "hidden_states/0" are the embeddings, "hidden_states/2" the output of block 2, and
-        "scores/2", "query/2", "key/2" and "value/2" are within its attention.
+        "hidden_states/0" are the embeddings and "hidden_states/2" the output of block 2. The
+        internals of its attention are "scores/2", "query/2", "key/2" and "value/2".
         """
         return set()
 
     def pairs(
         self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
     ) -> dict[str, Pair]:
-        """Its values, not yet weighted.
+        """Returns the values of the term, without its weight.
 
         Args:
             student: the student's outputs for the batch.
-            teacher: the teacher's.
-            real: (R, T) float32, what each token counts: 1, or the weight of its row, and 0 for
-                padding; R rows of the encoder.
-            project: brings the student's hidden states to the teacher's width.
+            teacher: the teacher's outputs for the batch.
+            real: weight of each token, (R, T) float32 for R rows of the encoder: 1, or the weight
+                of its row, and 0 for padding.
+            project: function that maps the student's hidden states to the teacher's width.
 
         Returns:
-            name -> pair; the loss is their sum.
+            Name -> pair; the loss is their sum.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `pairs`.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnLoss(Term):
-    """The student's own loss: masked words, labels, whatever it would learn without a teacher.
+    """The student's own loss, as without a teacher: masked words or labels.
 
-    Of a decoder that is fine-tuned it is the task's loss, without the auxiliary language model's.
+    For a fine-tuned decoder it is the loss of the task, without the auxiliary language-model loss.
 
     Args:
-        weight: see `Term`.
-        losses: names of the values that it is the sum of; none named = all.
+        weight: factor of the value in the sum of the terms.
+        losses: names of the student's losses to add up; empty = all.
     """
 
     losses: Sequence[str] = ()
@@ -111,10 +112,10 @@ class OwnLoss(Term):
         object.__setattr__(self, "losses", tuple(self.losses))
 
     def chosen(self, own: Mapping[str, Pair]) -> dict[str, Pair]:
-        """Those of the student's own losses that it takes.
+        """Returns the student's own losses that `losses` selects.
 
         Raises:
-            ValueError: the student has no loss of a name.
+            ValueError: the student has no loss with one of the names.
         """
         if unknown := [name for name in self.losses if name not in own]:
             raise ValueError(
@@ -126,17 +127,17 @@ class OwnLoss(Term):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SoftTargets(Term):
-    """The teacher's answers with all their probabilities, for every head that both have.
+    """Distance to the teacher's predicted distributions, for every head that both have.
 
-    Classes are compared by KL · T² (see `losses.soft_targets`), scores by their squared difference.
+    Classes are compared by KL · T² (see `losses.soft_targets`), numbers by squared difference.
 
     Args:
-        weight: see `Term`.
-        temperature: T; DistilBERT's is 2, TinyBERT's 1.
-        positions: "masked" compares a masked-LM head where tokens are masked. "all" compares it at
-            every token, as DistilBERT's training did, for seven times the head's work; it has
-            no effect on other tasks.
-        heads: which heads are compared; none named = all that both have.
+        weight: factor of the value in the sum of the terms.
+        temperature: temperature T; 2 in DistilBERT, 1 in TinyBERT.
+        positions: positions of a masked-LM head. "masked" compares masked tokens only. "all"
+            compares every token, as DistilBERT's training did, with seven times the compute of the
+            head. It has no effect on other tasks.
+        heads: names of the heads to compare; empty = all that both have.
     """
 
     temperature: float = 1.0
@@ -180,7 +181,7 @@ class SoftTargets(Term):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LastHiddenCosine(Term):
-    """1 - cosine between the last hidden states of each token (DistilBERT, section 2)."""
+    """1 - cosine similarity of the last hidden states of each token (DistilBERT, section 2)."""
 
     shown: ClassVar[tuple[str, ...]] = ("hidden_cosine",)
 
@@ -207,7 +208,7 @@ class EmbeddingLoss(Term):
 
     @property
     def record(self) -> str:
-        # By its former name: runs of the version before resume.
+        # Its former name, so that runs of the previous version can resume.
         return f"Embeddings(weight={self.weight!r})"
 
     def reads_of(self, teacher: EncoderTask, student: EncoderTask) -> set[str]:
@@ -222,16 +223,17 @@ class EmbeddingLoss(Term):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfLayers(Term):
-    """A term that compares layers of the student with layers of the teacher, and adds them up.
+    """A term that sums a comparison over pairs of a student's and a teacher's layer.
 
     Args:
-        weight: see `Term`.
-        layers: see `kbert.distillation.layer_map`.
+        weight: factor of the value in the sum of the terms.
+        layers: "uniform", "last" or a list of the teacher's layers, see
+            `kbert.distillation.layer_map`.
     """
 
     layers: str | Sequence[int | None] = "uniform"
 
-    # The output of a layer that it compares, see `Term.reads_of`.
+    # Output of a layer that the term compares, see `Term.reads_of`.
     compares: ClassVar[str]
 
     def __post_init__(self) -> None:
@@ -246,7 +248,7 @@ class OfLayers(Term):
         return {f"{self.compares}/{layer}" for _, layer in self.pairs_of_layers(student, teacher)}
 
     def pairs_of_layers(self, student: EncoderTask, teacher: EncoderTask) -> list[tuple[int, int]]:
-        """(student's layer, teacher's layer), both counted from 1."""
+        """Returns pairs (student's layer, teacher's layer), both counted from 1."""
         depths = (task.encoder.config.num_layers for task in (student, teacher))
         found = enumerate(layer_map(self.layers, *depths), start=1)
         return [(ours, theirs) for ours, theirs in found if theirs is not None]
@@ -257,12 +259,12 @@ class OfLayers(Term):
         layers = self.pairs_of_layers(student.task, teacher.task)
         found = [compare(ours, theirs) for ours, theirs in layers]
         total = sum(pair[0] for pair in found)
-        return total, found[0][1]  # the same tokens in every layer
+        return total, found[0][1]  # the weights are the same in every layer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HiddenStates(OfLayers):
-    """Squared difference of the layers' hidden states (TinyBERT, equation 8)."""
+    """Squared difference of hidden states, layer by layer (TinyBERT, equation 8)."""
 
     compares: ClassVar[str] = "hidden_states"
     returned: ClassVar[Mapping[str, bool]] = HIDDEN
@@ -282,7 +284,7 @@ class HiddenStates(OfLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionScores(OfLayers):
-    """Squared difference of the layers' scores before the softmax (TinyBERT, equation 7)."""
+    """Squared difference of attention scores before the softmax (TinyBERT, equation 7)."""
 
     compares: ClassVar[str] = "scores"
     returned: ClassVar[Mapping[str, bool]] = INTERNALS
@@ -306,18 +308,19 @@ class AttentionScores(OfLayers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionRelations(Term):
-    """The relations between tokens in the student's last layer, compared with a teacher's layer.
+    """KL divergence of token relations in the student's last layer and one layer of the teacher.
 
     MiniLM (https://arxiv.org/abs/2002.10957) compares the attention of both last layers and the
-    products of their values; MiniLMv2 (https://arxiv.org/abs/2012.15828) the products of queries,
-    of keys and of values, in heads of any number. Neither needs equal widths.
+    dot products of their values. MiniLMv2 (https://arxiv.org/abs/2012.15828) compares dot products
+    of queries, of keys and of values, with any number of heads. Neither needs equal widths.
 
     Args:
-        weight: see `Term`.
-        relations: some of "attention", "query", "key" and "value".
-        num_relation_heads: heads that queries, keys and values are cut into; None = their own.
-        teacher_layer: counted from 1; None = the last. For a teacher of 24 layers the paper takes
-            the 21st.
+        weight: factor of the values in the sum of the terms.
+        relations: one or more of "attention", "query", "key" and "value".
+        num_relation_heads: number of heads that queries, keys and values are split into; None = the
+            models' own.
+        teacher_layer: layer of the teacher, counted from 1; None = the last. The paper uses the
+            21st of a teacher with 24 layers.
     """
 
     relations: Sequence[str] = ("attention", "value")
@@ -383,7 +386,7 @@ class AttentionRelations(Term):
 
 
 def agreements(student: Reading, teacher: Reading) -> dict[str, Pair]:
-    """How often the two give the same answer, for every head with classes that both have."""
+    """Returns how often both models predict the same class, for each shared classification head."""
     return {
         _named("agreement", name, student): losses.agreement(
             ours.values, theirs.values, ours.weights
@@ -394,18 +397,18 @@ def agreements(student: Reading, teacher: Reading) -> dict[str, Pair]:
 
 
 def _shared(student: Reading, teacher: Reading) -> list[tuple[str, Prediction, Prediction]]:
-    """(name, the student's prediction, the teacher's) of the heads that both have."""
+    """Returns (name, student's prediction, teacher's prediction) for each head that both have."""
     both = (name for name in student.predictions if name in teacher.predictions)
     return [(name, student.predictions[name], teacher.predictions[name]) for name in both]
 
 
 def _named(what: str, head: str, student: Reading) -> str:
-    """The name of a value, with the head's where there are several."""
+    """Returns the name of a value, with the head's name if there are several heads."""
     return what if len(student.predictions) == 1 else f"{what}_{head}"
 
 
 def check_equal(student: EncoderTask, teacher: EncoderTask, field: str, rule: str) -> None:
-    """Raises unless both models have the same value in a field of their configs."""
+    """Raises ValueError unless both models have the same value in a field of their configs."""
     ours, theirs = (getattr(task.encoder.config, field) for task in (student, teacher))
     if ours != theirs:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""MobileBERT's terms: a student's layers learn what their teacher's give, one after the other.
+"""MobileBERT's terms: layer-wise knowledge transfer, to all layers at once or one after another.
 
 (Sun et al. 2020, https://arxiv.org/abs/2004.02984, sections 3.3 and 3.4; run_pretraining.py of
-mobilebert in google-research/google-research.) They suit a student that is as deep as its teacher
-and as wide between its layers.
+mobilebert in google-research/google-research.) They suit a student with the teacher's depth and
+with its width between layers.
 """
 
 import dataclasses
@@ -23,17 +23,19 @@ from kbert.training.optimization.layer_rates import layer_phases, phase_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerTransfer(OfLayers):
-    """A term whose value is a mean over the layers, all at once or one after the other.
+    """A term whose value is a mean over layers, which learn all at once or one after another.
 
     Args:
-        weight: see `Term`.
-        layers: see `kbert.distillation.layer_map`.
-        steps_per_layer: updates in which one layer alone learns, from the first to the last, as
-            the published student did ("progressive knowledge transfer"); the last one to the end
-            of the run. In evaluation all count. None: all learn at once ("joint").
+        weight: factor of the value in the sum of the terms.
+        layers: "uniform", "last" or a list of the teacher's layers, see
+            `kbert.distillation.layer_map`.
+        steps_per_layer: number of updates in which a single layer learns, from the first to the
+            last, as in the published student ("progressive knowledge transfer"); the last layer
+            learns until the end of the run. In evaluation all layers count. None = all layers learn
+            at once ("joint").
     """
 
-    name: ClassVar[str]  # of its value
+    name: ClassVar[str]  # name of the value
     steps_per_layer: int | None = None
 
     def __post_init__(self) -> None:
@@ -42,13 +44,13 @@ class LayerTransfer(OfLayers):
             check_count("steps_per_layer", self.steps_per_layer, minimum=1)
 
     def compare(self, found: Tensor, wanted: Tensor, real: Tensor, student: Reading) -> Pair:
-        """What one layer of the student has to learn.
+        """Returns the loss of one layer of the student.
 
         Args:
-            found: hidden states (B, T, H), or scores of its attention.
-            wanted: the teacher's.
-            real: (B, T), 1 for the tokens that count.
-            student: the whole reading.
+            found: hidden states (B, T, H) or attention scores of the student's layer.
+            wanted: hidden states or attention scores of the teacher's layer.
+            real: weights (B, T) of the tokens, 0 for padding.
+            student: all outputs of the student.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `compare`.")
 
@@ -69,7 +71,7 @@ class LayerTransfer(OfLayers):
                 total * ops.cast(ops.equal(phase, ours - 1), "float32")
                 for total, (ours, _) in zip(totals, layers, strict=True)
             ]
-        # The same tokens count in every layer.
+        # The weights are the same in every layer.
         return {self.name: (sum(totals) / len(layers), pairs[0][1])}
 
     def _read(self, reading: Reading, layer: int) -> Tensor:
@@ -82,8 +84,8 @@ class LayerTransfer(OfLayers):
 class FeatureMaps(LayerTransfer):
     """Squared difference of the layers' hidden states, each normalised over its width.
 
-    (Section 3.3.1; the statistics that this leaves out are terms of their own.) The published
-    weight is 100.
+    (Section 3.3.1. `FeatureMeans` and `FeatureVariances` compare the statistics that normalisation
+    removes.) The published weight is 100.
     """
 
     name = "feature_maps"
@@ -129,7 +131,7 @@ class FeatureVariances(LayerTransfer):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionMaps(LayerTransfer):
-    """KL of the layers' attention: the mean over the heads for each token (section 3.3.2).
+    """KL divergence of the layers' attention, averaged over heads for each token (section 3.3.2).
 
     The published weight is 1.
     """
@@ -148,15 +150,17 @@ class AttentionMaps(LayerTransfer):
 
 
 def progressive(terms: Sequence[Term], student: EncoderTask, steps: int) -> tuple[Term, ...]:
-    """The same terms, those of layers with their share of a run for each layer of the student.
+    """Returns the terms with `steps_per_layer` set, so that layers share a run equally.
+
+    Terms that are no `LayerTransfer` are returned as they are.
 
     Args:
-        terms: of a loss.
-        student: whose layers learn in turn.
-        steps: updates of the run.
+        terms: terms of a loss.
+        student: task whose layers learn one after another.
+        steps: number of updates of the run.
 
     Raises:
-        ValueError: fewer steps than layers.
+        ValueError: there are fewer steps than layers.
     """
     number = student.encoder.config.num_layers
     if steps < number:
@@ -175,18 +179,18 @@ def progressive(terms: Sequence[Term], student: EncoderTask, steps: int) -> tupl
 def rate_scales(
     terms: Sequence[Term], student: EncoderTask
 ) -> dict[str, float | keras.optimizers.schedules.LearningRateSchedule]:
-    """Factors of the learning rate, where layers of the student learn one after the other.
+    """Returns factors of the learning rate for layers that learn one after another.
 
-    A layer learns at three times the rate in its own phase, at 0.3 of it afterwards, and not
-    before; embeddings and heads not at all (`layer_phases`).
+    A layer learns at three times the rate in its own phase, at 0.3 times the rate after it, and not
+    before it. Embeddings and heads do not learn (`layer_phases`).
 
     Args:
-        terms: of the loss.
-        student: the task.
+        terms: terms of the loss.
+        student: task to train.
 
     Returns:
-        Path of a weight -> factor, for `kbert.training.AdamW(rate_scales=…)`; empty where no term
-        is progressive.
+        Path of a weight -> factor, for `kbert.training.AdamW(rate_scales=…)`; empty if no term is
+        progressive.
     """
     of_layers = (term.steps_per_layer for term in terms if isinstance(term, LayerTransfer))
     steps = {number for number in of_layers if number is not None}
@@ -204,7 +208,7 @@ def rate_scales(
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance over the last axis, which is kept."""
+    """Returns mean and variance over the last axis, which is kept."""
     x = ops.cast(x, "float32")
     mean = ops.mean(x, axis=-1, keepdims=True)
     return mean, ops.mean(ops.square(x - mean), axis=-1, keepdims=True)

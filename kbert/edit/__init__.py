@@ -1,4 +1,4 @@
-"""What is done to a built model from outside: numbers rounded to 8 bits, weights with scores."""
+"""Changes to a built model from outside: adapters, pruning, movement scores, 8-bit rounding."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""Edits: what is done to a built model from outside, whatever its family is.
+"""Edits: changes to a built model from outside, for any family.
 
-A config names them in `edits`, so that an edited model is saved, loaded, trained, resumed and
-exported like every other. An edit acts where a layer multiplies (`kbert.layers.Dense.product`) or
-looks vectors up, and its weights lie in that layer.
+A config lists them in `edits`. So an edited model is saved, loaded, trained, resumed and exported
+like any other. An edit acts where a layer multiplies (`kbert.layers.Dense.product`) or looks up
+embeddings. The weights of the edit are part of that layer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,18 +13,18 @@ import keras
 from kbert.core.options import Options
 from kbert.core.registry import Registered
 
-# Of each block the shapes of its kernels.
+# Kernel shapes of each block.
 Kernels = Sequence[Sequence[tuple[int, int]]]
 
 
 class Edit(Registered, Options, sort="edit"):
-    """A frozen dataclass of its options, which changes a model that is built.
+    """Base class of edits: a frozen dataclass of options that changes a built model.
 
     Attributes:
-        kind: what configs call it.
-        after: kinds of edits that may be there before it.
-        takes_adapters: whether adapters may be trained on what it leaves.
-        mergeable: whether they may be merged into the weights under it.
+        kind: name of the edit in configs.
+        after: kinds of edits that may precede this one in a config.
+        takes_adapters: whether adapters may be trained on a model with this edit.
+        mergeable: whether adapters may be merged into the weights of such a model.
 
     Example:
         >>> import kbert
@@ -39,35 +39,35 @@ class Edit(Registered, Options, sort="edit"):
     mergeable: ClassVar[bool] = True
 
     def apply(self, model: keras.Model) -> None:
-        """Puts its layers into those of the model."""
+        """Adds the layers of the edit to the layers of the model."""
         raise NotImplementedError(f"{type(self).__name__} must define `apply`.")
 
     def check_config(self, config: Any) -> None:
-        """Raises ValueError where a config and these options do not fit."""
+        """Raises ValueError if a config does not fit these options."""
 
     def layer_heads(self, config: Any, heads: Sequence[int]) -> Sequence[int]:
-        """Attention heads of each layer, of those that it had before."""
+        """Returns the number of heads of each layer with this edit, from those without it."""
         return heads
 
     def kernels(self, config: Any, kernels: Kernels) -> Kernels:
-        """Shapes of the kernels in each block, of those that it had before."""
+        """Returns the kernel shapes of each block with this edit, from those without it."""
         return kernels
 
     def count_parameters(self, config: Any, kernels: Kernels) -> int:
-        """Weights beyond those of the model; negative where it has fewer.
+        """Returns how many weights the edit adds; negative if it removes weights.
 
         Args:
-            config: The model's.
-            kernels: Shapes of the kernels in each block.
+            config: Config of the model.
+            kernels: Kernel shapes of each block without this edit.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `count_parameters`.")
 
 
 def products(model: Any) -> list[Any]:
-    """The layers of the blocks that multiply with a kernel, each once.
+    """Returns the layers in the blocks that multiply by a kernel, each once.
 
     Raises:
-        ValueError: there are none, as in blocks of other layers than kbert's.
+        ValueError: there are none, as in blocks of layers that are not kbert's.
     """
     layers = [layer for block in model.blocks for layer in block._flatten_layers()]
     found = [layer for layer in layers if hasattr(layer, "product")]
@@ -83,9 +83,9 @@ def check_edit(edits: Sequence[Mapping[str, Any]], kind: str, maker: str) -> Non
     """Raises ValueError unless a model has an edit.
 
     Args:
-        edits: as the model's config has them.
-        kind: what configs call the edit.
-        maker: the function that makes such models, for the message.
+        edits: `edits` of the model's config.
+        kind: name of the edit in configs.
+        maker: name of the function that adds this edit, for the message.
     """
     if kind not in [edit["kind"] for edit in edits]:
         raise ValueError(

@@ -1,6 +1,7 @@
-"""Kernels with a mask and scores: which weights are kept is trained, and not only what they are.
+"""Kernels with a mask and scores: training also chooses which weights to keep.
 
-`kbert.edit.pruning.with_movement` makes such models of others, `apply_movement` plain ones of them.
+`kbert.edit.pruning.with_movement` adds masks and scores to a model. `apply_movement` applies the
+masks to the kernels and removes both.
 
 Shapes: `N` rows, `I` width in, `O` width out.
 """
@@ -16,16 +17,16 @@ from kbert.edit.base import Edit, Kernels, products
 
 
 class MovementMask(keras.layers.Layer):
-    """What a dense layer multiplies with: `kernel ⊙ mask`, and gradients for the scores.
+    """Masks the kernel of a dense layer, `kernel ⊙ mask`, and gives the scores gradients.
 
-    The mask is 0 or 1 and chosen from outside by the scores, which never enter what is computed.
-    Their gradient is that of a mask which could be any number (a straight-through estimator): for
-    the gradient G of the masked kernel the scores have `G ⊙ kernel`, the kernel `G ⊙ mask`. So
-    updates add to a score where a weight moves away from zero, and take from it where it moves
-    towards zero, also while it is masked. (Sanh, Wolf & Rush 2020, "Movement Pruning",
+    The mask is 0 or 1. `MovementPruning` chooses it by the scores, which never affect the outputs.
+    The scores get the gradient of a real-valued mask (a straight-through estimator). If G is the
+    gradient of the masked kernel, it is `G ⊙ kernel` for the scores and `G ⊙ mask` for the kernel.
+    So a score grows where its weight moves away from zero, and falls where it moves towards zero,
+    also while the weight is masked. (Sanh, Wolf & Rush 2020, "Movement Pruning",
     https://arxiv.org/abs/2005.07683, section 4.)
 
-    Scores begin at 0 and the mask at 1: nothing is masked.
+    Scores are initialised with 0 and the mask with 1: nothing is masked.
 
     Example:
         >>> layer = MovementMask()
@@ -43,20 +44,20 @@ class MovementMask(keras.layers.Layer):
         )
 
     def call(self, rows: Tensor, kernel: Tensor, training: bool = False) -> tuple[Tensor, Tensor]:
-        """(N, I) and (I, O) -> the same, the kernel masked."""
+        """(N, I) and (I, O) -> the same rows and the masked kernel."""
         kernel, mask = ops.convert_to_tensor(kernel), ops.convert_to_tensor(self.mask)
         if training:
-            # Adds nothing but a gradient: a number less itself is exactly 0.
+            # Adds a gradient and changes no value: a number minus itself is exactly 0.
             scores = ops.convert_to_tensor(self.scores)
             mask = mask + (scores - ops.stop_gradient(scores))
         return rows, kernel * mask
 
 
 class Movement(Edit):
-    """Every kernel in the blocks has a score and a mask for each of its weights.
+    """An edit that gives each kernel in the blocks one score and one mask entry per weight.
 
-    Both are saved with the other weights, so that a preset computes what was trained, and a run
-    resumes with the same choice. (https://arxiv.org/abs/2005.07683)
+    Both are saved with the other weights. So a preset computes the same as the trained model, and a
+    run resumes with the same masks. (https://arxiv.org/abs/2005.07683)
 
     Example:
         >>> import kbert
@@ -67,7 +68,7 @@ class Movement(Edit):
 
     kind = "movement"
     after = ("pruned",)
-    takes_adapters = False  # they would train, and be merged into, kernels that are not what runs
+    takes_adapters = False  # they would be trained on, and merged into, the unmasked kernels
 
     def apply(self, model: keras.Model) -> None:
         for layer in products(model):

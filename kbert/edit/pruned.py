@@ -1,7 +1,7 @@
-"""Layers that were pruned: each has fewer heads, and fewer neurons, than the config says.
+"""Pruned layers: each has fewer heads or neurons than `num_heads` and `intermediate_size` say.
 
-`kbert.edit.pruning` makes such models of trained ones. The width of a head is what it was, so that
-the heads that are left compute what they did.
+`kbert.edit.pruning` prunes trained models. The width of a head does not change, so that the
+remaining heads compute the same as before.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from kbert.layers import FeedForward, SelfAttention
 
 
 class Pruned(Edit):
-    """What is left of the heads and of the feed-forward parts, block by block.
+    """An edit that sets the number of heads and the feed-forward width block by block.
 
-    The config's `num_heads` and `intermediate_size` are those before the pruning. Layers that share
+    The config's `num_heads` and `intermediate_size` are those before pruning. Layers that share
     weights are one block.
 
     {options}
@@ -64,7 +64,7 @@ class Pruned(Edit):
                     f"FeedForward. Received: {', '.join(type(part).__name__ for part in parts)}"
                 )
         width = model.config.hidden_size
-        for block, number in zip(blocks, self.heads, strict=False):  # none where none are pruned
+        for block, number in zip(blocks, self.heads, strict=False):  # empty if none are pruned
             attention = block.attention
             attention.given_head_size = attention.head_size
             attention.num_heads = attention.num_key_value_heads = number
@@ -98,7 +98,7 @@ class Pruned(Edit):
 
 
 def check_heads_are_alone(config: Any) -> None:
-    """Raises ValueError where a head cannot go without a change of the others."""
+    """Raises ValueError if heads depend on each other, so that single heads cannot be pruned."""
     if config.num_key_value_heads is not None or config.positions == "alibi":
         raise ValueError(
             "Heads are pruned one by one: none may share keys and values with others, or have a "
@@ -108,7 +108,7 @@ def check_heads_are_alone(config: Any) -> None:
 
 
 def _rebuild(layer: Any, width: int, inner: Sequence[str]) -> None:
-    """Makes a layer's dense layers again, of its sizes of now, in their place among its layers."""
+    """Rebuilds the dense layers inside a layer with its new sizes, under the same paths."""
     layer._tracker.unlock()
     for name in inner:
         layer._tracker.untrack(getattr(layer, name))

@@ -1,4 +1,4 @@
-"""Fine-tuning for 8 bits: an encoder that computes in training as a runtime in int8 will.
+"""Quantization-aware training: a model that is trained with the rounding of an int8 runtime.
 
 task = kbert.edit.quantization.quantization_aware(task)
 task.fit(texts, labels)
@@ -16,28 +16,28 @@ from kbert.edit.rounding import Rounding
 from kbert.io.arrays import check_finite, to_8_bits
 
 _RANGE = "/fake_quantization/range"
-_TABLE = "encoder/embeddings/token"  # a decoder's makes logits too, and stays as it is
+_TABLE = "encoder/embeddings/token"  # a decoder's table is not rounded: it computes logits too
 
 
 def quantization_aware(model: Any) -> Any:
-    """The same model, or task, with the edit "rounding" (`kbert.edit.Rounding`).
+    """Returns a copy of a model or task with the edit "rounding" (`kbert.edit.Rounding`).
 
-    In training and in answers its dense layers and an encoder's token vectors are rounded to 8
-    bits, with gradients as if they were not. Trained so, a model loses less in
-    `export(precision="int8")`, which leaves the rounding to the runtime. It is saved, loaded and
-    resumed like any other, and adapters may be trained on it.
+    Factors of its dense layers and token embeddings of an encoder are rounded to 8 bits, in
+    training and in inference. Gradients ignore the rounding. A model trained this way loses less
+    in `export(precision="int8")`, which leaves the rounding to the runtime. It is saved, loaded and
+    resumed like any other model, and adapters may be trained on it.
 
     Args:
-        model: a `kbert.Encoder` of any family, a `kbert.Decoder`, or a task on one; it stays as it
-            is.
+        model: a `kbert.Encoder` of any family, a `kbert.Decoder`, or a task on one; it is not
+            changed.
 
     Returns:
-        A new one, not compiled. Its ranges are not known before it has been trained.
+        A new encoder, decoder or task, not compiled. Its ranges are unknown until it is trained.
 
     Raises:
-        TypeError: the model is neither.
-        ValueError: it is rounded already, has adapters, or blocks that no config names; or its
-            class takes no edits.
+        TypeError: the model is none of these.
+        ValueError: it is rounded already, has adapters, or has blocks that no config describes; or
+            its class does not support edits.
 
     Example:
         >>> import kbert
@@ -51,19 +51,19 @@ def quantization_aware(model: Any) -> Any:
 
 
 def rounded(model: Any) -> Any:
-    """The model without the edit, and with what was rounded as 8 bits hold it.
+    """Returns a copy without the edit "rounding", with the rounded weights stored as such.
 
-    What runtimes store in 8 bits loses nothing then; inputs of the products are no longer rounded.
-    Its formats are those of any model.
+    Runtimes can then store these weights in 8 bits without loss. Inputs of the products are no
+    longer rounded. The copy is an ordinary model, and can be saved and exported in any format.
 
     Args:
-        model: what `quantization_aware` gave, or a preset of it; it stays as it is.
+        model: result of `quantization_aware`, or a preset of it; it is not changed.
 
     Returns:
-        A new encoder or task, not compiled.
+        A new encoder, decoder or task, not compiled.
 
     Raises:
-        TypeError: the model is neither an encoder nor a task on one.
+        TypeError: the model is no encoder, decoder or task on one.
         ValueError: it has no such edit, or NaN or infinity in its weights.
     """
     return without_edit(model, Rounding.kind, "quantization_aware", _rounded)
@@ -75,7 +75,7 @@ def _with_ranges(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Ar
 
 
 def _rounded(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays:
-    check_finite(arrays, "the model that is rounded")  # no whole number is NaN
+    check_finite(arrays, "the model that is rounded")  # integers cannot represent NaN
     found: dict[str, np.ndarray] = {}
     for name in shapes:
         x, is_table = arrays[name], name == _TABLE

@@ -1,4 +1,4 @@
-"""8 bits in training: numbers are rounded as a runtime stores them, and gradients pass through.
+"""8 bits in training: numbers are rounded as in an int8 runtime, and gradients pass through.
 
 Shapes: `N` rows, `I` width in, `O` width out.
 """
@@ -12,21 +12,21 @@ from kbert.core.contexts import is_rounded
 from kbert.core.types import Shape, Tensor
 from kbert.edit.base import Edit, Kernels, products
 
-LEVELS = 127  # of either sign: 8 bits, symmetric, so that zero stays zero
-# How much of a moving range an update keeps (Q8BERT's `ema_decay`, of runs a hundred times as long,
-# is 0.9999; a range that follows in a hundred updates is right within one epoch of any GLUE task).
+LEVELS = 127  # levels of either sign: 8 bits, symmetric, so that zero stays zero
+# Decay of the moving range per update. Q8BERT's `ema_decay` is 0.9999, for runs a hundred times as
+# long. A range that adapts within a hundred updates is right within one epoch of any GLUE task.
 DECAY = 0.99
 
 
 def fake_quantize(x: Tensor, axis: int) -> Tensor:
-    """Weights as 8 bits hold them: multiples of a scale, `max |x| / 127` along an axis.
+    """Rounds weights to 8 bits: to multiples of a scale, `max |x| / 127` along an axis.
 
     The gradient is that of the identity (a straight-through estimator; Bengio et al. 2013,
     https://arxiv.org/abs/1308.3432).
 
     Args:
-        x: of any shape.
-        axis: along which numbers share a scale: 0 of a kernel (I, O), whose columns have their own.
+        x: weights of any shape.
+        axis: axis along which numbers share a scale: 0 for a kernel (I, O), one scale per column.
 
     Example:
         >>> x = fake_quantize(ops.array([[1.0], [0.3]]), axis=0)
@@ -39,7 +39,7 @@ def fake_quantize(x: Tensor, axis: int) -> Tensor:
 
 
 def _rounded(x: Tensor, largest: Tensor) -> Tensor:
-    """x between -largest and largest, in 127 steps to either side; computed in float32."""
+    """Clips x to [-largest, largest] and rounds it to 127 steps per sign; computed in float32."""
     wide = ops.cast(x, "float32")
     scale = ops.where(largest > 0, largest, 1.0) / LEVELS
     clipped = ops.clip(wide, -LEVELS * scale, LEVELS * scale)
@@ -48,14 +48,15 @@ def _rounded(x: Tensor, largest: Tensor) -> Tensor:
 
 
 class FakeQuantization(keras.layers.Layer):
-    """What a dense layer multiplies, as an 8-bit product has it.
+    """Rounds both factors of a dense layer's product to 8 bits.
 
-    Kernels have a scale for each column, by their largest numbers now. Inputs have one scale, by a
-    moving average of their largest numbers in training; before the first update there is none, and
-    they stay as they are. (Zafrir et al. 2019, "Q8BERT", https://arxiv.org/abs/1910.06188, section
-    2; there kernels have one scale too, while runtimes of today have one for each column.)
+    Kernels have one scale per column, from their current largest absolute values. Inputs have one
+    scale, from a moving average of their largest absolute values in training. Before the first
+    update there is no average, and inputs are not rounded. (Zafrir et al. 2019, "Q8BERT",
+    https://arxiv.org/abs/1910.06188, section 2. Its kernels have a single scale; today's runtimes
+    have one per column.)
 
-    On several devices each one's average moves by its own rows, and the mean of them is kept.
+    On several devices, each updates the average with its own rows, and the mean of these is stored.
 
     Example:
         >>> layer = FakeQuantization()
@@ -75,7 +76,7 @@ class FakeQuantization(keras.layers.Layer):
         )
 
     def call(self, rows: Tensor, kernel: Tensor, training: bool = False) -> tuple[Tensor, Tensor]:
-        """(N, I) and (I, O) -> the same, rounded."""
+        """(N, I) and (I, O) -> the same shapes, rounded."""
         if not is_rounded():
             return rows, kernel
         kept = ops.convert_to_tensor(self.range)
@@ -88,7 +89,7 @@ class FakeQuantization(keras.layers.Layer):
 
 
 class FakeQuantizedRows(keras.layers.Layer):
-    """Vectors of a table as 8 bits hold them, each with a scale of its own."""
+    """Rounds the embeddings of a table to 8 bits, with one scale per row."""
 
     def call(self, rows: Tensor) -> Tensor:
         """(…, W) -> (…, W)."""
@@ -96,14 +97,14 @@ class FakeQuantizedRows(keras.layers.Layer):
 
 
 class Rounding(Edit):
-    """What the dense layers of the blocks multiply is rounded to 8 bits, and so are token vectors.
+    """An edit that rounds factors of the blocks' dense layers and token embeddings to 8 bits.
 
-    Those of encoders: a decoder's table gives its logits too, and stays as it is.
+    Only encoders' token embeddings are rounded: a decoder's table also computes its logits.
 
-    Norms, softmax, activations and the products of queries, keys and values stay as they are, as in
-    Q8BERT (https://arxiv.org/abs/1910.06188) and in the runtimes. Each dense layer has one number
-    more: its moving range. `kbert.edit.quantization` makes such models of others, and plain ones of
-    them again.
+    Norms, softmax, activations and the products of queries, keys and values are not rounded, as in
+    Q8BERT (https://arxiv.org/abs/1910.06188) and in the runtimes. Each dense layer has one
+    additional number: its moving range. `kbert.edit.quantization` adds this edit to a model and
+    removes it.
 
     Example:
         >>> import kbert
@@ -114,7 +115,7 @@ class Rounding(Edit):
 
     kind = "rounding"
     after = ("pruned", "movement")
-    mergeable = False  # an adapter's weights would be rounded with the kernel's: other answers
+    mergeable = False  # merged adapter weights would be rounded too, and outputs would change
 
     def apply(self, model: keras.Model) -> None:
         for layer in products(model):

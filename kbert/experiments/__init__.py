@@ -1,4 +1,4 @@
-"""Fine-tuning by task names: one run, k seeds, the paper's grid; evaluation; answers to files."""
+"""Fine-tuning on named tasks: one run, k seeds, the paper's grid; evaluation; answers to files."""
 
 from typing import TYPE_CHECKING
 

@@ -1,9 +1,9 @@
-"""Answers to a stream of records, a line of JSON or a vector each, that resume after a kill.
+"""Answers to a stream of records, one JSON line or vector per record, resumable after a kill.
 
-Next to `answers.jsonl` is `answers.jsonl.state.json`: which model wrote it with which settings,
-how many records are answered, and a checksum over these records (`kbert.io.outputs`).
+Next to `answers.jsonl` is `answers.jsonl.state.json`. It records the model and settings that wrote
+the answers, the number of answered records, and a checksum of these records (`kbert.io.outputs`).
 
-What answers is any task with `file_answers`, see `kbert.tasks.Task`.
+Any task with `file_answers` can answer, see `kbert.tasks.Task`.
 """
 
 import itertools
@@ -22,20 +22,20 @@ from kbert.io.formats import Array, JsonLines
 from kbert.io.outputs import GrowingOutput
 from kbert.tasks import Task, WindowOptions
 
-# Most records in memory at once, and answers that a kill may cost.
+# Maximum number of records in memory at once, and of answers that a kill can lose.
 CHUNK = 1024
 
 
 class AnswerFile(GrowingOutput):
-    """The output of a prediction, and its progress.
+    """The output file of a prediction, with its progress.
 
     Args:
-        path: the file: lines of JSON, or the vectors of texts as an array of NumPy's.
+        path: the file: lines of JSON, or embeddings of texts as a `.npy` array.
         identity: what the answers depend on besides the input, as JSON can hold it.
-        width: D of vectors: `numpy.load` gives (N, D) float32. None = lines of JSON.
+        width: size D of the embeddings: `numpy.load` returns (N, D) float32. None = lines of JSON.
 
     Raises:
-        ValueError: the file is there and was written by something else.
+        ValueError: the file exists and was made with another `identity`, or has no note.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class AnswerFile(GrowingOutput):
 
 
 def with_tokenizer(identity: Mapping[str, Any]) -> Callable[[dict], dict]:
-    """What adds the tokenizer to a note of before 1.0.0, which does not say it."""
+    """Returns a function that adds the tokenizer to notes from before 1.0.0, which lack it."""
     return lambda note: {"tokenizer": identity.get("tokenizer"), **note}
 
 
@@ -58,23 +58,23 @@ def answer_records(
     batch_size: int = 32,
     options: Options | None = None,
 ) -> Iterator[int]:
-    """Answers an input in memory that does not grow with it.
+    """Answers an input of any size at constant memory.
 
-    Of an output that is finished, the input is compared with the one that it answers.
+    If the output is finished, this only checks that the input is the one that was answered.
 
     Args:
-        task: what answers: any with `file_answers`.
+        task: any task with `file_answers`.
         records: the input.
-        output: where the answers go.
+        output: the file for the answers.
         batch_size: rows computed at once.
-        options: what the `options` of its `file_answers` choose; None = their defaults.
+        options: instance of the `options` class of the task's `file_answers`; None = its defaults.
 
     Yields:
-        How many records are answered so far.
+        The number of records answered so far.
 
     Raises:
-        ValueError: the input is not the one that the first answers are of, the output has lost
-            some of them, or a record is not as the task needs it, by its line.
+        ValueError: the existing answers are for another input, the output has lost some of them,
+            or a record does not fit the task (the message has its line).
     """
     rest = output.rest(records, _text_of, records.source)
     if output.finished:
@@ -92,13 +92,13 @@ def answer_records(
 def answer_stream(
     task: Task, records: Records, *, batch_size: int = 32, options: Options | None = None
 ) -> Iterator[str]:
-    """The lines that `answer_records` writes, each as soon as its batch is computed.
+    """Yields the lines that `answer_records` writes, as soon as each batch is computed.
 
     Args:
-        task: what answers.
+        task: any task with `file_answers`.
         records: the input.
-        batch_size: records that are read, and then answered.
-        options: as of `answer_records`.
+        batch_size: number of records that are read before they are answered.
+        options: instance of the `options` class of the task's `file_answers`; None = its defaults.
     """
     answering = _Answering(task, options, records.source, batch_size)
     for _, table, answers in answering.answered(iter(records), most=batch_size):
@@ -106,10 +106,10 @@ def answer_stream(
 
 
 def model_checksum(task: Task) -> str:
-    """Of the weights and the settings, wherever they were loaded from."""
+    """Returns the CRC-32 of a task's weights and settings, in hexadecimal."""
     settings = dict(task.settings)
     if isinstance(getattr(task, "chosen", None), WindowOptions):
-        # By its former name: half-written answers of the version before resume.
+        # Under its former name, so that unfinished answers of the previous version resume.
         settings["stride"] = settings.pop("doc_stride")
     text = json.dumps(settings, sort_keys=True, default=str)
     weights = (weight.numpy() for weight in task.weights)
@@ -119,7 +119,7 @@ def model_checksum(task: Task) -> str:
 def answer_chunk(
     task: Task, chunk: list[Record], source: str, batch_size: int
 ) -> tuple[list[str], int]:
-    """A line for each record of a chunk, and how many of them were cut."""
+    """Returns a line for each record of a chunk, and the number of truncated records."""
     table = _table(chunk, source)
     asked = task.file_answers(task)
     answers, cut = asked.answer(table, asked.options(), batch_size=batch_size)
@@ -127,7 +127,7 @@ def answer_chunk(
 
 
 def checksum_of(records: Iterable[Record]) -> int:
-    """The checksum of records, whatever their lines."""
+    """Returns the CRC-32 of records; it does not depend on their line numbers."""
     return fingerprints.crc32(map(_text_of, records))
 
 
@@ -136,7 +136,7 @@ def _text_of(record: Record) -> str:
 
 
 class _Answering:
-    """Who answers, and how."""
+    """A task that answers records, with its options."""
 
     def __init__(self, task: Task, options: Options | None, source: str, batch_size: int) -> None:
         self.task, self.source, self.batch_size = task, source, batch_size
@@ -146,14 +146,15 @@ class _Answering:
     def answered(
         self, records: Iterator[Record], first: int = 0, most: int | None = None
     ) -> Iterator[tuple[list[Record], Table, Sequence[Any]]]:
-        """Chunks of records, the same as tables, and an answer to each.
+        """Yields each chunk of records, the chunk as a table, and an answer for each record.
 
-        The first texts that are cut are reported at once, all of them at the end.
+        Warns at the first truncated texts, and of all truncated texts at the end.
 
         Args:
-            records: those that are not answered.
-            first: the number of the first of them.
-            most: Records in a chunk; None = as many as a kill may cost.
+            records: the records that are not answered yet.
+            first: number of the first of these records in the whole input.
+            most: maximum number of records in a chunk; None = `CHUNK`. The task's `at_once` may be
+                smaller.
         """
         count = cut = reported = 0
         for chunk in chunks(records, min(most or CHUNK, CHUNK, self.answers.at_once)):

@@ -1,4 +1,4 @@
-"""The task that a program answers files with: of a preset, or of an export to a runtime."""
+"""Loads the task that a program answers files with, from a preset or an export to a runtime."""
 
 import os
 from collections.abc import Callable
@@ -15,15 +15,17 @@ from kbert.tasks.loading import WrongTaskError
 def answering_task(
     program: str, task_class: type[Task], folder: PathLike
 ) -> tuple[Task, Callable[[], str]]:
-    """The task of a folder, and what computes a checksum of its weights and settings.
+    """Loads the task of a folder; also returns a function that computes its checksum.
+
+    The checksum is over the task's weights and settings.
 
     Args:
-        program: its name.
-        task_class: the class of tasks that it is for.
+        program: name of the program.
+        task_class: class of the tasks that the program supports.
         folder: a preset, or an export to a runtime.
 
     Raises:
-        ValueError: it holds another task; the message names the program that answers with it.
+        ValueError: the folder holds another task; the message names the program for it.
     """
     if exists(os.path.join(folder, DESCRIPTION_FILE)):
         exported = load_exported(folder)

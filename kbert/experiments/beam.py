@@ -1,10 +1,10 @@
-"""Answers to many files on Apache Beam: the bytes that `answer_records` writes for each of them.
+"""Answers to many files on Apache Beam: for each file the bytes that `answer_records` writes.
 
     files ─ read in chunks ─ shuffle ─ answer each chunk ─ group by file ─ join
 
-One file is read by one worker; its chunks, which are those of a local run, are answered by any.
-Workers write into the folder themselves, each file whole or not at all: a chunk's answers are there
-for the next start after a kill. The files get their names when all of them are there.
+One worker reads a file; any worker may answer its chunks, which are those of a local run. Workers
+write into the folder themselves, each file whole or not at all. So a restart after a kill reuses
+the answers of finished chunks. The files get their final names when all of them are complete.
 """
 
 import dataclasses
@@ -28,33 +28,33 @@ from kbert.tasks import FineTuningTask, Task
 from kbert.text.sources import expand
 
 _PREDICTIONS = "predictions-"
-# A model at a time in a process, and a call at a time: one uses all its cores, or its GPU.
+# One model and one call at a time in a process: a call uses all its cores, or its GPU.
 _ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """What workers must know."""
+    """The description of the job that each worker gets."""
 
     preset: str
     task_module: str | None
-    model: str  # its checksum
+    model: str  # checksum of the model
     kind: str
     columns: Mapping[str, str | Sequence[str]]
     batch_size: int
     work: str
 
     def part(self, file: int, chunk: int) -> str:
-        """Where the answers to a chunk are."""
+        """Returns the path of the answers to a chunk."""
         return os.path.join(self.work, f"{file:05d}-{chunk:08d}.json")
 
     def joined(self, file: int) -> str:
-        """Where all answers to a file are until those to the others are."""
+        """Returns the path of all answers to a file, until every file is answered."""
         return os.path.join(self.work, f"{file:05d}.jsonl")
 
     @property
     def counts(self) -> str:
-        """Where the sums over all files are."""
+        """Path of the sums over all files."""
         return os.path.join(self.work, "counts.json")
 
 
@@ -68,42 +68,42 @@ def answer_on_beam(
     batch_size: int = 32,
     task_module: str | None = None,
 ) -> int:
-    """Answers files of records by a pipeline of Apache Beam.
+    """Answers files of records with an Apache Beam pipeline.
 
-    Killed and started again with the same arguments, it answers what was not answered.
+    After a kill, the same call answers the records that are left.
 
     Args:
-        preset: the fine-tuned task, as `Task.from_preset` takes it; each worker process loads it
-            once.
-        pattern: Files of records, as `Records` takes them. All workers must see them and the
-            folder.
-        folder: where `predictions-00000-of-00012.jsonl` and so on are in the end, one for each
-            file of the input, in the order of their names; each has the bytes that
-            `answer_records` writes for the file.
-        beam_flags: Beam's own, such as "--runner=FlinkRunner".
-        columns: our name of a column -> the files', as `Records` takes them.
+        preset: the fine-tuned task, as for `Task.from_preset`; each worker process loads it once.
+        pattern: pattern of the files of records, in the formats of `Records`. All workers must see
+            the files and `folder`.
+        folder: folder for the answers. It gets a file `predictions-00000-of-00012.jsonl` and so on
+            for each input file, in the order of their names. Each has the bytes that
+            `answer_records` writes for the input file.
+        beam_flags: flags of Beam, such as "--runner=FlinkRunner".
+        columns: our name of a column -> the files' name, as for `Records`.
         batch_size: rows computed at once.
-        task_module: file or module of a task of the user's own, as `late.user_module` takes it.
+        task_module: file or module of a custom task, as for `late.user_module`.
 
     Returns:
-        How many records there are.
+        The number of records.
 
     Raises:
         ImportError: Apache Beam is not installed.
-        ValueError: there is no such flag of Beam's; the folder holds something else; a file is of
-            no format that is read.
-        Exception: Beam's own, where a worker fails: of a record, with its file and line.
+        ValueError: a flag of Beam is unknown, the folder holds something else, or a file has an
+            unknown format.
+        Exception: a worker failed (an exception of Beam); for a bad record it has file and line.
     """
     options = pipeline_options(beam_flags, "Predicting")
     if task_module is not None and task_module.endswith(".py"):
         task_module = absolute(task_module)
     preset = os.fspath(preset)
-    preset = absolute(preset) if is_dir(preset) else preset  # else of the hub
+    preset = absolute(preset) if is_dir(preset) else preset  # else a name on the hub
     paths = [absolute(path) for path in sorted(expand(pattern))]
     task = _load(preset, task_module)
     kind, columns = task_for(task).kind, dict(columns or {})
     model = answer_file.model_checksum(task)
-    # Of finished answers alone: before, a bad record may be mended, for parts know their records.
+    # Only finished answers are checked against this. Until then a bad record may be corrected: each
+    # part has a checksum of its records.
     of_input = {
         "files of the input": len(paths),
         "bytes of the input": sum(Records(path, kind, columns).size or 0 for path in paths),
@@ -119,7 +119,7 @@ def answer_on_beam(
             state.check(of_input)
         else:
             state.save()
-            for path in Path(folder).iterdir():  # of a process that was killed between the renames
+            for path in Path(folder).iterdir():  # left by a kill between the renames
                 if path.name.startswith(_PREDICTIONS):
                     atomic.remove(path)
             job = _Job(preset, task_module, model, kind, columns, batch_size, work)
@@ -151,11 +151,11 @@ def _run(options: Any, paths: list[str], job: _Job) -> None:
         )
 
 
-# What workers do.
+# The steps that workers execute.
 
 
 def _read(file: tuple[int, str], job: _Job) -> Iterator[tuple[int, int, str, list[Record]]]:
-    """The chunks of a file with their numbers; the one after the last is empty."""
+    """Yields the chunks of a file with their numbers, and an empty chunk at the end."""
     number, path = file
     if job.task_module is not None:
         with _ONE_AT_A_TIME:
@@ -168,7 +168,7 @@ def _read(file: tuple[int, str], job: _Job) -> Iterator[tuple[int, int, str, lis
 
 
 def _answer(chunk: tuple[int, int, str, list[Record]], job: _Job) -> tuple[int, int]:
-    """Writes the answers where they are not there yet; returns the chunk's place."""
+    """Writes the answers to a chunk, unless they exist; returns the numbers of file and chunk."""
     file, number, path, records = chunk
     part, checksum = job.part(file, number), answer_file.checksum_of(records)
     before = read_note(part, "A part of the answers")
@@ -182,7 +182,7 @@ def _answer(chunk: tuple[int, int, str, list[Record]], job: _Job) -> tuple[int, 
 
 
 def _join(found: tuple[int, Iterable[int]], job: _Job) -> tuple[int, int]:
-    """Writes the answers to a file; returns how many they are, and of how many cut texts."""
+    """Writes the answers to a file; returns their number, and the number of truncated records."""
     file, numbers = found
     records = cut = 0
     Path(job.work).mkdir(parents=True, exist_ok=True)
@@ -213,7 +213,7 @@ def _note(counts: tuple[int, int], job: _Job) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _model(preset: str, task_module: str | None, checksum: str) -> FineTuningTask:
-    """One for the process."""
+    """Loads the model, once per process, and checks its checksum."""
     task = _load(preset, task_module)
     if (found := answer_file.model_checksum(task)) != checksum:
         raise ValueError(

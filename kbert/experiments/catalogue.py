@@ -1,4 +1,4 @@
-"""Named tasks: the settings of one, and which one a task is."""
+"""Named tasks: their settings, and the named task of a fine-tuned one."""
 
 from typing import Any, cast
 
@@ -12,14 +12,14 @@ _ONE_OF = ("adapter", "quantization_aware", "prune_weights")
 
 
 def settings_for(named: NamedTask, **given: Any) -> Settings:
-    """The defaults of a named task with other values.
+    """Returns the settings of a named task: its defaults, with some values changed.
 
     Args:
         named: the task.
-        **given: fields of `Settings`, and settings of the class of tasks.
+        **given: fields of `Settings`, and settings of the task class.
 
     Raises:
-        ValueError: a setting that the class has no use for, or a value out of its range.
+        ValueError: the task class does not have a setting, or a value is out of range.
     """
     cls, options = named.task_class, task_options()
     settings = settings_of(cast(Any, options[named.kind]))
@@ -39,9 +39,9 @@ def settings_for(named: NamedTask, **given: Any) -> Settings:
             f"{' with '.join(f'{name}={value!r}' for name, value in chosen.items())}"
         )
     if given.get("prune_weights") is not None:
-        pruning.parse(given["prune_weights"])  # raises where it is none
+        pruning.parse(given["prune_weights"])  # raises if it is invalid
     if given.get("adapter") is not None:
-        own = adapters.parse(given["adapter"])  # raises where it is none
+        own = adapters.parse(given["adapter"])  # raises if it is invalid
         given = {"learning_rate": own.learning_rate, **given}
     found = settings.from_arguments({**named.defaults, **given}, "experiments.run")
     if found.tune_threshold and not cls.can_tune(named.fixed):
@@ -53,14 +53,14 @@ def settings_for(named: NamedTask, **given: Any) -> Settings:
 
 
 def task_for(task: Task, name: str | None = None) -> NamedTask:
-    """How data for a fine-tuned task is read.
+    """Returns the named task that describes how to read data for a fine-tuned task.
 
     Args:
         task: the fine-tuned task.
-        name: A named task of the same kind; None = the one for plain files.
+        name: name of a task of the same kind; None = the one for plain files.
 
     Raises:
-        ValueError: the name is that of another kind's task.
+        ValueError: the task is not a fine-tuned one, or the name is that of a task of another kind.
     """
     if not isinstance(task, FineTuningTask):
         classes = ", ".join(registry.get("task", kind).__name__ for kind in task_options())
@@ -71,7 +71,7 @@ def task_for(task: Task, name: str | None = None) -> NamedTask:
             f"kbert-finetune makes one of a pretrained model{own}"
         )
     alike = [named for named in TASKS.values() if named.kind == task.kind]
-    # What names of this kind decide, such as whether a text has any number of labels.
+    # Settings that the names of this kind fix, such as whether a text has any number of labels.
     usual = {key: task.options.field_of(key).default for named in alike for key in named.fixed}
     own = {key: task.settings[key] for key in usual}
     if name is None:

@@ -1,4 +1,4 @@
-"""A fine-tuned task measured on labelled data: metrics, report by class, every answer."""
+"""Evaluation of a fine-tuned task on labelled data: metrics, report by class, every answer."""
 
 import dataclasses
 import json
@@ -19,12 +19,12 @@ from kbert.tasks import Columns, FineTuningTask
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What a task answered, and how well.
+    """The answers of a task, and their metrics.
 
     Attributes:
-        metrics: the official ones of the task.
-        answers: one an example, as `predict` gives them.
-        columns: of the task's tables.
+        metrics: the official metrics of the task.
+        answers: one answer per example, in the form written to files.
+        columns: columns of the task's tables.
         reports: further results, such as scores of each class; see `FineTuningTask.reports`.
     """
 
@@ -35,12 +35,12 @@ class Evaluation:
 
     @property
     def report(self) -> Report | None:
-        """The report by class, of tasks that have one."""
+        """The report by class; None for tasks without one."""
         return next((report for report in self.reports if isinstance(report, Report)), None)
 
     @property
     def confusion(self) -> dict | None:
-        """`matrix` and `names` of the confusion matrix, as JSON can hold them."""
+        """`matrix` and `names` of the confusion matrix, as JSON can hold them; None without it."""
         if self.report is None:
             return None
         return {"matrix": self.report.confusion.tolist(), "names": list(self.report.names)}
@@ -56,7 +56,7 @@ class Evaluation:
         return "\n\n".join(part for part in (self.text, scores) if part)
 
     def write(self, folder: PathLike, name: str, table: Table) -> None:
-        """Writes `<name>_answers.jsonl`, and `<name>_report.txt` where there is a report."""
+        """Writes `<name>_answers.jsonl`, and `<name>_report.txt` if there is a report."""
         folder = Path(folder)
         write_answers(folder / f"{name}_answers.jsonl", self.columns, table, self.answers)
         if self.text:
@@ -72,13 +72,13 @@ def evaluate(
         task: the fine-tuned task.
         data: labelled examples.
         batch_size: rows computed at once.
-        verbose: of `predict`.
+        verbose: "auto" = a progress bar if it takes longer than a moment, 0 = none.
 
     Returns:
         The evaluation.
 
     Raises:
-        ValueError: the data has no labels, or others than the task.
+        ValueError: the data has no labels, or labels that the task does not have.
     """
     task.check_labels(data)  # before hours of prediction
     answers = task.predict(data, batch_size=batch_size, verbose=verbose)
@@ -93,16 +93,16 @@ def evaluate(
 def tune_threshold(
     task: FineTuningTask, data: Table, *, batch_size: int = 32, verbose: str | int = "auto"
 ) -> str:
-    """Sets the task's threshold to what is best on labelled data.
+    """Sets the task's threshold to the best value on labelled data.
 
     Args:
         task: a `QuestionAnswerer`, or a `TextClassifier` with `multi_label`.
-        data: labelled examples, of questions some without an answer.
+        data: labelled examples; some questions must have no answer.
         batch_size: rows computed at once.
-        verbose: of `predict`.
+        verbose: "auto" = a progress bar if it takes longer than a moment, 0 = none.
 
     Returns:
-        What it was set to, as text.
+        The new threshold, as text.
 
     Raises:
         ValueError: the task has no threshold.
@@ -116,21 +116,21 @@ def tune_threshold(
 
 
 def is_labelled(columns: Columns, table: Table) -> bool:
-    """Whether a table has labels, not only the inputs of a task."""
+    """Returns whether a table has labels, not only the inputs of a task."""
     return columns.label in table
 
 
 def write_answers(path: PathLike, columns: Columns, table: Table, answers: Sequence[Any]) -> None:
-    """Writes each answer as a line of JSON, with the label where the table has them."""
+    """Writes each answer as a line of JSON, with the label if the table has labels."""
     lines = answer_lines(columns, table, answers, expected=is_labelled(columns, table))
     atomic.write(path, "".join(f"{line}\n" for line in lines).encode())
 
 
 def check_submission(named: NamedTask, table: Table) -> None:
-    """Checks before the work that GLUE takes answers to these questions.
+    """Checks, before the work, that GLUE's server accepts answers to these examples.
 
     Raises:
-        ValueError: the task is none of GLUE's server, or the table not its test set.
+        ValueError: the task is not one of GLUE's, or the table is not its test set.
     """
     if not named.glue:
         raise ValueError(f"GLUE takes answers to its own tasks. Received: {named.name}")
@@ -138,9 +138,9 @@ def check_submission(named: NamedTask, table: Table) -> None:
 
 
 def write_submission(named: NamedTask, answers: Sequence[Any], folder: PathLike) -> str:
-    """Writes answers to a test set of GLUE as its server takes them; returns the file's path.
+    """Writes answers to a GLUE test set in the form of its server; returns the file's path.
 
-    The test set is one that `check_submission` accepts.
+    The test set must be one that `check_submission` accepts.
     """
     plain = [answer["label"] if isinstance(answer, dict) else float(answer) for answer in answers]
     return write_glue_submission(named.name, plain, folder)
@@ -149,12 +149,12 @@ def write_submission(named: NamedTask, answers: Sequence[Any], folder: PathLike)
 def answer_lines(
     columns: Columns, table: Table, answers: Sequence[Any], *, expected: bool
 ) -> list[str]:
-    """Each answer as a line of JSON: the input, the label, the answer.
+    """Returns a line of JSON for each answer: the input, the label, the answer.
 
     Args:
-        columns: of the task's tables.
+        columns: columns of the task's tables.
         table: the inputs.
-        answers: of the task.
+        answers: answers of the task, a dict or a number per row.
         expected: whether to write the table's labels too, as `expected`.
 
     Example:
@@ -173,7 +173,7 @@ def answer_lines(
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's values as JSON can hold them."""
+    """Converts NumPy values to values that JSON can hold."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is no value of JSON")

@@ -1,4 +1,4 @@
-"""What runs of fine-tuning have in common: a task by name, a pretrained model, the data."""
+"""The common part of fine-tuning runs: a task by name, a pretrained model, the data."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -23,36 +23,37 @@ from kbert.tasks.fine_tuning.prepared import prepare_rows
 from kbert.training.run.history import History
 from kbert.training.run.record import SAME, Resume
 
-# Of the order in which rows are drawn for development data, which no setting changes.
+# Seed of the random choice of rows for development data; no setting changes it.
 _SPLIT_SEED = 0
 _SHOWN_LABELS = 10
 _WEIGHTS = ("sample_weight", "class_weights")
 
 
 class Experiment:
-    """A task by name, a pretrained model and data: what runs have in common.
+    """A task by name, a pretrained model and data, for one run or several.
 
     Args:
-        task: a name of `kbert.experiments.TASKS`, such as "sst2", "ner" or "classify".
+        task: name of a task in `kbert.experiments.TASKS`, such as "sst2", "ner" or "classify".
         preset: folder or name of a pretrained model, see `kbert.hub.locate`.
-        train: a path as the task's reader takes it, or data as `kbert.data.as_table` takes it.
-        dev: the same, of development data: it chooses the best checkpoint.
-        test: the same, of data that is only measured, or without labels only predicted.
-        dev_share: share of `train` to keep apart as development data where there is no `dev`;
-            whatever it is, `train` keeps a row of each class.
-        labels: names of the classes, where more are wanted than occur in `train`.
-        columns: our name of a column -> the file's, see `kbert.experiments.reading`.
-        label_separator: what stands between the labels of one text, for "multilabel".
-        sample_weight: the column of a file of `train` that the setting of this name weighs the
-            loss by, so that it is read too.
-        rows_folder: for the training data's tokens, where `train` is a file that is larger than
-            memory: it is read a part at a time, as `kbert.tasks.prepare_rows` does. `dev` is given
-            then. The folder serves every run on this data with this tokenizer and `max_length`.
+        train: training data: a path for the task's reader, or data for `kbert.data.as_table`.
+        dev: development data, in the same forms; it chooses the best checkpoint.
+        test: test data, in the same forms; it is measured, or only predicted if it has no labels.
+        dev_share: share of `train` that is split off as development data if there is no `dev`;
+            for any share `train` keeps a row of each class.
+        labels: names of the classes, if there are more than occur in `train`.
+        columns: our name of a column -> the file's name, see `kbert.experiments.reading`.
+        label_separator: separator between the labels of one text, for "multilabel".
+        sample_weight: column of the file `train` that holds the weights of examples in the loss;
+            it is read for the setting of this name.
+        rows_folder: folder for the tokenised training data, if `train` is a file larger than
+            memory. The file is read in parts, as by `kbert.tasks.prepare_rows`, and `dev` is
+            required. Runs on the same data with the same tokenizer and `max_length` can share the
+            folder.
 
     Raises:
-        ValueError: an unknown task, data that cannot be read, neither `dev` nor `dev_share`, a
-            label of `dev` that `train` does not have, fewer than two classes, or a test set of
-            GLUE that is not the published one.
+        ValueError: the task is unknown, data cannot be read, not exactly one of `dev` and
+            `dev_share` is given, `dev` has a label that `train` lacks, there are fewer than two
+            classes, or an unlabelled test set of GLUE is not the published one.
 
     Example:
         >>> data = {"text": ["free money", "see you"] * 10, "label": ["spam", "ham"] * 10}
@@ -126,17 +127,17 @@ class Experiment:
 
     @property
     def task_class(self) -> type[FineTuningTask]:
-        """The class of tasks that is trained."""
+        """Class of the trained task."""
         return self.named.task_class
 
     @property
     def head(self) -> Table:
-        """The training data, of a file that is read in parts the first rows."""
+        """The training data; only the first rows if it is a file that is read in parts."""
         return self.train if isinstance(self.train, Table) else self.train.head
 
     def _check_labels(self, labels: list[str], seen: list[str]) -> None:
-        """A class that is in no training example cannot be learned."""
-        self.head[self.task_class.columns.label]  # raises where there is none
+        """Raises for a class without training examples: it cannot be learned."""
+        self.head[self.task_class.columns.label]  # raises if there is no such column
         several = self.task_class.takes_label_lists(self.named.fixed)
         if len(labels) < 2 and not several:
             raise ValueError(
@@ -149,7 +150,7 @@ class Experiment:
             self._check_table(self.test, labels, "is no class of the model: name it (labels)")
 
     def _check_table(self, table: Table | TableParts, known: list[str], problem: str) -> None:
-        """Raises for a label that is not known; `problem` ends with one of two ways out."""
+        """Raises for an unknown label; `problem` ends with one remedy, the message adds another."""
         places = label_places(table, self.named)
         new = sorted(set(places) - set(known))
         if new:
@@ -160,11 +161,11 @@ class Experiment:
             )
 
     def settings(self, **settings: Any) -> Settings:
-        """The task's defaults with other values."""
+        """Returns the task's default settings, with some values changed."""
         return settings_for(self.named, **settings)
 
     def make_task(self, settings: Settings) -> FineTuningTask:
-        """What is trained: `new_task`, with the adapter, or what 8 bits or a pruning need."""
+        """Makes the task to train: `new_task`, changed for an adapter, 8 bits or pruning."""
         task = self.new_task(settings)
         if settings.quantization_aware:
             task = quantization_aware(task)
@@ -175,17 +176,17 @@ class Experiment:
         return task
 
     def finish(self, task: FineTuningTask, settings: Settings) -> FineTuningTask:
-        """What a run keeps of the task that it has trained: without scores of its weights."""
+        """Returns the trained task as a run keeps it: without the importance scores of pruning."""
         if settings.prune_weights is not None:
             task = pruning.parse(settings.prune_weights).finish(task)
         return task
 
     def callbacks(self, settings: Settings) -> list[keras.callbacks.Callback]:
-        """Those of `fit` that the settings want."""
+        """Returns the callbacks of `fit` that the settings require."""
         return [] if settings.prune_weights is None else [pruning.parse(settings.prune_weights)]
 
     def new_task(self, settings: Settings) -> FineTuningTask:
-        """The pretrained encoder under a newly initialised head."""
+        """Makes a task of the pretrained encoder and a newly initialised head."""
         keras.utils.set_random_seed(settings.seed)
         arguments = self.named.arguments(settings)
         if self.labels is not None:
@@ -195,11 +196,11 @@ class Experiment:
         )
 
     def fits(self, task: FineTuningTask, settings: Settings) -> dict[str, tuple[Any, Settings]]:
-        """What is trained in turn, by the name of the stage: whose `fit`, with which settings."""
+        """Returns the stages of training: name -> the object whose `fit` runs, and its settings."""
         return {"": (task, settings)}
 
     def write_rows(self, task: FineTuningTask, settings: Settings, verbose: str | int) -> None:
-        """Tokenises training data that is larger than memory, or what an earlier call left."""
+        """Tokenises training data larger than memory; resumes an earlier call."""
         if isinstance(self.train, TableParts):
             weights = {name: getattr(settings, name) for name in _WEIGHTS}
             prepare_rows(
@@ -207,7 +208,7 @@ class Experiment:
             )
 
     def fit_arguments(self, settings: Settings) -> dict[str, Any]:
-        """Those of `fit`; rows on disk have their weights."""
+        """Returns the arguments of `fit`; without weights if the rows on disk contain them."""
         arguments = settings.training()
         return arguments if self.rows_folder is None else arguments | dict.fromkeys(_WEIGHTS)
 
@@ -219,14 +220,16 @@ class Experiment:
         verbose: str | int = "auto",
         resume: Resume = SAME,
     ) -> History:
-        """Trains what `make_task` made, and resumes where an earlier call was stopped.
+        """Trains the task from `make_task`, and resumes an earlier call that was stopped.
 
         Args:
             task: the task.
-            settings: those that it was made with.
-            model_dir: where checkpoints and logs are written.
-            verbose: see `FineTuningTask.fit`.
-            resume: likewise.
+            settings: the settings that the task was made with.
+            model_dir: folder for checkpoints and logs.
+            verbose: 1 = a progress bar, 2 = a line per epoch, 0 = silent; "auto" = 1 in a terminal
+                or a notebook, else 2.
+            resume: "same" raises if `model_dir` was begun with other data or settings; "changed"
+                resumes with the new ones; names of settings allow only these to change.
         """
         return task.fit(
             self.rows_folder or self.train,
@@ -239,7 +242,7 @@ class Experiment:
         )
 
     def summary(self) -> str:
-        """Task, classes and sizes in a line."""
+        """Returns task, classes and sizes of the data in one line."""
         tables = {"train": self.train, "dev": self.dev, "test": self.test}
         sizes = [f"{name} {len(table):,}" for name, table in tables.items() if table is not None]
         classes = ""
@@ -251,7 +254,7 @@ class Experiment:
         )
 
     def identity(self) -> dict[str, Any]:
-        """What the results depend on besides the settings, for `run.json`."""
+        """Returns what the results depend on besides the settings, for `run.json`."""
         tables = {"train": self.train, "dev": self.dev, "test": self.test}
         return {
             "task": self.named.name,
@@ -267,11 +270,11 @@ class Experiment:
 
 
 def _split(table: Table, share: float) -> tuple[Table, Table]:
-    """The table without and with a share of its rows, drawn at random, in their order.
+    """Splits a table at random into the rest and a share of its rows; both keep their order.
 
-    Where every row has one class, by name, and a class would be missing in the first part, the
-    share is drawn from each class, as nearly as whole rows allow, and the last row of a class
-    stays. Else the rows are those of version 0.1, whose runs are resumed.
+    The rows are drawn from the whole table, as in version 0.1, so that its runs can be resumed. One
+    case differs: every row has one class, by name, and the rest would lack a class. Then the share
+    is drawn from each class, as nearly as whole rows allow, and each class keeps a row in the rest.
     """
     count = round(len(table) * share)
     if not 0 < count < len(table):
@@ -302,7 +305,7 @@ def _draw(rows: Sequence[int], count: int) -> set[int]:
 
 
 def _class_rows(table: Table) -> list[list[int]]:
-    """The rows of each class; all rows together where they have no class by name."""
+    """Returns the rows of each class; all rows in one group if labels are not names."""
     labels = table.columns.get("label", [])
     if not labels or not all(isinstance(label, str) for label in labels):
         return [list(range(len(table)))]
@@ -313,9 +316,9 @@ def _class_rows(table: Table) -> list[list[int]]:
 
 
 def _apportion(sizes: list[int], count: int) -> list[int]:
-    """So many of each group that `count` come together, in proportion, and one of each is left.
+    """Distributes `count` over groups in proportion to their sizes; each group keeps one member.
 
-    Fewer come together where there are not as many.
+    The sum is smaller than `count` if the groups do not have enough members.
 
     >>> _apportion([6, 3, 1], 5), _apportion([1, 1, 2], 3)
     ([3, 2, 0], [0, 0, 1])

@@ -1,11 +1,11 @@
-"""The folder of one run: its settings, and once it is finished, its results.
+"""The folder of one run: its settings, and the results of a finished run.
 
-run.json       task, data and settings, as they were when the run was started; one process at a time
-               writes to the folder
-training/      steps.jsonl, evaluations.jsonl, and checkpoints until the run is finished; of a run
-               in stages a folder for each
+run.json       task, data and settings at the start of the run; only one process at a time writes to
+               the folder
+training/      steps.jsonl, evaluations.jsonl, and checkpoints until the run is finished; a run in
+               stages has a folder for each
 preset/        the best model
-adapter/       its adapter, where it has one (kbert.edit.adapters.load_task)
+adapter/       the adapter of the best model, if it has one (kbert.edit.adapters.load_task)
 results.json   the results; written last, so a folder that has it is finished
 """
 
@@ -25,16 +25,16 @@ from kbert.training.run.record import (
     write_settings,
 )
 
-# Paths of models, which may be moved, and the checksums that identify them.
+# Paths of models (which may be moved), and the checksums that identify the models.
 PLACES = ("preset", "teacher", "student")
 CHECKSUMS = tuple(f"{name}_checksum" for name in PLACES)
 
 
 class RunFolder:
-    """Where a run reads and writes.
+    """The folder that a run reads and writes.
 
     Args:
-        path: the folder; made when something is written.
+        path: the folder; it is made when something is written.
 
     Example:
         >>> import tempfile
@@ -50,12 +50,12 @@ class RunFolder:
         self.preset = self.path / "preset"
 
     def begin(self, identity: dict, resume: Resume = SAME) -> None:
-        """Writes the settings of the run; of a run that has a checkpoint, compares them.
+        """Writes the settings of a new run; compares them if a checkpoint or results exist.
 
         Args:
             identity: what the results depend on, as JSON can hold it.
-            resume: which settings may have changed, see
-                `kbert.training.run.record.check_settings`; of a finished run none.
+            resume: settings that may have changed: "same" = none, "changed" = any, or names, see
+                `kbert.training.run.record.check_settings`. For a finished run none may change.
 
         Raises:
             ValueError: the folder holds another run, or a series of runs.
@@ -76,7 +76,7 @@ class RunFolder:
             write_settings(path, identity)
 
     def _has_something(self) -> bool:
-        """Whether a restart would find a result or a checkpoint; wrong settings leave neither."""
+        """Returns whether there are results or a checkpoint; wrong settings leave neither."""
         if (self.path / "results.json").exists():
             return True
         # A run of several stages has a folder for each.
@@ -84,24 +84,24 @@ class RunFolder:
         return any(Checkpoints(folder).latest() is not None for folder in folders)
 
     def result(self) -> Result | None:
-        """The result of the run, if it is finished."""
+        """Returns the result of the run; None if it is not finished."""
         path = self.path / "results.json"
         return Result.from_dict(self.path, _read(path)) if path.exists() else None
 
     def finish(self, result: Result) -> None:
-        """Writes the result of the run, and removes what only its restart would have needed."""
+        """Writes the result of the run, and removes the files that only a restart needs."""
         _write(self.path / "results.json", result.to_dict())
         self.remove_checkpoints()
 
     def remove_checkpoints(self) -> None:
-        """Removes them, weights and optimizer, several times the model's size."""
+        """Removes the checkpoints (weights and optimizer), several times the model's size."""
         for name in ("checkpoints", "best"):
             for folder in list(self.training.rglob(name)):
                 remove_tree(folder)
 
 
 def checksum_of(model: PathLike | None) -> str | None:
-    """The checksum of a model's weights; None if it does not exist any more."""
+    """Returns the checksum of a model's weights; None if the model cannot be found."""
     try:
         return None if model is None else weights_checksum(locate(model))
     except (FileNotFoundError, ConnectionError):

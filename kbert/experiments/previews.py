@@ -18,19 +18,19 @@ from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.training.run.estimates import peak_memory
 from kbert.training.run.log import duration, human
 
-# Steps that are timed, after some in which graphs are traced.
+# Timed steps, and the steps before them, in which graphs are traced.
 _WARM, _TIMED = 3, 8
 _WIDTH = 100
 
 
 def preview(experiment: Experiment, *, examples: int = 3, **settings: Any) -> str:
-    """The first examples as tokens with their labels, and estimates from a few real steps.
+    """Shows the first examples as tokens with their labels, and estimates from a few real steps.
 
     Nothing is written.
 
     Args:
         experiment: task, preset and data.
-        examples: how many.
+        examples: number of examples to show.
         **settings: fields of `Settings`.
 
     Returns:
@@ -43,14 +43,14 @@ def preview(experiment: Experiment, *, examples: int = 3, **settings: Any) -> st
 
 
 def show_examples(task: FineTuningTask, table: Table) -> str:
-    """Labelled examples as the model reads them.
+    """Shows labelled examples as the model reads them.
 
     Args:
         task: the task.
         table: a few labelled examples.
 
     Returns:
-        For each row of tokens a line, wrapped; before it the label of the example.
+        The label of each example, followed by each of its token sequences as a wrapped line.
     """
     rows = task.tokenize(table, labelled=True)
     index = np.arange(len(rows))
@@ -62,10 +62,11 @@ def show_examples(task: FineTuningTask, table: Table) -> str:
         for name, ids in batch.items():
             if not name.endswith("token_ids"):
                 continue
-            # The texts of a pair that are read apart have a mask each, two orders of one the same.
+            # Texts of a pair that are encoded separately have one mask each; two orders of one
+            # text share a mask.
             own = name.removesuffix("token_ids") + "padding_mask"
             mask = batch[own if own in batch else "padding_mask"][row]
-            # Choices, windows and wrong texts of one example are rows of their own.
+            # Choices, windows and negatives of an example are separate sequences.
             for line, real in zip(np.atleast_2d(ids[row]), np.atleast_2d(mask), strict=True):
                 pieces = [task.form.token_name(i, task.tokenizer) for i in line[real > 0].tolist()]
                 pieces = [f"{piece}{marks.get(i, '')}" for i, piece in enumerate(pieces)]
@@ -84,7 +85,7 @@ def _wrapped(pieces: list[str]) -> Iterator[str]:
 
 
 def _estimate(experiment: Experiment, task: FineTuningTask, settings: Settings) -> str:
-    """Sizes of the data, and time and memory from a few steps."""
+    """Returns sizes of the data, and estimates of time and memory from a few steps."""
     table, examples = experiment.head, len(experiment.train)
     rows = task.tokenize(table, labelled=True)
     count, cut = (round(x * examples / len(table)) for x in (len(rows), rows.cut))
@@ -104,15 +105,15 @@ def _estimate(experiment: Experiment, task: FineTuningTask, settings: Settings) 
         "time": f"about {total} without evaluations, {each}",
         "memory": f"{human(peak_memory())}B at most so far",
     }
-    if all(model is not task for model, _ in fits.values()):  # it learns from a teacher
+    if all(model is not task for model, _ in fits.values()):  # the task learns from a teacher
         found["alone"] = f"{_pace(task, table, settings):.3g} s a step without a teacher"
     return text_table(["estimate", ""], list(found.items()))
 
 
 def _pace(model: Any, table: Table, settings: Settings) -> float:
-    """Seconds of a step."""
+    """Returns the seconds per step."""
     clock = _Clock()
-    # Without held-out data and without a folder.
+    # These settings need development data or a folder.
     left_out = ("metric", "patience", "evaluate_every", "checkpoint_every")
     options = {**settings.training(), **dict.fromkeys(left_out)}
     model.fit(table, verbose=0, callbacks=[clock], **options)
@@ -120,7 +121,7 @@ def _pace(model: Any, table: Table, settings: Settings) -> float:
 
 
 class _Clock(keras.callbacks.Callback):
-    """Times a few steps, and ends the training after them."""
+    """Times a few steps, then stops the training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,6 +135,6 @@ class _Clock(keras.callbacks.Callback):
 
     @property
     def seconds_per_step(self) -> float:
-        """The mean: batches differ in length."""
+        """Mean seconds per step: batches differ in length."""
         timed = self._times[_WARM:] if len(self._times) > _WARM + 1 else self._times
         return (timed[-1] - timed[0]) / max(len(timed) - 1, 1)

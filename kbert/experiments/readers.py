@@ -1,4 +1,4 @@
-"""How the files of named tasks become tables: benchmarks by their layouts, others by columns."""
+"""Readers of the files of named tasks: benchmarks by their layouts, other files by columns."""
 
 import dataclasses
 import functools
@@ -27,13 +27,13 @@ class Files:
 
     Attributes:
         path: a file, a pattern, a folder or a `tfds:` name, as the reader takes it.
-        name: of the named task.
-        task: the class of tasks.
-        settings: of its constructor, as far as they are known.
-        columns: our name of a column -> the file's.
-        split: "train", "dev" or "test", of a folder of GLUE's.
-        label_separator: what stands between the labels of a row, of tasks with any number.
-        others: columns that are read besides the task's, by the file's name.
+        name: name of the named task.
+        task: class of the task.
+        settings: arguments of the task's constructor, as far as they are known.
+        columns: our name of a column -> the file's name.
+        split: "train", "dev" or "test", for a folder of GLUE.
+        label_separator: separator between the labels of a row, for tasks with any number of labels.
+        others: columns to read in addition to the task's, by the file's name.
     """
 
     path: str
@@ -47,26 +47,26 @@ class Files:
 
 
 def by_columns(files: Files) -> Table:
-    """CSV, TSV, JSON lines, lines of text or a TensorFlow data set."""
+    """Reads CSV, TSV, JSON lines, lines of text or a TensorFlow data set."""
     options, names = _reading(files)
     return read_named_columns(files.path, **options).rename(names)
 
 
 def parts_by_columns(files: Files) -> Iterator[Table]:
-    """The same, some thousand rows at a time."""
+    """Like `by_columns`, but yields tables of some thousand rows."""
     options, names = _reading(files)
     return (table.rename(names) for table in table_parts(files.path, **options))
 
 
 def _reading(files: Files) -> tuple[dict[str, Any], dict[str, str]]:
-    """Arguments of `read_table`, and what is renamed in what it gives."""
+    """Returns the arguments of `read_table`, and the columns to rename in its table."""
     task, label = files.task, files.task.columns.label
     columns = _complete(files)
     optional = set(task.columns.optional) - set(files.columns)
     several = task.takes_label_lists(files.settings)
     separated = several and not isinstance(files.columns.get(label), list | tuple)
     converted = label != "label" and (separated or task.columns.numeric)
-    if converted and columns is not None:  # a reader knows labels by this name
+    if converted and columns is not None:  # readers convert labels only under the name "label"
         columns = {("label" if name == label else name): x for name, x in columns.items()}
     elif converted:
         named = (*task.columns.inputs[0], *files.others)
@@ -81,23 +81,23 @@ def _reading(files: Files) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def glue(files: Files) -> Table:
-    """A file or the folder of one of GLUE's tasks."""
+    """Reads a file or the folder of a GLUE task."""
     split = files.split if is_dir(files.path) else None
     return read_glue(files.name, files.path, split=split)
 
 
 def choices(files: Files) -> Table:
-    """A benchmark of choices, in its own format."""
+    """Reads a multiple-choice benchmark, in its own format."""
     return read_choices(files.path, format=files.name)
 
 
 def squad(files: Files) -> Table:
-    """SQuAD's JSON."""
+    """Reads SQuAD's JSON."""
     return read_squad(files.path)
 
 
 def squad_or_columns(files: Files) -> Table:
-    """SQuAD's JSON, or lines of JSON with columns."""
+    """Reads SQuAD's JSON, or lines of JSON with columns."""
     if ".jsonl" in files.path:
         return by_columns(files)
     _check_names(files.columns, (), "SQuAD's JSON")
@@ -105,11 +105,11 @@ def squad_or_columns(files: Files) -> Table:
 
 
 def tagged(files: Files, column: int = -1) -> Table:
-    """Columns of words and tags (CoNLL, CoNLL-U), or lines of JSON.
+    """Reads columns of words and tags (CoNLL, CoNLL-U), or lines of JSON.
 
     Args:
         files: the files.
-        column: of the tags, where the user names none.
+        column: column of the tags in a CoNLL file, if the user names none.
     """
     if ".jsonl" in files.path:
         return by_columns(files)
@@ -124,7 +124,7 @@ def tagged(files: Files, column: int = -1) -> Table:
     return read_conll(files.path, column=int(name))
 
 
-# What named tasks call them (`kbert.catalog.named_tasks`).
+# Readers by the names that named tasks use (`kbert.catalog.named_tasks`).
 READERS: dict[str, Callable[[Files], Table]] = {
     "columns": by_columns,
     "glue": glue,
@@ -137,24 +137,24 @@ READERS: dict[str, Callable[[Files], Table]] = {
 
 
 def _complete(files: Files) -> dict[str, Any] | None:
-    """All columns to read, the usual ones under their own names; None = whatever there is."""
+    """Returns all columns to read, the usual ones under their own names; None = all columns."""
     if not files.columns:
         return None
     columns = files.task.columns
     wanted = {name: name for name in (*columns.usual, *columns.optional)}
     for names in columns.inputs[1:]:
-        if set(names) & set(files.columns):  # the task is asked in another way than the usual
+        if set(names) & set(files.columns):  # the file has another set of input columns
             wanted = {name: x for name, x in wanted.items() if name not in columns.inputs[0]}
             wanted |= {name: name for name in names}
     wanted = {name: name for name in files.others} | wanted | files.columns
-    # Several columns that are to be one are read by their own names.
+    # Several columns that become one are read under their own names.
     several = {n: x for n, x in wanted.items() if isinstance(x, list | tuple)}
     single = {n: x for n, x in wanted.items() if n not in several}
     return single | {name: name for names in several.values() for name in names}
 
 
 def _check_names(columns: dict, names: Sequence[str], what: str) -> None:
-    """Names of columns that a file has no place for."""
+    """Raises for named columns that the file format does not have."""
     if unknown := {name: x for name, x in columns.items() if name not in names}:
         raise ValueError(
             f"Of {what} these columns can be named: {list(names)}. Received: {unknown}"

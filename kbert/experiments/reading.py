@@ -1,6 +1,6 @@
-"""Files of a named task as tables; in the generic tasks the user maps the columns.
+"""Reads files of a named task as tables; for generic tasks the user maps the columns.
 
-`columns` maps our name of a column (see `kbert.data.Table`) to the file's:
+`columns` maps our name of a column (see `kbert.data.Table`) to the file's name:
 
     {"text": "review", "label": "stars"}                    one text, any kind of label
     {"first": "question1", "second": "question2"}           a pair
@@ -30,23 +30,23 @@ def read(
     label_separator: str = ",",
     others: Sequence[str] = (),
 ) -> Table:
-    """The table of a path, or of data in memory.
+    """Reads the table of a path, or of data in memory.
 
     Args:
         named: the task.
-        data: a path, a pattern or `tfds:` name as the task's reader takes it, or what
-            `kbert.data.as_table` takes.
-        split: "train", "dev" or "test", of a folder of GLUE's.
-        columns: our name of a column -> the file's, see above; not for benchmarks, whose files
-            are known.
-        label_separator: stands between the labels of a text in a file, for "multilabel".
-        others: columns of the file that are wanted besides, such as the examples' weights.
+        data: a path, a pattern or a `tfds:` name for the task's reader, or data for
+            `kbert.data.as_table`.
+        split: "train", "dev" or "test", for a folder of GLUE.
+        columns: our name of a column -> the file's name, see above; not for benchmarks, whose
+            layout is fixed.
+        label_separator: separator between the labels of a text in a file, for "multilabel".
+        others: further columns to read from the file, such as the weights of the examples.
 
     Returns:
-        A table whose classes are names: integers are written out.
+        A table whose classes are names: integers are converted to text.
 
     Raises:
-        ValueError: a file or a row is not as it must be, by file and line.
+        ValueError: a file or a row is invalid; the message has file and line.
     """
     task = named.task_class
     if isinstance(data, str | os.PathLike):
@@ -59,22 +59,22 @@ def read(
 
 
 class TableParts:
-    """Training data of files that are read a part at a time, and once to be counted.
+    """Training data in files that are read in parts; the constructor reads them once to count rows.
 
     Args:
         named: the task.
         path: a file or pattern of CSV, TSV, JSON lines or lines of text.
-        columns: our name of a column -> the file's.
-        label_separator: stands between the labels of a text.
-        others: columns of the file that are wanted besides.
+        columns: our name of a column -> the file's name.
+        label_separator: separator between the labels of a text.
+        others: further columns to read from the file, such as the weights of the examples.
 
     Attributes:
         head: the first rows.
         checksum: CRC-32 of all rows.
-        places: label -> file and line of the first row that has it.
+        places: label -> file and line of the first row with this label.
 
     Raises:
-        ValueError: the files of the task have another layout, or a row is not as it must be.
+        ValueError: the files of the task have another layout, or a row is invalid.
 
     Example:
         >>> import tempfile
@@ -106,7 +106,7 @@ class TableParts:
         self.places: dict[str, str] = {}
         self._size = self.checksum = 0
         with Progress("reading", None, " rows", verbose="auto") as progress:
-            for part in self:  # a file without rows is refused by its reader
+            for part in self:  # the reader raises for a file without rows
                 if not self._size:
                     self.head = part
                 self._size += len(part)
@@ -124,14 +124,14 @@ class TableParts:
 
 
 def labels_of(table: Table | TableParts, named: NamedTask) -> list[str] | None:
-    """The classes that occur in training data, sorted, "O" first; None for tasks without."""
+    """Returns the classes in training data, sorted, "O" first; None for tasks without classes."""
     if not named.has_classes:
         return None
     return sorted(label_places(table, named), key=lambda name: (name != "O", *_natural(name)))
 
 
 def label_places(table: Table | TableParts, named: NamedTask) -> dict[str, str]:
-    """File and line of the first row of each class that occurs; none in a test set."""
+    """Returns file and line of the first row of each class; empty for data without labels."""
     return table.places if isinstance(table, TableParts) else _places(table, named)
 
 
@@ -146,7 +146,7 @@ def _places(table: Table, named: NamedTask) -> dict[str, str]:
 
 
 def _natural(name: str) -> tuple:
-    """Numbers by their value, before all other names."""
+    """Sort key: numbers by their value, before all other names."""
     return (0, int(name), name) if name.isdecimal() else (1, 0, name)
 
 
@@ -177,7 +177,7 @@ def _files(
 
 
 def _own_label(named: NamedTask, columns: Columns | None) -> dict[str, Any]:
-    """The columns, with the label by the name that the task has for it."""
+    """Returns the columns, with "label" replaced by the task's name for the label."""
     columns = dict(columns or {})
     if "label" in columns:
         columns[named.task_class.columns.label] = columns.pop("label")
@@ -185,6 +185,6 @@ def _own_label(named: NamedTask, columns: Columns | None) -> dict[str, Any]:
 
 
 def _rename(table: Table, columns: dict) -> Table:
-    """Data in memory may have our names already, next to files with others."""
+    """Renames columns to our names; data in memory may have these names already."""
     names = {theirs: ours for ours, theirs in columns.items() if isinstance(theirs, str)}
     return table.rename({theirs: x for theirs, x in names.items() if x not in table})

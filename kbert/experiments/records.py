@@ -1,6 +1,6 @@
-"""Records of a file or of standard input, one after the other, in memory that does not grow.
+"""Reads records of a file or of standard input one by one, at constant memory.
 
-The same formats as `kbert.data.readers.read_table`, which holds a whole table in memory.
+The formats are those of `kbert.data.readers.read_table`, which keeps a whole table in memory.
 """
 
 import itertools
@@ -18,16 +18,16 @@ Record = tuple[int, dict[str, Any]]
 
 
 class Records:
-    """The records of an input, to be gone through once.
+    """The records of an input, to be iterated over once.
 
     Args:
         path: a .txt, .csv, .tsv or .jsonl file, plain or .gz; "-" for lines of standard input, or
-            the name of another pipe, such as `<(…)` of a shell, for lines too.
-        kind: of the task, which declares the columns that it needs.
-        columns: our name of a column -> the file's, as in `kbert.experiments.reading`.
+            the name of another pipe, such as `<(…)` in a shell, also for lines.
+        kind: kind of the task, which declares the columns that it needs.
+        columns: our name of a column -> the file's name, as in `kbert.experiments.reading`.
 
     Raises:
-        ValueError: a suffix that tells no format; while going through, what is wrong in which line.
+        ValueError: the suffix belongs to no known format; during iteration, a line is invalid.
 
     Example:
         >>> import tempfile
@@ -56,12 +56,12 @@ class Records:
 
     @property
     def size(self) -> int | None:
-        """Bytes on disk; None of standard input."""
+        """Size on disk in bytes; None for standard input."""
         return self._file.size or None
 
     @property
     def consumed(self) -> int:
-        """Bytes on disk that are read."""
+        """Bytes on disk read so far."""
         return self._file.consumed
 
     def __iter__(self) -> Iterator[Record]:
@@ -95,7 +95,7 @@ class Records:
             yield number, dict(zip(names, fields, strict=True))
 
     def _wanted(self, row: dict) -> dict[str, str | Sequence[str]]:
-        """Our names of the task's input columns -> the file's."""
+        """Maps our names of the task's input columns to the file's names."""
         there = {name: name for name in row} | self._columns
         names = self._asked.found_in(there)
         if names is None:

@@ -1,4 +1,4 @@
-"""Results of runs: of one, and of a series."""
+"""Results of one run, and of a series of runs."""
 
 import dataclasses
 import math
@@ -16,19 +16,21 @@ class Result:
     """The result of a run.
 
     Attributes:
-        folder: where it lies.
+        folder: folder of the run.
         metric: name of the metric that chose the best checkpoint.
-        dev: metrics on the development data, of the best checkpoint.
-        test: metrics on the test data, where there is some that is labelled.
-        best_value: `metric`, when the best checkpoint was chosen.
-        best_step: updates before it.
-        best_loss: the loss there; None in results of versions before.
-        steps: updates made.
-        seconds: of training, evaluations among it; of a run that was stopped, since its last start.
-        confusion: `matrix` and `names` on the development data, of tasks with classes.
-        threshold: what the task's threshold was tuned to, as text.
-        peak_memory: largest bytes of the process, or of the accelerator, until the end of the run.
-        settings: all of `kbert.experiments.Settings`.
+        dev: metrics of the best checkpoint on the development data.
+        test: metrics on the test data; None without labelled test data.
+        best_value: value of `metric` at the evaluation that chose the best checkpoint.
+        best_step: number of updates before the best checkpoint.
+        best_loss: loss at the best checkpoint; None in results of former versions.
+        steps: total number of updates.
+        seconds: duration of training and its evaluations; for a run that was stopped, only since
+            its last start.
+        confusion: `matrix` and `names` on the development data, for tasks with classes.
+        threshold: the tuned threshold of the task, as text; None if it was not tuned.
+        peak_memory: peak memory of the process, or of the accelerator, until the end of the run,
+            in bytes.
+        settings: all fields of `kbert.experiments.Settings`.
     """
 
     folder: Path
@@ -47,9 +49,9 @@ class Result:
 
     @property
     def score(self) -> tuple[float, float]:
-        """What decides, the larger the better: the metric on the development data, then the loss.
+        """Sort key, larger is better: the metric on the development data, then the negative loss.
 
-        As of two evaluations of one run (`kbert.training.run.best`).
+        Evaluations of one run are compared in the same way (`kbert.training.run.best`).
         """
         value = -self.best_value if self.metric.endswith("loss") else self.dev[self.metric]
         return value, -math.inf if self.best_loss is None else -self.best_loss
@@ -60,7 +62,7 @@ class Result:
         return self.folder / "preset"
 
     def summary(self) -> str:
-        """Time, memory and where the best checkpoint is from, as text."""
+        """Returns time, memory and the step of the best checkpoint, as text."""
         parts = [
             f"best {self.metric} after step {self.best_step:,} of {self.steps:,}",
             f"{duration(self.seconds)}",
@@ -69,14 +71,14 @@ class Result:
         return " · ".join(parts + ([self.threshold] if self.threshold else []))
 
     def to_dict(self) -> dict:
-        """As JSON can hold it, without the folder."""
+        """Returns the fields, as JSON can hold them, without the folder."""
         fields = dataclasses.asdict(self)
         del fields["folder"]
         return fields
 
     @classmethod
     def from_dict(cls, folder: Path, fields: dict) -> "Result":
-        """What `to_dict` gave."""
+        """Reverses `to_dict`."""
         return cls(folder=folder, **fields)
 
     def __str__(self) -> str:
@@ -91,9 +93,9 @@ class Series:
     """The results of several runs that differ in some settings.
 
     Attributes:
-        folder: where they lie.
-        names: the settings that they differ in.
-        results: the runs, in the order they were made.
+        folder: folder of the series.
+        names: the settings that the runs differ in.
+        results: results of the runs, in the order of execution.
     """
 
     folder: Path
@@ -102,7 +104,7 @@ class Series:
 
     @property
     def best(self) -> Result:
-        """The run with the best development metric, or of equals the smallest loss."""
+        """The run with the best development metric; ties are decided by the smaller loss."""
         return max(self.results, key=lambda result: result.score)
 
     @property
@@ -111,19 +113,19 @@ class Series:
         return self.folder / "preset"
 
     def metrics(self, data: str = "dev") -> dict[str, list[float]]:
-        """Metric -> its value in every run, on "dev" or "test"; none where that has no labels."""
+        """Returns metric -> its value in every run, on "dev" or "test"; empty without labels."""
         values = [getattr(result, data) or {} for result in self.results]
         return {name: [value[name] for value in values] for name in values[0]}
 
     def summary(self, data: str = "dev") -> dict[str, tuple[float, float]]:
-        """Metric -> (mean, standard deviation of the sample, 0 for a single run)."""
+        """Returns metric -> (mean, sample standard deviation, which is 0 for a single run)."""
         return {
             name: (statistics.fmean(x), statistics.stdev(x) if len(x) > 1 else 0.0)
             for name, x in self.metrics(data).items()
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a run: what it differs in, its metrics on dev, on test, and its seconds."""
+        """Returns a row per run: the settings in `names`, metrics on dev and test, and seconds."""
         return [
             {
                 **{name: result.settings[name] for name in self.names},
@@ -135,7 +137,7 @@ class Series:
         ]
 
     def __str__(self) -> str:
-        """The table: seeds with mean and standard deviation, a grid from best to worst."""
+        """Returns the table: seeds with mean and standard deviation, a grid from best to worst."""
         rows = self.rows()
         if self.names == ("seed",):
             groups = {"": self.summary("dev"), "test ": self.summary("test")}
@@ -149,12 +151,12 @@ class Series:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    """Rows under the names that any of them has."""
+    """Formats rows as a table whose columns are all names that occur in a row."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    # The F1 of each class is in the report.
+    # The F1 of each class is in the report, not in this table.
     names = [name for name in names if not name.removeprefix("test ").startswith("f1_")]
     cells = [[row.get(name) for name in names] for row in rows]
-    if "learning_rate" in names:  # four decimals are too few for it
+    if "learning_rate" in names:  # the table's four decimals are too few for learning rates
         place = names.index("learning_rate")
         for line in cells:
             line[place] = f"{line[place]:g}"

@@ -1,7 +1,7 @@
-"""Several runs of one experiment: over seeds, and over the grid of BERT's paper.
+"""Several runs of one experiment: over seeds, or over the grid of BERT's paper.
 
-A folder a run; those that are finished are not repeated, so a series resumes where it was
-stopped. Of all models only the best is kept, in `preset/` of the series' folder.
+Each run has a folder. Finished runs are not repeated, so a series resumes where it was stopped.
+Only the best model is kept, in `preset/` of the series' folder.
 """
 
 import itertools
@@ -31,14 +31,15 @@ def seeds(
     resume: Resume = SAME,
     **settings: Any,
 ) -> Series:
-    """Runs that differ in nothing but the seed: of the head, dropout and the order of the data.
+    """Executes runs that differ only in the seed of the head, of dropout and of the data order.
 
     Args:
         experiment: task, preset and data.
-        output_dir: folder of the series, with one a run in it.
-        count: how many; seeds count from `seed`, 0 unless given.
-        verbose: as in `run`.
-        resume: as in `run`.
+        output_dir: folder of the series; each run gets a folder in it.
+        count: number of runs; the seeds are `seed` (0 unless given), `seed` + 1 and so on.
+        verbose: progress of training and prediction: "auto" shows it, 0 shows nothing.
+        resume: "same" raises if a run was started with other data or settings; "changed" resumes
+            with the new ones; names of settings allow only these to change.
         **settings: fields of `Settings`.
 
     Returns:
@@ -62,20 +63,21 @@ def grid(
     resume: Resume = SAME,
     **settings: Any,
 ) -> Series:
-    """A run for every combination; the one that is best on the development data is kept.
+    """Executes a run for every combination; keeps the best model on the development data.
 
     Args:
         experiment: task, preset and data.
-        output_dir: folder of the series, with one a run in it.
-        learning_rates: values to try.
-        batch_sizes: values to try.
-        epochs: values to try.
-        verbose: as in `run`.
-        resume: as in `run`.
+        output_dir: folder of the series; each run gets a folder in it.
+        learning_rates: learning rates to try.
+        batch_sizes: batch sizes to try.
+        epochs: numbers of epochs to try.
+        verbose: progress of training and prediction: "auto" shows it, 0 shows nothing.
+        resume: "same" raises if a run was started with other data or settings; "changed" resumes
+            with the new ones; names of settings allow only these to change.
         **settings: other fields of `Settings`.
 
     Returns:
-        The series; `print` shows its table, the best first.
+        The series; `print` shows its table, the best run first.
     """
     base = experiment.settings(**settings)
     points = {
@@ -106,7 +108,7 @@ def run_series(
 
     Args:
         points: name of a run's folder -> its settings.
-        make_run: makes one, or gives the result of a finished one.
+        make_run: function that executes a run, or returns the result of a finished one.
         output_dir: folder of the series.
         names: the settings that the runs differ in.
 
@@ -114,7 +116,9 @@ def run_series(
         The series.
 
     Raises:
-        ValueError: the folder holds finished runs that are not requested, or is one run's.
+        ValueError: the folder holds finished runs that are not requested, it is the folder of a
+            single run, or a run has the strategy "multi_worker".
+        RuntimeError: another process writes to the folder.
     """
     if several := [s.strategy for s in points.values() if s.strategy == "multi_worker"]:
         raise ValueError(
@@ -157,7 +161,7 @@ def _remove_presets(series: Series) -> None:
 
 
 def _publish_best(series: Series) -> None:
-    """Moves the best model up, unless an earlier call has."""
+    """Moves the best model up, unless an earlier call did, and writes `series.json`."""
     if series.best.preset.exists():
         remove_tree(series.preset)
         move_tree(series.best.preset, series.preset)

@@ -1,7 +1,7 @@
-"""The settings of a fine-tuning; the defaults are those of BERT's paper, appendix A.3.
+"""Settings of fine-tuning; the defaults are those of BERT's paper, appendix A.3.
 
-The defaults are nearly GPT's too (openai/finetune-transformer-lm, train.py), which has a learning
-rate of 6.25e-5 and a warm-up of 0.002 of the steps.
+The defaults are also close to GPT's (openai/finetune-transformer-lm, train.py), which has a
+learning rate of 6.25e-5 and a warm-up of 0.002 of the steps.
 """
 
 import dataclasses
@@ -20,9 +20,9 @@ EPOCHS = (2, 3, 4)
 
 
 class Settings(FitSettings):
-    """How one model is fine-tuned: the arguments of `fit`, precision and devices.
+    """Settings of one fine-tuning run: the arguments of `fit`, precision and devices.
 
-    `settings_of` adds those of a kind of tasks.
+    `settings_of` adds the settings of a kind of tasks.
 
     Args:
         {options}
@@ -77,19 +77,21 @@ class Settings(FitSettings):
     )
 
     def training(self) -> dict[str, Any]:
-        """The arguments of a task's `fit`."""
+        """Returns the arguments of a task's `fit`."""
         return self.arguments(of=FitSettings)
 
 
 @functools.cache
 def settings_of(options: Any) -> type[Settings]:
-    """`Settings` with those of a kind of tasks, of which None is the task's own default.
+    """Makes a subclass of `Settings` with the settings of a kind of tasks.
+
+    These added settings are None by default, which stands for the task's own default.
 
     Args:
-        options: the settings of the kind.
+        options: class of the settings of this kind of tasks.
 
     Raises:
-        TypeError: a setting of the task has the name of one of every run.
+        TypeError: a setting of the task has the same name as a field of `Settings`.
 
     Example:
         >>> from kbert.tasks import MultipleChoice
@@ -110,12 +112,12 @@ def settings_of(options: Any) -> type[Settings]:
 
 
 def flag_options(options: type[Options]) -> list[str]:
-    """The settings of a kind of tasks that a run may choose."""
+    """Returns the settings of a kind of tasks that a run may choose."""
     return [name for name in options.names() if options.details(name).flag]
 
 
 def _optional(options: type[Options], name: str) -> Any:
-    """A field of the task's, whose default is None; its help says what the task's own is."""
+    """Copies a field of the task with the default None; the help states the task's default."""
     details, default = options.details(name), options.field_of(name).default
     text = details.help
     if default not in (None, dataclasses.MISSING):

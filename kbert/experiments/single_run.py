@@ -1,4 +1,4 @@
-"""One fine-tuning from a pretrained model to measured results, which resumes after a kill."""
+"""One fine-tuning run, from a pretrained model to measured results; it resumes after a kill."""
 
 import contextlib
 import functools
@@ -29,10 +29,10 @@ from kbert.training.strategies import Strategy, make_strategy
 
 
 class Stopped(Exception):
-    """A signal ended a run; the same call resumes.
+    """Raised when a signal ends a run; the same call resumes the run.
 
     Attributes:
-        signal: its number.
+        signal: the signal, a `signal.Signals`.
     """
 
     def __init__(self, number: int, step: int) -> None:
@@ -50,24 +50,24 @@ def run(
     resume: Resume = SAME,
     **settings: Any,
 ) -> Result:
-    """Fine-tunes, keeps the best model, measures it; a finished run is only read.
+    """Fine-tunes, keeps the best model and measures it; a finished run is only read.
 
-    Killed at any moment, the same call resumes and gives the same numbers. For what it writes see
-    `kbert.experiments.folder`.
+    After a kill at any moment, the same call resumes and gives the same numbers. The files of a run
+    are described in `kbert.experiments.folder`.
 
     Args:
         experiment: task, preset and data.
         output_dir: folder of the run.
-        verbose: of `fit` and `predict`: "auto" shows progress, 0 nothing.
-        resume: "same" refuses a folder that was started with other data or settings, "changed"
-            resumes with these, and names of settings let those alone change.
+        verbose: progress of training and prediction: "auto" shows it, 0 shows nothing.
+        resume: "same" raises if the run was started with other data or settings; "changed" resumes
+            with the new ones; names of settings allow only these to change.
         **settings: fields of `Settings` that differ from the task's defaults.
 
     Returns:
         The result; `print` shows its metrics.
 
     Raises:
-        Stopped: by SIGTERM or SIGINT (Ctrl-C); a checkpoint is written.
+        Stopped: SIGTERM or SIGINT (Ctrl-C) ended the run; a checkpoint is written.
         ValueError: the folder holds another run, or the data does not fit the task.
         RuntimeError: another process writes to the folder.
     """
@@ -77,13 +77,14 @@ def run(
 
 @functools.cache
 def devices(name: str, model_devices: int | None = None) -> Strategy:
-    """The strategy of the process's runs; of several hosts it must be made before any tensor.
+    """Returns the strategy of this process's runs, made at the first call.
 
-    One for the process: with each TensorFlow starts to number collective operations again.
+    With several hosts it must be made before any tensor. It is cached, because TensorFlow numbers
+    collective operations anew for each strategy.
 
     Args:
-        name: see `kbert.training.strategies.make_strategy`.
-        model_devices: likewise.
+        name: name of the strategy, see `kbert.training.strategies.make_strategy`.
+        model_devices: number of devices that a model is split over, for "model_parallel".
 
     Raises:
         ValueError: there is no such strategy, or the devices do not fit it.
@@ -99,7 +100,7 @@ def run_settings(
     verbose: str | int = "auto",
     resume: Resume = SAME,
 ) -> Result:
-    """`run` with a `Settings` object."""
+    """Like `run`, but takes a `Settings` object."""
     strategy = devices(settings.strategy, settings.model_devices)
     with contextlib.ExitStack() as stack:
         if strategy.is_chief:
@@ -125,14 +126,14 @@ def _run_in(
         )
     if result is not None:
         if strategy.is_chief:
-            folder.remove_checkpoints()  # if the process died before it did
+            folder.remove_checkpoints()  # in case the process died before it removed them
         return result
     try:
         with strategy.scope():
             result = _run(experiment, folder, settings, strategy, verbose, resume)
     finally:
-        gc.collect()  # a model and its graphs refer to each other in rings
-    strategy.agrees(result.steps)  # all have read what is removed now
+        gc.collect()  # a model and its graphs are reference cycles
+    strategy.agrees(result.steps)  # wait until all hosts have read the files that are removed now
     if strategy.is_chief:
         folder.finish(result)
     return result
@@ -146,13 +147,13 @@ def _run(
     verbose: str | int,
     resume: Resume,
 ) -> Result:
-    """Every host measures; the chief writes."""
+    """Trains and measures on every host; only the chief writes files."""
     writes = strategy.is_chief
     verbose = verbose if writes else 0
     task = experiment.make_task(settings)
     if writes:
         experiment.write_rows(task, settings, verbose)
-    strategy.agrees(0)  # the rows are there for all
+    strategy.agrees(0)  # wait until the rows are written
     begun = time.perf_counter()
     try:
         history = experiment.fit(task, settings, folder.training, verbose, resume)
@@ -191,9 +192,10 @@ def _run(
 def _measure_test(
     task: FineTuningTask, experiment: Experiment, folder: RunFolder | None, options: dict[str, Any]
 ) -> dict[str, float] | None:
-    """Metrics on the test data; without labels the answers, of GLUE in the form it takes.
+    """Returns metrics on labelled test data, and writes the answers if there is a folder.
 
-    They are written where there is a folder.
+    Test data without labels is only predicted, and None is returned. For GLUE the answers are also
+    written in the form of its server.
     """
     if experiment.test is None:
         return None

@@ -1,4 +1,4 @@
-"""Inference on texts of any number: tokenised in parts, batched by length, compiled once."""
+"""Inference on any number of texts: tokenised in parts, batched by length, compiled once."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Batches of rows: neighbours in length, in few shapes.
+"""Batches of rows with similar lengths, padded to few shapes.
 
 Rows are padded to a power of two and columns to a multiple of 16, so that one compiled graph serves
 every call.
@@ -17,7 +17,7 @@ BATCH_SIZE = 32
 
 
 def check_batch_size(batch_size: Any) -> None:
-    """Raises ValueError unless the batch size is a whole number from 1."""
+    """Raises ValueError unless the batch size is a positive integer."""
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise ValueError(
             "batch_size must be a whole number, 1 or more: the texts that go through the model "
@@ -26,23 +26,23 @@ def check_batch_size(batch_size: Any) -> None:
 
 
 def by_length(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-    """Row numbers in batches of neighbours in length, the longest first.
+    """Yields batches of row numbers with similar lengths, the longest first.
 
-    The longest first, because memory then fails at once or not at all.
+    With the longest first, memory runs out in the first batch or not at all.
     """
     order = np.argsort(-np.asarray(lengths), kind="stable")
     return (order[i : i + batch_size] for i in range(0, len(order), batch_size))
 
 
 def as_ragged(rows: Sequence[np.ndarray]) -> tf.RaggedTensor:
-    """Ids of texts, a row each."""
+    """Returns arrays of ids as a ragged int32 tensor, one row per array."""
     lengths = np.array([len(row) for row in rows], np.int64)
     ids = np.concatenate([np.zeros(0, np.int32), *rows]).astype(np.int32)
     return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
 
 
 def as_rows(ragged: tf.RaggedTensor) -> list[np.ndarray]:
-    """The rows of a ragged tensor as arrays.
+    """Returns the rows of a ragged tensor as arrays.
 
     >>> [row.tolist() for row in as_rows(as_ragged([np.array([1, 2]), np.array([3])]))]
     [[1, 2], [3]]
@@ -53,12 +53,12 @@ def as_rows(ragged: tf.RaggedTensor) -> list[np.ndarray]:
 
 
 def next_power_of_two(n: int) -> int:
-    """1, 2, 4, 8, …: the smallest that is not below n."""
+    """Returns the smallest power of two (1, 2, 4, 8, …) that is at least n."""
     return 1 << max(int(n) - 1, 0).bit_length()
 
 
 def pad(features: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The features as arrays of few shapes.
+    """Pads features to few shapes and returns them as arrays.
 
     Rows are padded to a power of two with copies of the last one, and the columns of
     `mask_positions` to a power of two with zeros.

@@ -1,4 +1,4 @@
-"""A function of layers, compiled: arrays in, arrays out."""
+"""Compiles a function of layers: arrays in, arrays out."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class _Forward(keras.Model):
         self.build()
 
     def build(self, input_shape: Shape | None = None) -> None:
-        """Its parts are built already."""
+        """Does nothing: the layers are built already."""
 
     def call(self, features: Tensors) -> Any:
         return self.function(features)
 
 
 def _tensorflow_graph(function: Callable, features: Tensors, jit_compile: bool) -> Callable:
-    """One graph for all shapes; by XLA one for each."""
+    """Returns a function with one graph for all shapes; with XLA, one graph per shape."""
     spec = {name: tf.TensorSpec([None] * x.ndim, x.dtype) for name, x in features.items()}
     shapes = {} if jit_compile else {"input_signature": [spec]}
     run = graph(function, autograph=False, jit_compile=jit_compile or None, **shapes)
@@ -39,7 +39,7 @@ def _tensorflow_graph(function: Callable, features: Tensors, jit_compile: bool) 
 
 
 def is_one_of_several() -> bool:
-    """Whether this process is one of a run on several hosts on JAX."""
+    """Whether this process is part of a JAX run on several hosts."""
     if keras.backend.backend() != "jax":
         return False
     import jax
@@ -48,7 +48,7 @@ def is_one_of_several() -> bool:
 
 
 def _on_this_host(model: keras.Model) -> Callable:
-    """Runs a model by itself on each host: Keras would take the features as parts of one batch."""
+    """Runs a model on each host alone; Keras would treat the features as parts of one batch."""
     import jax
 
     run = jax.jit(lambda trained, others, x: model.stateless_call(trained, others, x)[0])
@@ -68,20 +68,20 @@ def compiled(
 ) -> Callable[[dict], Any]:
     """Compiles `function(features)`, which calls `layers` for inference.
 
-    TensorFlow makes one graph at the first call with features of these names; elsewhere, and by
-    XLA, each new shape is compiled. Each named edit of a model has functions of its own
-    (`traced_variant`).
+    TensorFlow traces one graph at the first call with features of these names. With XLA, and on
+    other backends, each new shape is compiled. Functions are compiled separately for each named
+    edit of a model (`traced_variant`).
 
     Args:
-        function: of a dict of arrays, a tensor or a structure of tensors.
-        *layers: the layers whose weights it uses.
-        jit_compile: whether XLA compiles on TensorFlow; JAX always does.
-        check: whether results that are not finite are refused, by name; see `kbert.core.finite`.
+        function: function from a dict of tensors to a tensor or a structure of tensors.
+        *layers: layers whose weights the function uses.
+        jit_compile: whether to compile with XLA on TensorFlow; JAX always does.
+        check: whether to raise ValueError if results are not finite; see `kbert.core.finite`.
 
     Returns:
-        A function from a dict of NumPy arrays to NumPy arrays, which raises ValueError where these
-        are not finite. It holds the layers in a closure: a model that keeps it does not count them
-        twice.
+        A function from a dict of NumPy arrays to NumPy arrays. With `check` it raises ValueError if
+        these are not finite. The layers are in a closure, so that a model with this function as an
+        attribute does not track them twice.
 
     Example:
         >>> import numpy as np
@@ -108,7 +108,7 @@ def compiled(
 
 
 def by_path(outputs: Any) -> dict[str, Any]:
-    """The arrays of a structure by their names in it.
+    """Returns the arrays of a structure by their paths in it.
 
     >>> sorted(by_path({"logits": 1.0, "states": [2.0, 3.0]}))
     ['logits', 'states/0', 'states/1']
@@ -118,13 +118,13 @@ def by_path(outputs: Any) -> dict[str, Any]:
 
 
 def check_sample(compute: Callable[[], Any], what: str) -> None:
-    """Raises ValueError where what a model gives for a small batch is not finite, by name.
+    """Raises ValueError if a model's outputs for a small batch are not finite; names the outputs.
 
-    Not on one of several hosts on JAX, which cannot compute by itself so.
+    It does nothing on one of several JAX hosts, where `compute` cannot run on one host alone.
 
     Args:
-        compute: gives the outputs.
-        what: whose they are, for the message.
+        compute: function that returns the outputs.
+        what: description of the outputs, for the message.
     """
     if not is_one_of_several():
         found = by_path(compute())

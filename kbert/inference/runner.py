@@ -1,4 +1,4 @@
-"""Rows of tokens through layers, and what these give of each row.
+"""Runs layers on rows of tokens, batch by batch.
 
 Shapes: R rows, B rows of a batch.
 """
@@ -21,19 +21,19 @@ from kbert.inference.forward import compiled
 
 
 class Runner:
-    """Runs a function of layers over rows, in batches of neighbours in length and of few shapes.
+    """Runs a function of layers on rows, in batches of similar lengths and few shapes.
 
-    Both parts are compiled once: the features of a batch are assembled on the CPU, in one graph
-    for all rows of the same columns, and the function runs where the layers are.
+    Both parts are compiled once. The features of a batch are assembled on the CPU, in one graph for
+    all rows with the same columns. The function runs on the device of the layers.
 
     Args:
-        function: features -> outputs, a tensor (B, …) or a structure of such.
-        *layers: the layers whose weights it uses.
-        assemble: the columns of B rows -> features, in a graph.
-        check: whether outputs that are not finite are refused, by name.
+        function: function from features to outputs, a tensor (B, …) or a structure of such.
+        *layers: layers whose weights the function uses.
+        assemble: function from the columns of B rows to features; it runs in a graph.
+        check: whether to raise ValueError if outputs are not finite.
 
     Attributes:
-        forward: `function` from arrays to arrays; another runtime may take its place.
+        forward: compiled `function`, from arrays to arrays; another runtime may replace it.
 
     Example:
         >>> ids = tf.ragged.constant([[5, 6, 7], [8], [9, 4]], dtype=tf.int32)
@@ -56,12 +56,12 @@ class Runner:
         self._assemblers: dict[tuple, Callable] = {}
 
     def each(self, rows: Rows, batch_size: int, **which: Any) -> Iterator[tuple[np.ndarray, Any]]:
-        """What the function gives of the rows, batch by batch.
+        """Yields the outputs of the function for the rows, batch by batch.
 
         Args:
-            rows: R of them.
-            batch_size: the most rows of a batch.
-            **which: `numbers`, `cost` and `most` of `batches`.
+            rows: R rows.
+            batch_size: maximum number of rows per batch.
+            **which: arguments `numbers`, `cost` and `most` of `batches`.
 
         Yields:
             The numbers of B rows, and their outputs.
@@ -79,14 +79,15 @@ class Runner:
         cost: np.ndarray | None = None,
         most: int | None = None,
     ) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
-        """What the function reads of rows of like length, the longest first.
+        """Yields the features of batches of rows with similar lengths, the longest first.
 
         Args:
-            rows: R of them.
-            batch_size: the most rows of a batch.
-            numbers: which rows are wanted; None = all.
-            cost: (R,), of a row in the memory that a batch takes; None = the same of each.
-            most: the largest cost of a batch: rows, times the largest cost of one. None = any.
+            rows: R rows.
+            batch_size: maximum number of rows per batch.
+            numbers: numbers of the rows to use; None = all rows.
+            cost: memory cost of each row in a batch, (R,); None = equal costs.
+            most: maximum cost of a batch, which is its number of rows times its largest row cost;
+                None = no limit. A single row may exceed it.
 
         Yields:
             The numbers of B rows, and their features.
@@ -120,11 +121,11 @@ class Runner:
 
 
 def token_rows(lengths: np.ndarray, **ids: tf.RaggedTensor) -> Rows:
-    """Rows of token ids, each of one text or pair.
+    """Returns rows of token ids, where each row is an example: one text or pair.
 
     Args:
-        lengths: (R,), tokens that a row has in a batch.
-        **ids: columns (R, ragged).
+        lengths: number of tokens of each row in a batch, (R,).
+        **ids: columns of token ids, (R, ragged) each.
 
     Example:
         >>> ids = tf.ragged.constant([[5, 6], [8]], dtype=tf.int32)

@@ -1,4 +1,4 @@
-"""Texts as they are given: a list of strings, in parts whose tokens fit into memory."""
+"""Texts from users as lists of strings, split into parts whose tokens fit into memory."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,21 +7,21 @@ from absl import logging
 
 from kbert.core.in_memory import each_text
 
-READ_WHOLE = "; with doc_stride=… they are read whole, in windows"  # a remedy of `warn_of_cut`
-CHUNK = 8192  # texts tokenised at a time: bounds the memory of an endless list
+READ_WHOLE = "; with doc_stride=… they are read whole, in windows"  # `remedy` of `warn_of_cut`
+CHUNK = 8192  # number of texts tokenised at a time: limits the memory for any number of texts
 
 
 def as_texts(texts: Any, what: str = "texts", start: int = 0) -> list[str | bytes]:
-    """A list of strings from one string, a list, an array, or the column `text` of other data.
+    """Returns a list of strings from a string, a list, an array, or a column `text` of other data.
 
     Args:
-        texts: one string, or what `kbert.core.in_memory.each_text` takes.
-        what: what an error calls them.
-        start: the number of the first in an error.
+        texts: one string, or data in any form that `kbert.core.in_memory.each_text` accepts.
+        what: name of the texts in error messages.
+        start: number of the first text in error messages.
 
     Raises:
-        TypeError: if an element is not a string.
-        ValueError: for a set, which has no order, and for data that is of no kind that is known.
+        TypeError: an element is not a string.
+        ValueError: the data are a set, which has no order, or of an unknown kind.
     """
     if isinstance(texts, str | bytes):
         return [texts]
@@ -29,19 +29,19 @@ def as_texts(texts: Any, what: str = "texts", start: int = 0) -> list[str | byte
 
 
 def chunks(items: Sequence) -> Iterator[tuple[int, Sequence]]:
-    """Consecutive slices of at most `CHUNK` items, each with the number of its first."""
+    """Yields consecutive slices of at most `CHUNK` items, each with its first item's number."""
     return ((i, items[i : i + CHUNK]) for i in range(0, len(items), CHUNK))
 
 
 def warn_of_cut(cut: int, count: int, length: int, what: str = "", remedy: str = "") -> None:
-    """Warns that `cut` of `count` examples have more tokens than rows of that length, if any do.
+    """Warns that `cut` of `count` examples are truncated, if any are.
 
     Args:
-        cut: how many examples lost tokens.
-        count: how many examples there are.
-        length: the most tokens that a row holds.
-        what: what is before "examples", with a space behind it.
-        remedy: what the message ends with.
+        cut: number of truncated examples.
+        count: number of examples.
+        length: maximum number of tokens in a row.
+        what: text before "examples" in the message, with a space at its end.
+        remedy: end of the message: what the user can do.
     """
     if cut:
         logging.warning(

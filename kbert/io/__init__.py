@@ -1,1 +1,1 @@
-"""Files: paths of any file system, writes that are whole or not at all, output that resumes."""
+"""Files: paths of any file system, atomic writes, output that resumes."""

@@ -1,6 +1,6 @@
-"""Named arrays: their safetensors files, and whether they are what a model takes.
+"""Named arrays: safetensors files, and checks that the arrays fit a model.
 
-A file has no pickle and a header that is checked, and is written whole or not at all.
+A file contains no pickle, its header is checked, and it is written whole or not at all.
 """
 
 import contextlib
@@ -17,17 +17,17 @@ from kbert.io import atomic
 from kbert.io.paths import Path, local_copy
 
 WEIGHTS_FILE = "model.safetensors"
-# What NumPy can hold, by its names. The format also has numbers of eight and of four bits.
+# Types that NumPy has, with its names. The format also has floats of eight and of four bits.
 _TYPES = {
     **{f"{kind.upper()}{8 * size}": f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)},
     **{"F64": "f8", "F32": "f4", "F16": "f2", "BF16": "bfloat16", "BOOL": "bool"},
 }
 _SHOWN = 5  # names in an error
-_LEVELS = 127  # of 8 bits, of either sign
+_LEVELS = 127  # levels of 8 bits, of either sign
 
 
 def read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
-    """All arrays of a file.
+    """Reads all arrays of a file.
 
     Args:
         path: the file.
@@ -37,7 +37,7 @@ def read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is cut short or is no safetensors file, or holds numbers of a type
+        ValueError: the file is truncated, is not a safetensors file, or holds numbers of a type
             that NumPy lacks.
 
     Example:
@@ -52,10 +52,11 @@ def read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
 
 
 def map_safetensors(path: PathLike) -> dict[str, np.ndarray]:
-    """As `read_safetensors`, but that an array is read when it is used, and takes no memory before.
+    """Like `read_safetensors`, but maps the file: an array is read, and takes memory, when used.
 
-    The arrays are parts of the file, mapped: they cannot be written to, and are for a caller that
-    copies them soon, since a file that another program writes to changes them.
+    Mapped arrays are read-only. They are for a caller that copies them soon: if another program
+    writes to the file, they change. Arrays in bfloat16 or float16, which are widened, and unaligned
+    arrays are copied at once.
     """
     import ml_dtypes  # noqa: F401  (gives NumPy its bfloat16)
 
@@ -76,7 +77,7 @@ def map_safetensors(path: PathLike) -> dict[str, np.ndarray]:
 
 
 def release(array: np.ndarray) -> None:
-    """Gives back the memory of the file that `array` is a part of; what is used is read again."""
+    """Frees the memory of the mapped file behind `array`; later uses read from the disk again."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -85,11 +86,11 @@ def release(array: np.ndarray) -> None:
 
 
 def open_safetensors(path: PathLike) -> Any:
-    """A file whose header is checked, to be read in parts: `safetensors.safe_open`.
+    """Checks the header of a file and opens it to be read in parts: `safetensors.safe_open`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is cut short or is no safetensors file.
+        ValueError: the file is truncated or is not a safetensors file.
     """
     with _local(path) as local:
         return _open(local, path)
@@ -114,7 +115,7 @@ def _open(local: str, path: PathLike) -> Any:
 
 
 def write_safetensors(path: PathLike, arrays: Arrays) -> None:
-    """Writes arrays under a temporary name beside `path`, then renames: whole or not at all.
+    """Writes arrays under a temporary name next to `path`, then renames: whole or not at all.
 
     Args:
         path: the file; its folder must exist.
@@ -129,14 +130,14 @@ def write_safetensors(path: PathLike, arrays: Arrays) -> None:
 def write_model(folder: PathLike, arrays: Arrays, config_file: str, config: bytes) -> None:
     """Writes weights and config so that the two never come from different saves.
 
-    Whenever the process dies the folder holds the old model, the new one, or (for the moment of
-    two renames) none.
+    Whenever the process dies, the folder holds the old model, the new one, or (between two renames)
+    none.
 
     Args:
-        folder: made where it is missing. Other files in it are left alone.
+        folder: the folder; it is made if missing. Other files in it are kept.
         arrays: name -> array, for `model.safetensors`.
-        config_file: name of the config's file.
-        config: its bytes.
+        config_file: name of the config file.
+        config: content of the config file.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,29 +154,29 @@ def _check_types(types: Mapping[str, str], path: PathLike) -> None:
 
 
 def serialise(arrays: Arrays) -> bytes:
-    """The content of a file."""
+    """Returns the content of a safetensors file."""
     from safetensors.numpy import save
 
-    # In a shuffled dict the same arrays would make another file.
+    # Sorted, so that the file does not depend on the order of the dict.
     ordered = {name: np.asarray(arrays[name], order="C") for name in sorted(arrays)}
-    # "format" is what transformers asks for before it loads a file.
+    # transformers requires "format" before it loads a file.
     return save(ordered, metadata={"format": "pt"})
 
 
 def widened(array: np.ndarray) -> np.ndarray:
-    """bfloat16 and float16 as float32; other arrays as they are."""
-    # ml_dtypes' bfloat16 is of kind "V" to NumPy.
+    """Casts bfloat16 and float16 to float32; returns other arrays unchanged."""
+    # NumPy sees ml_dtypes' bfloat16 as kind "V".
     small = array.dtype.kind in "fV" and array.dtype.itemsize < 4
     return array.astype(np.float32) if small else array
 
 
 @dataclasses.dataclass(frozen=True)
 class Differences:
-    """What a load that is not strict leaves.
+    """Names that a non-strict load left out.
 
     Attributes:
-        missing: names that nothing was found for; they keep their values.
-        unexpected: names that were found and are not used.
+        missing: names that have no array; these weights keep their values.
+        unexpected: names of arrays that are not used.
     """
 
     missing: tuple[str, ...]
@@ -191,20 +192,21 @@ def check_arrays(
     source: str,
     strict: bool = True,
 ) -> Differences:
-    """Refuses arrays that are not exactly the expected ones.
+    """Raises unless the arrays are exactly the expected ones.
 
     Args:
         expected: name -> shape.
         found: name -> array.
-        source: where the arrays are from, for the message.
-        strict: False lets missing and unexpected names pass, as long as one is expected.
+        source: where the arrays come from, for the message.
+        strict: whether names must agree. False accepts missing and unexpected names, if at least
+            one expected array is there.
 
     Returns:
-        The missing and unexpected names: none where it is strict.
+        The missing and unexpected names; none if `strict`.
 
     Raises:
-        ValueError: listing every missing (-) and unexpected (+) name, every shape that differs
-            (!), and every array that holds NaN or infinity.
+        ValueError: the arrays do not fit. The message lists every missing (-) and unexpected (+)
+            name, every shape that differs (!), and every array with NaN or infinity.
 
     Example:
         >>> bool(check_arrays({"a": (2,)}, {"a": np.zeros(2)}, "memory"))
@@ -239,14 +241,14 @@ def check_arrays(
 
 
 def check_finite(arrays: Arrays, what: str) -> None:
-    """Refuses weights that hold NaN or infinity: no file of them would be of use.
+    """Raises if weights contain NaN or infinity: a file of them would be useless.
 
     Args:
         arrays: name -> array.
         what: what was to be written, for the message.
 
     Raises:
-        ValueError: naming the weights.
+        ValueError: weights are not finite; the message names them.
 
     Example:
         >>> try:
@@ -265,14 +267,15 @@ def check_finite(arrays: Arrays, what: str) -> None:
 
 
 def to_8_bits(values: np.ndarray, axis: int | tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers as multiples of a scale, of which the largest in absolute value is 127 of them.
+    """Quantises floats to int8, symmetrically: the largest absolute value becomes 127 or -127.
 
     Args:
         values: finite floats of any shape.
-        axis: along which numbers share a scale.
+        axis: axis or axes along which numbers share a scale.
 
     Returns:
-        int8 of that shape, and the scales, whose product with them gives the numbers, rounded.
+        int8 codes of the same shape, and the scales (their `axis` has size 1). Codes times scales
+        are the rounded values.
 
     Example:
         >>> codes, scale = to_8_bits(np.array([[1.0, -0.5], [0.0, 0.0]]), axis=-1)

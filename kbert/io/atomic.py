@@ -1,8 +1,8 @@
-"""Files that appear whole or not at all, and folders that one process writes.
+"""Files that appear whole or not at all, and folders with only one writing process.
 
-A file is written under a temporary name, then renamed. So it is in an object store: a name appears
-there when its object is closed, but an error in the middle closes it too; and other file systems of
-TensorFlow's, such as `hdfs://`, show a file while it grows.
+A file is written under a temporary name, then renamed. This also holds for an object store: a name
+appears there when its object is closed, but an error in the middle closes it too. Other file
+systems of TensorFlow, such as `hdfs://`, show a file while it grows.
 """
 
 import contextlib
@@ -22,16 +22,16 @@ from kbert.io.paths import Path, cache_folder, is_remote
 
 _MARK = ".writing-"
 _LOCK = ".lock"
-_TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # of a lock that somebody else has
+_TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # errors for a lock that another process holds
 
 
 def temporary_name(path: str) -> str:
-    """A name next to `path` that no other process uses."""
+    """Returns a name next to `path` that no other process uses."""
     return f"{path}{_MARK}{os.getpid()}"
 
 
 def write(path: str | os.PathLike, *parts: bytes | memoryview) -> None:
-    """Writes the parts, one after the other, to `path`.
+    """Writes the concatenated parts to `path`, whole or not at all.
 
     >>> import tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "greeting")
@@ -46,7 +46,7 @@ def write(path: str | os.PathLike, *parts: bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """A file to write to, that has its name when the block is left without an error."""
+    """Opens a file for writing; it gets its name when the block ends without an error."""
     path = os.fspath(path)
     temporary = temporary_name(path)
     try:
@@ -62,12 +62,12 @@ def write_together(
 ) -> None:
     """Writes files that belong together, so that old and new ones are never mixed.
 
-    Whenever the process dies there are the old files, the new ones, or (for the moment between
-    the renames) no last one. So the last file must be the one that readers look for first.
+    Whenever the process dies, there are the old files, the new ones, or (between the renames) no
+    last file. So the last file must be the one that readers look for first.
 
     Args:
-        contents: path -> bytes, in the order of publication.
-        obsolete: files of what was there before, removed in the same moment.
+        contents: path -> bytes, in the order in which the files get their names.
+        obsolete: old files, which are removed before the new ones get their names.
     """
     paths = {os.fspath(path): temporary_name(os.fspath(path)) for path in contents}
     try:
@@ -86,7 +86,7 @@ def write_together(
 
 
 def publish(temporary: str, path: str) -> None:
-    """Gives a finished temporary file its name, once its bytes are on the disk."""
+    """Renames a finished temporary file to its final name, once its bytes are on the disk."""
     with naming(path):
         if not is_remote(temporary):
             with open(temporary, "rb") as file:
@@ -95,31 +95,31 @@ def publish(temporary: str, path: str) -> None:
 
 
 def sync(file: IO[Any]) -> None:
-    """Waits until what was written is on the disk; a remote file gets there by being closed."""
+    """Waits until written bytes are on the disk; a remote file is stored when it is closed."""
     file.flush()
     with contextlib.suppress(io.UnsupportedOperation):
         os.fsync(file.fileno())
 
 
 def remove(path: str | os.PathLike) -> None:
-    """Removes a file that may not be there."""
+    """Removes a file, if it exists."""
     Path(path).unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: str) -> None:
-    """Removes what processes that were killed in the middle of a write have left."""
+    """Removes the temporary files of processes that were killed while they wrote."""
     for path in Path(folder).iterdir():
         if is_leftover(path.name):
             remove(path)
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a file has a temporary name."""
+    """Returns whether a file has a temporary name."""
     return _MARK in name
 
 
 def stand_in(folder: str) -> str:
-    """The folder; of one with a scheme, a local one for what it cannot hold: locks, memory maps.
+    """Returns the folder; for one with a scheme, a local folder for its locks and memory maps.
 
     >>> stand_in("shards"), os.path.relpath(stand_in("gs://bucket/shards"), cache_folder())
     ('shards', 'remote/da260b64a9c1ab67')
@@ -132,9 +132,10 @@ def stand_in(folder: str) -> str:
 
 @contextlib.contextmanager
 def only_one(folder: str | os.PathLike) -> Iterator[None]:
-    """Makes the folder and keeps a second process waiting; the lock ends with its process.
+    """Makes and locks the folder; a second process waits. The lock ends with its process.
 
-    One with a scheme is locked for the processes of this machine, as `refusing_others` says.
+    A folder with a scheme is locked only for the processes of this machine, as in
+    `refusing_others`.
     """
     folder = os.fspath(folder)
     with naming(folder):
@@ -145,7 +146,7 @@ def only_one(folder: str | os.PathLike) -> Iterator[None]:
         except BlockingIOError:
             logging.warning("Another process is writing %s: waiting for it", folder)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:  # some network file systems know no locks on folders
+        except OSError as error:  # some network file systems have no locks on folders
             logging.warning("No lock on %s: start only one process there (%s)", folder, error)
         yield
     finally:
@@ -154,21 +155,22 @@ def only_one(folder: str | os.PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def refusing_others(folder: str | os.PathLike) -> Iterator[None]:
-    """Makes the folder and keeps it for this process; a second one is refused, not kept waiting.
+    """Makes and locks the folder; for a second process it raises instead of waiting.
 
-    The lock is the kernel's (`flock`), on a file `.lock` that names host and process: it ends with
-    the process that holds it, however that ends, so a folder is never left locked. On one host it
-    always holds. On NFS (Linux, version 3 with its lock service, or 4), Lustre and GPFS it holds
-    between hosts too, unless they are mounted with locks that are local (`nolock`, `localflock`).
-    A file system without locks, such as one over an object store, is named in a warning: there
-    nothing keeps a second process away. So is a folder with a scheme (`gs://…`): the lock, on a
-    file in kbert's cache folder, then keeps the processes of this machine apart, and of no other.
+    The lock is the kernel's (`flock`), on a file `.lock` that names host and process. It ends with
+    the process that holds it, even if that is killed, so a folder is never left locked. On one host
+    it always works. On NFS (Linux, version 3 with its lock service, or 4), Lustre and GPFS it also
+    works between hosts, unless they are mounted with local locks (`nolock`, `localflock`).
+
+    A file system without locks, such as one over an object store, causes a warning: nothing stops a
+    second process there. A folder with a scheme (`gs://…`) causes a warning too: the lock is then
+    on a file in kbert's cache folder, and separates only the processes of this machine.
 
     Args:
-        folder: made where it is missing.
+        folder: the folder; it is made if missing.
 
     Raises:
-        RuntimeError: another process writes there; the message says which.
+        RuntimeError: another process writes to the folder; the message names it.
 
     Example:
         >>> import tempfile
@@ -190,21 +192,21 @@ def refusing_others(folder: str | os.PathLike) -> Iterator[None]:
             os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         yield
     finally:
-        remove(path)  # while it is held: nobody else can have got it
+        remove(path)  # while the lock is held, so that it is not another process' file
         os.close(lock)
 
 
 def claim(file: int, path: str) -> None:
-    """Keeps a file for this process until it is closed: two that write to it would mix their bytes.
+    """Locks a file for this process until it is closed: two writers would mix their bytes.
 
-    The lock is the kernel's, as of `refusing_others`.
+    The lock is the kernel's (`flock`), as in `refusing_others`.
 
     Args:
         file: descriptor of the file.
-        path: its name in an error.
+        path: name of the file in messages.
 
     Raises:
-        BlockingIOError: another process, or this one a second time, has the file.
+        BlockingIOError: the file is already locked, by another process or by this one.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -219,7 +221,7 @@ def claim(file: int, path: str) -> None:
 
 
 def _make(folder: str) -> str:
-    """Makes the folder; returns the one that is locked for it."""
+    """Makes the folder; returns the local folder that its lock is in (`stand_in`)."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     local = stand_in(folder)
     if local != folder:
@@ -229,7 +231,7 @@ def _make(folder: str) -> str:
 
 
 def _lock(path: str, folder: str) -> int:
-    """Descriptor of the file at `path`, locked for `folder`."""
+    """Opens the file at `path` and locks it for `folder`; returns its descriptor."""
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -244,7 +246,7 @@ def _lock(path: str, folder: str) -> int:
                 "One process at a time writes to a folder: wait for the other, end it, or name "
                 f"another folder. Received: {folder}, in use by {holder}"
             ) from None
-        # Its holder may have removed the file between the two calls.
+        # The former holder may have removed the file between the two calls.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), os.stat(path)):
                 return lock
@@ -253,17 +255,17 @@ def _lock(path: str, folder: str) -> int:
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Turns any failure to write, TensorFlow's own included, into an OSError that names the file.
+    """Converts any failure to write, including TensorFlow's, to an OSError that names the file.
 
-    A full or read-only disk ends the program with the file's name and the system's reason, and what
-    was finished before stays usable.
+    A full or read-only disk ends the program with the file's name and the system's reason. Files
+    that were finished before stay usable.
     """
     try:
         yield
     except OSError as error:
         raise OSError(error.errno, f"Cannot write {path}: {error.strerror or error}") from error
     except Exception as error:
-        tf = sys.modules.get("tensorflow")  # whoever raises its errors has imported it
+        tf = sys.modules.get("tensorflow")  # imported already if this is one of its errors
         if tf is None or not isinstance(error, tf.errors.OpError):
             raise
         raise OSError(f"Cannot write {path}: {error.message}") from error

@@ -1,4 +1,4 @@
-"""A stream of items in lists of bounded size."""
+"""Splits a stream of items into lists of bounded size."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -12,13 +12,13 @@ def chunks(
     most_size: float = float("inf"),
     size_of: Callable[[Item], int] = lambda item: 0,
 ) -> Iterator[list[Item]]:
-    """The items in lists, each ended by the item that makes it full.
+    """Yields the items in lists; a list ends with the item that makes it full.
 
     Args:
-        items: any number of them.
-        most_items: in a list.
-        most_size: a list that reaches it is full.
-        size_of: an item's share of that.
+        items: any number of items.
+        most_items: maximum number of items in a list.
+        most_size: total size at which a list is full.
+        size_of: function that returns the size of an item.
 
     Example:
         >>> list(chunks(["a", "bcd", "e", "f", "g"], 2, most_size=4, size_of=len))

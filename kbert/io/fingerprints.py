@@ -1,8 +1,8 @@
-"""What data, weights and files are recognised by when work resumes.
+"""Checksums that identify data, weights and files when work resumes.
 
-Files of every version hold these numbers: what an existing one is made of never changes. CRC-32
-where a change by accident is to be found, BLAKE2 where a name is made of content, SHA-256 where
-others compute it too.
+Files of every version contain these checksums, so the input of an existing one never changes.
+CRC-32 detects accidental changes, BLAKE2 makes names from content, and SHA-256 is for checksums
+that others compute too.
 """
 
 import hashlib
@@ -16,18 +16,18 @@ import numpy as np
 
 from kbert.io.paths import Path
 
-# Text counts in UTF-8, an array by its bytes in row-major order.
+# Text is hashed in UTF-8, an array by its bytes in row-major order.
 Part: TypeAlias = str | bytes | memoryview | np.ndarray
 
 _BLOCK = 1 << 24  # bytes of a file in memory at once
 
 
 def crc32(parts: Iterable[Part], start: int = 0) -> int:
-    """The CRC-32 of parts in sequence.
+    """Returns the CRC-32 of concatenated parts.
 
     Args:
-        parts: read once, so that they need not be in memory together.
-        start: the CRC-32 so far.
+        parts: the parts; they are read once, so they need not be in memory together.
+        start: CRC-32 of what comes before the parts.
 
     Example:
         >>> crc32(["ab", b"c"]) == crc32(["bc"], start=crc32(["a"]))
@@ -39,19 +39,19 @@ def crc32(parts: Iterable[Part], start: int = 0) -> int:
 
 
 def crc32_of_files(*paths: Path) -> int:
-    """The CRC-32 of files in sequence, at constant memory."""
+    """Returns the CRC-32 of concatenated files, at constant memory."""
     return crc32(itertools.chain.from_iterable(map(_blocks, paths)))
 
 
 def blake2b(parts: Iterable[Part], size: int = 16) -> str:
-    """The BLAKE2b of parts in sequence.
+    """Returns the BLAKE2b digest of concatenated parts.
 
     Args:
-        parts: read once, see `crc32`.
+        parts: the parts; they are read once, so they need not be in memory together.
         size: bytes of the digest.
 
     Returns:
-        Twice as many hexadecimal digits.
+        The digest, 2 · `size` hexadecimal digits.
 
     Example:
         >>> blake2b(["rain"], size=4)
@@ -64,12 +64,12 @@ def blake2b(parts: Iterable[Part], size: int = 16) -> str:
 
 
 def sha256(text: str | bytes) -> str:
-    """The SHA-256 of a text, in hexadecimal digits."""
+    """Returns the SHA-256 of a text, in hexadecimal digits."""
     return hashlib.sha256(_bytes(text)).hexdigest()
 
 
 def sha256_of_json(value: Any) -> str:
-    """The SHA-256 of a value, whatever the order of its names.
+    """Returns the SHA-256 of a JSON value, in any order of its keys.
 
     Example:
         >>> sha256_of_json({"a": 1, "b": 2}) == sha256_of_json({"b": 2, "a": 1})
@@ -81,7 +81,7 @@ def sha256_of_json(value: Any) -> str:
 def _bytes(part: Part) -> Any:
     if isinstance(part, str):
         return part.encode()
-    # As bytes: NumPy's own and bfloat16 alike, and a scalar too.
+    # Bytes of any array: types of NumPy and bfloat16 alike, and scalars too.
     return np.ascontiguousarray(part).reshape(-1).view(np.uint8) if hasattr(part, "dtype") else part
 
 

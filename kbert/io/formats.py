@@ -1,4 +1,4 @@
-"""Formats of files that grow a chunk of records at a time (`kbert.io.outputs`)."""
+"""File formats that grow by one chunk of records at a time (`kbert.io.outputs`)."""
 
 import itertools
 from collections.abc import Sequence
@@ -9,42 +9,42 @@ import numpy as np
 from kbert.io.npy import HEADER_BYTES, header
 from kbert.io.paths import Path
 
-_UNFINISHED = b"kbert: vectors that are still being computed\n"  # no such header
+_UNFINISHED = b"kbert: vectors that are still being computed\n"  # not a header of NumPy
 
 
 class Format:
-    """How records become bytes, in one file or several that grow together."""
+    """Converts records to bytes, for one file or several that grow together."""
 
     holds_vectors = False
 
     def names(self, path: str) -> list[str]:
-        """The files of an output, the one first that readers look for."""
+        """Returns the files of an output; the first is the one that readers look for."""
         return [path]
 
     def encode(self, records: Any, ends: Sequence[int]) -> list[bytes]:
-        """What each file gets.
+        """Returns the bytes to append to each file.
 
         Args:
-            records: a chunk of them.
-            ends: bytes of each file before.
+            records: a chunk of records.
+            ends: size of each file before, in bytes.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `encode`.")
 
     def heads(self, ends: Sequence[int], finished: bool) -> list[bytes]:
-        """How each file begins: of the same length when it is `finished` as before."""
+        """Returns the header of each file; its length is the same before and when `finished`."""
         return [b""] * len(ends)
 
     def sizes(self, paths: Sequence[str], records: int) -> list[int]:
-        """The bytes of so many records and their head in each file.
+        """Returns the size of the header and the first `records` records in each file, in bytes.
 
         Raises:
-            ValueError: there are fewer records.
+            ValueError: a file has fewer records.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `sizes`.")
 
 
 class JsonLines(Format):
-    """Lines of JSON, one a record.
+    """Lines of JSON, one per record.
 
     >>> JsonLines().encode(['{"a": 1}', '{"a": 2}'], [0])
     [b'{"a": 1}\\n{"a": 2}\\n']
@@ -66,16 +66,16 @@ class JsonLines(Format):
 
 
 class Array(Format):
-    """A file of NumPy's, (N, D): `numpy.load` gives the vectors of N records.
+    """A `.npy` file, (N, D): `numpy.load` returns the vectors of N records.
 
-    Until it is finished it has no header that NumPy knows, so that no part of it is taken for the
-    whole.
+    Until the file is finished it has no valid NumPy header, so that a part of it cannot be mistaken
+    for the whole.
 
     Args:
-        width: D.
-        ragged: each record has its own number of vectors, and a second file
-            `<path>.ends.npy`, (records,) int64, says where each ends.
-        dtype: What the numbers in the file are stored as.
+        width: size D of a vector.
+        ragged: whether each record has its own number of vectors. N then counts vectors, and a
+            second file `<path>.ends.npy`, (records,) int64, holds the end of each record.
+        dtype: type of the numbers in the file.
     """
 
     holds_vectors = True
@@ -83,7 +83,7 @@ class Array(Format):
     def __init__(self, width: int, ragged: bool = False, dtype: str = "float32") -> None:
         self.width, self.ragged = width, ragged
         self.dtype = np.dtype(dtype).newbyteorder("<")
-        self._bytes = [width * self.dtype.itemsize, 8][: 1 + ragged]  # of a row of each file
+        self._bytes = [width * self.dtype.itemsize, 8][: 1 + ragged]  # per row of each file
 
     def names(self, path: str) -> list[str]:
         return [path, f"{path}.ends.npy"] if self.ragged else [path]

@@ -1,4 +1,4 @@
-"""JSON of files from anywhere: an object, or one line that says what is wrong."""
+"""Reads JSON files from any source: returns an object, or raises with a one-line reason."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from kbert.io.paths import Path, read_settings
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text.
+    """Parses a JSON text.
 
     Args:
         text: a string, or UTF-8 with or without a byte order mark.
@@ -17,8 +17,8 @@ def parse_json(text: str | bytes) -> Any:
         The value.
 
     Raises:
-        ValueError: no UTF-8, no JSON, brackets nested deeper or a number longer than Python takes.
-            The message is the reason alone: whoever knows the file adds its name.
+        ValueError: the text is not UTF-8 or not JSON, or has deeper brackets or a longer number
+            than Python can parse. The message is only the reason; the caller adds the file's name.
 
     Example:
         >>> parse_json(b'\\xef\\xbb\\xbf{"layers": 2}')
@@ -41,7 +41,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: str | os.PathLike) -> dict[str, Any]:
-    """A JSON object from a file.
+    """Reads a JSON object from a file.
 
     Args:
         path: the file, in UTF-8.
@@ -51,7 +51,7 @@ def read_json(path: str | os.PathLike) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it holds something else, or is too large; the message names the file.
+        ValueError: the file holds something else, or is too large; the message names the file.
 
     Example:
         >>> import tempfile

@@ -1,8 +1,8 @@
-"""Arrays in NumPy's own files.
+"""Arrays in `.npy` files.
 
-A file that grows has a header of a fixed length, which is written at its end. Of a file that is
-read the size is compared with what its header declares: NumPy would take memory for it, and reads a
-damaged header with Python's tokenizer, whose errors are of many kinds.
+A file that grows has a header of fixed length, which is written last. On reading, the size of the
+file is compared with what its header declares: NumPy would allocate that much memory. NumPy parses
+a damaged header with Python's tokenizer, which raises errors of many types.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 
 from kbert.io.paths import Path
 
-# Bytes of `header`, a multiple of 64 as NumPy has it: enough for any shape that grows.
+# Bytes of `header`, a multiple of 64 as in NumPy: enough for any shape that grows.
 HEADER_BYTES = 128
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -22,16 +22,16 @@ _HEADERS = {
 
 
 def read_npy(path: str | os.PathLike, *, mapped: bool = False) -> np.ndarray:
-    """The array of a `.npy` file.
+    """Reads the array of a `.npy` file.
 
     Args:
         path: the file.
-        mapped: leave it on the disk, a local one, and read what is asked for.
+        mapped: whether to map the file, which must be local, instead of reading it into memory.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no `.npy` file, has not the bytes that its header declares, or holds
-            Python objects, which are never unpickled.
+        ValueError: the file is not a `.npy` file, its size differs from what its header declares,
+            or it holds Python objects, which are never unpickled.
 
     Example:
         >>> import tempfile
@@ -53,7 +53,7 @@ def read_npy(path: str | os.PathLike, *, mapped: bool = False) -> np.ndarray:
             declared = file.tell() + math.prod(shape) * dtype.itemsize
             if min(shape, default=0) < 0 or declared != size:
                 raise ValueError(f"{declared} bytes declared")
-        # What NumPy raises for a damaged header, besides ValueError.
+        # NumPy raises any of these for a damaged header.
         except (ValueError, EOFError, SyntaxError, TypeError, tokenize.TokenError) as error:
             raise ValueError(
                 f"A .npy file holds one whole array of numbers. Received: {path} of {size} bytes: "
@@ -66,11 +66,11 @@ def read_npy(path: str | os.PathLike, *, mapped: bool = False) -> np.ndarray:
 
 
 def header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    """The header of a `.npy` file, `HEADER_BYTES` long whatever the shape (format 1.0).
+    """Returns the header of a `.npy` file, `HEADER_BYTES` long for any shape (format 1.0).
 
     Args:
-        dtype: the numbers' type; they follow in row-major order.
-        shape: the array's.
+        dtype: type of the numbers, which follow in row-major order.
+        shape: shape of the array.
 
     Example:
         >>> import io

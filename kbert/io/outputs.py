@@ -1,9 +1,9 @@
-"""Output that a killed program resumes: a note of what is written, and how far it is.
+"""Output that a killed program can resume, with a note that records its progress.
 
-A note is a file of JSON: what the output is made of, settings and sources, and how much of it is
-there. It is published when the bytes that it describes are on the disk, so a restart may trust it:
-of files that grow it cuts off what came after, and of shards, each of which is there whole or not
-at all (`kbert.io.atomic`), it writes those that are missing.
+A note is a JSON file. It records what the output is made of (settings and sources), and how much of
+it is written. It is saved once the bytes that it describes are on the disk, so a restart may trust
+it. The restart truncates growing files to the length in the note. Shards are there whole or not at
+all (`kbert.io.atomic`), so it writes those that are missing.
 """
 
 import contextlib
@@ -21,18 +21,18 @@ from kbert.io.paths import Path, exists, local_only
 
 Item = TypeVar("Item")
 _PART = ".part"
-_LONGEST = 200  # letters of a value that differs
+_LONGEST = 200  # shown characters of a value that differs
 
 
 def read_note(path: str | os.PathLike, what: str) -> dict[str, Any] | None:
-    """What `write_note` wrote; None where there is no such file.
+    """Reads a note that `write_note` wrote; returns None if there is no such file.
 
     Args:
         path: the file.
-        what: what an error calls it.
+        what: name of the file in an error message.
 
     Raises:
-        ValueError: the file is no JSON object.
+        ValueError: the file is not a JSON object.
     """
     if not exists(path):
         return None
@@ -60,15 +60,15 @@ def write_note(path: str | os.PathLike, note: Mapping[str, Any]) -> None:
 def check_same(
     path: str | os.PathLike, note: str | os.PathLike, before: Mapping, now: Mapping[str, Any]
 ) -> None:
-    """Refuses to resume an output that was made of something else.
+    """Raises if an output that is to be resumed was made of something else.
 
-    What is not there counts as None: so an option may be added that is None where it is not used.
+    A missing name counts as None. So a new version may add an option that is None if unused.
 
     Args:
         path: the output.
         note: the file that holds `before`.
-        before: what a note says; it may say more than what it is made of.
-        now: what the output is made of. Of a dict in it, all names are compared.
+        before: content of the note; only the names in `now` are compared.
+        now: what the output is made of now. In nested dicts the names of both sides are compared.
 
     Raises:
         ValueError: the two differ; the message has both values.
@@ -90,8 +90,8 @@ is 2
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs from a note, with both values, as `check_same` compares it."""
-    now = json.loads(json.dumps(now))  # as it comes back from a file
+    """Lists the differences from a note, with both values, as `check_same` compares them."""
+    now = json.loads(json.dumps(now))  # as it would be read from a file
     return [*_changed({name: before.get(name) for name in now}, now)]
 
 
@@ -113,17 +113,17 @@ class Output:
     """An output and its note.
 
     Args:
-        path: a file or a folder.
-        identity: what it is made of, as JSON can hold it.
+        path: the output, a file or a folder.
+        identity: what the output is made of, as JSON can hold it.
         note: the file of the note; None = `<path>.state.json`.
-        former: gives a note of any version the names of this one.
-        **progress: what the note of a new output says besides.
+        former: function that converts a note of any version to the names of this one.
+        **progress: further entries in the note of a new output.
 
     Attributes:
-        state: what the note says.
+        state: content of the note.
 
     Raises:
-        ValueError: the output is there, and made of something else.
+        ValueError: the output exists and was made of something else, or has no note.
 
     Example:
         >>> import tempfile
@@ -167,40 +167,41 @@ class Output:
 
     @property
     def finished(self) -> bool:
-        """Whether all of it is there."""
+        """Whether the output is complete."""
         return self.state["finished"]
 
     @property
     def records(self) -> int:
-        """How many records are there."""
+        """Number of written records."""
         return self.state["records"]
 
     def check(self, identity: Mapping[str, Any]) -> None:
-        """Raises ValueError unless the output is made of this."""
+        """Raises ValueError unless the output is made of `identity`."""
         check_same(self.path, self.note.name, self.state, identity)
 
     def save(self, **changes: Any) -> None:
-        """Writes the note, with these values instead of those before."""
+        """Updates the note with these values and writes it."""
         self.state |= changes
         write_note(self.note, self.state)
 
 
 class GrowingOutput(Output):
-    """An output that gets a chunk of records at a time, each from an item of the input.
+    """An output that grows by one chunk of records at a time, with one record per input item.
 
-    A restart reads the input again, which is cheap compared with what is made of it, and knows by a
-    checksum whether its beginning is still the same.
+    A restart reads the input again, which is cheap compared with computing the records. A checksum
+    shows whether the beginning of the input is still the same.
 
     Args:
-        path: the file; a local one, since an object store cannot grow a file.
+        path: the file; it must be local, since a file in an object store cannot grow.
         identity: what the output depends on besides the input, as JSON can hold it.
-        form: how records become bytes.
+        form: format that converts records to bytes.
         note: the file of the note; None = `<path>.state.json`.
-        former: gives a note of any version the names of this one.
-        hidden: the file has another name, `<path>.part`, until it is whole; then the note goes.
+        former: function that converts a note of any version to the names of this one.
+        hidden: whether the file is named `<path>.part` until it is complete. The note is then
+            removed at the end.
 
     Raises:
-        ValueError: the file is there, and made of something else.
+        ValueError: the file exists and was made of something else, or has no note.
 
     Example:
         >>> import tempfile
@@ -231,7 +232,7 @@ class GrowingOutput(Output):
     ) -> None:
         path = local_only(path, "Output that grows while it is made")
         self.form = form
-        self._names = form.names(path)  # the one first that readers look for
+        self._names = form.names(path)  # the first is the one that readers look for
         self._paths = [name + _PART * hidden for name in self._names]
         self._hidden = hidden
         self._files: list[BinaryIO] = []
@@ -241,22 +242,21 @@ class GrowingOutput(Output):
     def _is_begun(self, state: Mapping[str, Any]) -> bool:
         if state["finished"]:  # an input without records has an empty file
             return self.path.exists()
-        # Before the first record nothing is lost by other settings.
+        # Without records nothing is lost if the settings change.
         return bool(state["records"]) and _is_written(Path(self._paths[0]))
 
     def rest(
         self, items: Iterable[Item], text_of: Callable[[Item], str], source: str = "this one"
     ) -> Iterator[Item]:
-        """The items that have no record yet; none of an output that is finished.
+        """Returns the items that have no record yet; none if the output is finished.
 
         Args:
             items: the input, from its beginning.
-            text_of: what an item is recognised by.
-            source: what an error calls the input.
+            text_of: function that returns the text of an item, for the checksum.
+            source: name of the input in an error message.
 
         Raises:
-            ValueError: these items are others than those that the records are of, or the file has
-                lost some of these.
+            ValueError: the records were made of other items, or a finished file has lost records.
         """
         rest = iter(items)
         self._text_of = text_of
@@ -266,7 +266,7 @@ class GrowingOutput(Output):
         received = None
         if read < self.records:
             received = f"{read:,} records, of {self.records:,} that are written"
-        elif checksum != self.state.get("checksum", checksum):  # None of before this version
+        elif checksum != self.state.get("checksum", checksum):  # former versions wrote none
             received = f"others among the first {read:,} records"
         elif self.finished and next(rest, None) is not None:
             received = f"more than {read:,} records"
@@ -283,13 +283,13 @@ class GrowingOutput(Output):
 
     @contextlib.contextmanager
     def growing(self) -> Iterator[None]:
-        """Opens the files behind the last record; the block adds the others.
+        """Opens the files after the last record; the block adds the missing records.
 
-        Where the block fails before the first record nothing is left.
+        If the block fails before the first record, the files and the note are removed.
 
         Raises:
             OSError: a file cannot be written.
-            BlockingIOError: another process is writing it.
+            BlockingIOError: another process is writing a file.
             ValueError: a file has lost bytes.
         """
         try:
@@ -315,11 +315,11 @@ class GrowingOutput(Output):
             self.save(finished=True)
 
     def add(self, records: Any, items: Iterable[Any]) -> None:
-        """Writes records, on the disk when this returns, and then says so in the note.
+        """Writes records to the disk, then updates the note.
 
         Args:
-            records: as the format takes them.
-            items: what each was made of.
+            records: records, as the format's `encode` takes them.
+            items: the input item of each record.
         """
         self._append(self.form.encode(records, self._ends()))
         checksum = fingerprints.crc32(map(self._text_of, items), self.state["checksum"])
@@ -328,7 +328,7 @@ class GrowingOutput(Output):
     def _open(self) -> None:
         for name, path in zip(self._names, self._paths, strict=True):
             if exists(name) and not exists(path):
-                os.replace(name, path)  # a kill came between the names
+                os.replace(name, path)  # the process was killed between the renames
         for path, size in zip(self._paths, self._sizes(), strict=True):
             with atomic.naming(path):
                 file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
@@ -356,7 +356,7 @@ class GrowingOutput(Output):
         return [file.tell() for file in self._files]
 
     def _sizes(self) -> list[int]:
-        """Bytes of the records that the note counts."""
+        """Returns the size of each file with the records that the note counts, in bytes."""
         return (
             self.form.sizes(self._paths, self.records) if self.records else [0] * len(self._paths)
         )
@@ -370,7 +370,7 @@ def _check_size(path: str, there: int, size: int) -> None:
 
 
 def _is_written(path: Path) -> bool:
-    """Whether a file or folder holds anything."""
+    """Returns whether a file or folder has any content."""
     if path.is_dir():
         return any(not atomic.is_leftover(inner.name) for inner in path.iterdir())
     return path.exists() and path.stat().st_size > 0

@@ -1,11 +1,11 @@
-"""Paths of this machine, and of what TensorFlow's file systems reach: `gs://…`, `hdfs://…`.
+"""Local paths, and remote paths of TensorFlow's file systems: `gs://…`, `hdfs://…`.
 
-The only module that knows which is which. `Path` is `pathlib.Path` for a local path. For one with
-a scheme it is a `RemotePath`: the same methods, by `tf.io.gfile`. (pathlib itself turns `gs://a/b`
-into `gs:/a/b`, a folder of this machine.)
+Only this module tells the two apart. `Path` is `pathlib.Path` for a local path. For one with a
+scheme it is a `RemotePath`: the same methods, through `tf.io.gfile`. (pathlib itself turns
+`gs://a/b` into `gs:/a/b`, a local folder.)
 
-What an object store lacks: a folder cannot be renamed at once, nothing can be locked, and what is
-appended to a file writes the whole of it again.
+An object store lacks three things: a folder cannot be renamed in one step, nothing can be locked,
+and appending to a file writes the whole file again.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from typing import IO, TYPE_CHECKING, Any
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 _COLLAPSED = re.compile(r"(gs|s3|hdfs|ram):/(?!/)")
 _BUFFER_BYTES = 1 << 20
-# Far above the largest tokenizer.json, of half a million pieces.
+# Far above the largest tokenizer.json, of half a million subwords.
 MAX_SETTINGS_BYTES = 1 << 28
 
 if TYPE_CHECKING:
-    from pathlib import Path  # a RemotePath stands for one
+    from pathlib import Path  # a RemotePath has the same methods
 else:
 
     class Path:
-        """A `pathlib.Path`, or a `RemotePath` where the path has a scheme.
+        """A `pathlib.Path`, or a `RemotePath` if the path has a scheme.
 
         >>> Path("shards", "manifest.json").name, Path("gs://bucket/shards") / "manifest.json"
         ('manifest.json', RemotePath('gs://bucket/shards/manifest.json'))
@@ -47,13 +47,13 @@ else:
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Whether a path has a scheme: only TensorFlow can open it.
+    """Returns whether a path has a scheme, so that only TensorFlow can open it.
 
     >>> is_remote("gs://bucket/text.txt"), is_remote("tfds:wikipedia"), is_remote("/gs:/bucket")
     (True, False, False)
 
     Raises:
-        ValueError: pathlib has taken one of the two slashes away.
+        ValueError: pathlib has removed one of the scheme's two slashes.
     """
     text = os.fspath(path)
     if _COLLAPSED.match(text):
@@ -66,10 +66,10 @@ def is_remote(path: str | os.PathLike) -> bool:
 
 @functools.total_ordering
 class RemotePath(os.PathLike):
-    """What kbert uses of `pathlib.Path`, by `tf.io.gfile`: results and errors are the same.
+    """The part of `pathlib.Path` that kbert uses, through `tf.io.gfile`, with the same errors.
 
     Args:
-        path: with a scheme.
+        path: path with a scheme.
 
     Example:
         >>> path = RemotePath("ram://example") / "text.txt"
@@ -106,47 +106,47 @@ class RemotePath(os.PathLike):
 
     @property
     def name(self) -> str:
-        """The last part."""
+        """The last component of the path."""
         return self._path.rpartition("/")[2]
 
     @property
     def stem(self) -> str:
-        """The last part without its suffix."""
+        """The last component without its suffix."""
         return pathlib.PurePosixPath(self.name).stem
 
     @property
     def suffix(self) -> str:
-        """The last part's, with its dot."""
+        """The suffix of the last component, with its dot."""
         return pathlib.PurePosixPath(self.name).suffix
 
     @property
     def parent(self) -> RemotePath:
-        """The folder."""
+        """The folder that contains the path."""
         return RemotePath(self._path.rpartition("/")[0])
 
     def with_suffix(self, suffix: str) -> RemotePath:
-        """The same with another suffix."""
+        """Returns the path with another suffix."""
         return self.parent / (self.stem + suffix)
 
     def resolve(self) -> RemotePath:
-        """Itself: there are no links and no current folder."""
+        """Returns itself: there are no links and no current folder."""
         return self
 
     def exists(self) -> bool:
-        """Whether there is such a file or folder."""
+        """Returns whether there is such a file or folder."""
         with self._errors() as gfile:
             return gfile.exists(self._path)
 
     def is_file(self) -> bool:
-        """Whether there is such a file."""
+        """Returns whether there is such a file."""
         return self._is_directory() is False
 
     def is_dir(self) -> bool:
-        """Whether there is such a folder: in an object store, names that begin with it."""
+        """Returns whether there is such a folder: in an object store, names that begin with it."""
         return self._is_directory() is True
 
     def _is_directory(self) -> bool | None:
-        # gfile.isdir says False of what cannot be reached too.
+        # gfile.isdir would also return False for a path that cannot be reached.
         try:
             with self._errors() as gfile:
                 return gfile.stat(self._path).is_directory
@@ -154,21 +154,21 @@ class RemotePath(os.PathLike):
             return None
 
     def stat(self) -> os.stat_result:
-        """Size and time of change; the rest is 0."""
+        """Returns size and modification time; the other fields are 0."""
         with self._errors() as gfile:
             found = gfile.stat(self._path)
         times = {"st_mtime_ns": found.mtime_nsec}
         return os.stat_result((0,) * 6 + (found.length,) + (0,) * 3, times)
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """What lies in the folder."""
+        """Yields the files and folders in the folder."""
         with self._errors() as gfile:
             names = gfile.listdir(self._path)
         # Some file systems end a folder's name with a slash, some list the folder itself.
         return iter([self / name for name in (x.rstrip("/") for x in names) if name])
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
-        """What matches in the folder, or (`a/*.txt`) in folders below."""
+        """Yields the matching paths in the folder, or (`a/*.txt`) in folders below."""
         first, _, rest = pattern.partition("/")
         for path in self.iterdir() if self.exists() else ():
             if fnmatch.fnmatchcase(path.name, first):
@@ -178,7 +178,7 @@ class RemotePath(os.PathLike):
                     yield from path.glob(rest)
 
     def rglob(self, pattern: str) -> Iterator[RemotePath]:
-        """What matches in the folder and all below it."""
+        """Yields the matching paths in the folder and all folders below it."""
         for path in self.iterdir() if self.exists() else ():
             if fnmatch.fnmatchcase(path.name, pattern):
                 yield path
@@ -188,7 +188,7 @@ class RemotePath(os.PathLike):
     def open(
         self, mode: str = "r", encoding: str | None = None, newline: str | None = None
     ) -> IO[Any]:
-        """Opens it, as `open` does; in an object store a file is there once it is closed."""
+        """Opens the file, like `open`; in an object store a file appears when it is closed."""
         raw = _RawFile(self, mode.replace("b", "").replace("t", ""))
         buffered: Any = (io.BufferedReader if raw.readable() else io.BufferedWriter)(
             raw, _BUFFER_BYTES
@@ -196,27 +196,27 @@ class RemotePath(os.PathLike):
         return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, None, newline)
 
     def read_bytes(self) -> bytes:
-        """The content."""
+        """Returns the content of the file."""
         with self.open("rb") as file:
             return file.read()
 
     def read_text(self, encoding: str | None = None) -> str:
-        """The content, as text."""
+        """Returns the content of the file as text."""
         with self.open(encoding=encoding) as file:
             return file.read()
 
     def write_bytes(self, content: bytes | memoryview) -> None:
-        """Writes the content."""
+        """Writes the content of the file."""
         with self.open("wb") as file:
             file.write(content)
 
     def write_text(self, content: str, encoding: str | None = None) -> None:
-        """Writes text."""
+        """Writes text as the content of the file."""
         with self.open("w", encoding=encoding) as file:
             file.write(content)
 
     def mkdir(self, parents: bool = True, exist_ok: bool = True) -> None:
-        """Makes the folder, and those above it, where they are missing."""
+        """Makes the folder, and its parent folders, if they are missing."""
         if not exist_ok and self.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self._path)
         with self._errors() as gfile:
@@ -232,28 +232,28 @@ class RemotePath(os.PathLike):
                 raise
 
     def rmdir(self) -> None:
-        """Removes the folder if nothing is in it."""
+        """Removes the folder; raises OSError if it is not empty."""
         if any(self.iterdir()):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), self._path)
         with self._errors() as gfile:
             gfile.rmtree(self._path)
 
     def replace(self, target: str | os.PathLike) -> None:
-        """Gives the file another name, whatever has it."""
+        """Renames the file; replaces any file of that name."""
         with self._errors() as gfile:
             gfile.rename(self._path, os.fspath(target), overwrite=True)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[Any]:
-        """`tf.io.gfile`, with errors as a local path has them."""
-        import tensorflow as tf  # it takes seconds, and local paths do without
+        """Yields `tf.io.gfile`; converts its errors to those of a local path."""
+        import tensorflow as tf  # here: it takes seconds, and local paths do not need it
 
         kinds = {
             tf.errors.NotFoundError: errno.ENOENT,
             tf.errors.AlreadyExistsError: errno.EEXIST,
             tf.errors.PermissionDeniedError: errno.EACCES,
             tf.errors.UnauthenticatedError: errno.EACCES,
-            tf.errors.UnimplementedError: errno.ENOTSUP,  # a scheme that nobody has registered
+            tf.errors.UnimplementedError: errno.ENOTSUP,  # a scheme without a registered plugin
         }
         try:
             yield tf.io.gfile
@@ -263,14 +263,15 @@ class RemotePath(os.PathLike):
 
 
 class _RawFile(io.RawIOBase):
-    """A file of `tf.io.gfile` as Python's own buffers and text layers want it."""
+    """A file of `tf.io.gfile` as a raw stream, for Python's buffer and text layers."""
 
     def __init__(self, path: RemotePath, mode: str) -> None:
         self._errors = path._errors
         self._reads = mode == "r"
         with self._errors() as gfile:
             self._file = gfile.GFile(os.fspath(path), f"{mode}b")
-            # It is opened by its first use: a missing one must raise here, and an empty one exist.
+            # gfile opens a file at its first use: a missing file must raise here, and a written
+            # file must exist even if it stays empty.
             self._file.read(0) if self._reads else self._file.write(b"")
 
     def readable(self) -> bool:
@@ -314,27 +315,27 @@ class _RawFile(io.RawIOBase):
 
 
 def exists(path: str | os.PathLike) -> bool:
-    """Whether there is such a file or folder; of a local one that cannot be told, False."""
+    """Returns whether there is such a file or folder; False if a local path cannot be checked."""
     return Path(path).exists() if is_remote(path) else os.path.exists(path)
 
 
 def is_dir(path: str | os.PathLike) -> bool:
-    """Whether there is such a folder; of a local one that cannot be told, False."""
+    """Returns whether there is such a folder; False if a local path cannot be checked."""
     return Path(path).is_dir() if is_remote(path) else os.path.isdir(path)
 
 
 def is_file(path: str | os.PathLike) -> bool:
-    """Whether there is such a file; of a local one that cannot be told, False."""
+    """Returns whether there is such a file; False if a local path cannot be checked."""
     return Path(path).is_file() if is_remote(path) else os.path.isfile(path)
 
 
 def absolute(path: str | os.PathLike) -> str:
-    """The path from the root; one with a scheme is that already."""
+    """Returns the absolute path; one with a scheme is absolute already."""
     return os.fspath(path) if is_remote(path) else os.path.abspath(path)
 
 
 def check_folder(path: str | os.PathLike) -> None:
-    """Raises NotADirectoryError where no such folder is or can be made, since a file is there.
+    """Raises NotADirectoryError if the path, or one of its parents, is a file.
 
     >>> check_folder("/no/such/folder")
     """
@@ -348,7 +349,7 @@ def check_folder(path: str | os.PathLike) -> None:
 
 
 def glob(pattern: str) -> list[str]:
-    """Paths that match a pattern, in any order; `**` stands for folders at any depth.
+    """Returns the paths that match a pattern, in any order; `**` matches folders of any depth.
 
     >>> glob("/no/such/*.txt"), glob("ram://none/*.txt")
     ([], [])
@@ -362,7 +363,7 @@ def glob(pattern: str) -> list[str]:
 
 
 def remove_tree(folder: str | os.PathLike) -> None:
-    """Removes a folder with all that is in it, as far as it is there and can be removed."""
+    """Removes a folder and its content; ignores what is missing or cannot be removed."""
     if not is_remote(folder):
         shutil.rmtree(folder, ignore_errors=True)
         return
@@ -371,7 +372,7 @@ def remove_tree(folder: str | os.PathLike) -> None:
 
 
 def copy_tree(source: str | os.PathLike, target: str | os.PathLike) -> None:
-    """Copies what lies in a folder into another; files that are there are replaced."""
+    """Copies the content of a folder into another; existing files are replaced."""
     if not (is_remote(source) or is_remote(target)):
         shutil.copytree(source, target, dirs_exist_ok=True)
         return
@@ -384,7 +385,7 @@ def copy_tree(source: str | os.PathLike, target: str | os.PathLike) -> None:
 
 
 def move_tree(source: str | os.PathLike, target: str | os.PathLike) -> None:
-    """Gives a folder another name: at once, or file by file where a path has a scheme."""
+    """Renames a folder: in one step, or file by file if a path has a scheme."""
     if not (is_remote(source) or is_remote(target)):
         os.replace(source, target)
         return
@@ -399,10 +400,11 @@ def copy(source: str | os.PathLike, target: str | os.PathLike) -> None:
 
 
 def read_settings(path: str | os.PathLike) -> bytes:
-    """The bytes of a file of settings or of a vocabulary, which are read whole.
+    """Reads a file of settings or a vocabulary as bytes.
 
     Raises:
-        ValueError: it is larger than any of these is. A sparse file takes no space to be so.
+        ValueError: the file is larger than any such file (`MAX_SETTINGS_BYTES`). A sparse file can
+            be that large without using disk space.
 
     Example:
         >>> path = Path(tempfile.mkdtemp(), "config.json")
@@ -421,10 +423,10 @@ def read_settings(path: str | os.PathLike) -> bytes:
 
 @contextlib.contextmanager
 def local_copy(path: str | os.PathLike) -> Iterator[str]:
-    """A local file of the same content and name, for a library that opens files itself.
+    """Yields a local file of the same content and name, for a library that opens files itself.
 
-    A local path is given as it is. The copy of another has lost its name when the block is left;
-    what has it open or in its memory map then still reads it.
+    A local path is yielded unchanged. The copy of a remote file is deleted at the end of the block;
+    an open file or a memory map of it stays readable.
     """
     if not is_remote(path):
         yield os.fspath(path)
@@ -436,14 +438,14 @@ def local_copy(path: str | os.PathLike) -> Iterator[str]:
 
 
 def local_only(path: str | os.PathLike, what: str) -> str:
-    """The path, where it is local.
+    """Returns the path; raises if it is not local.
 
     Args:
         path: the path.
-        what: what takes it.
+        what: what requires a local path, the subject of the error message.
 
     Raises:
-        ValueError: it has a scheme.
+        ValueError: the path has a scheme.
 
     Example:
         >>> local_only("gs://bucket/page.html", "A page")
@@ -457,7 +459,7 @@ def local_only(path: str | os.PathLike, what: str) -> str:
 
 
 def cache_folder() -> str:
-    """Where kbert keeps what it can make or fetch again.
+    """Returns the folder for files that kbert can make or download again.
 
     Returns:
         `$KBERT_CACHE`, or `kbert` under `$XDG_CACHE_HOME` (default `~/.cache`).

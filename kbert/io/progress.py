@@ -1,4 +1,4 @@
-"""Progress of long work on standard error: a moving bar in a terminal, else a line at times."""
+"""Progress of long work on standard error: a moving bar in a terminal, else occasional lines."""
 
 import sys
 import time
@@ -7,18 +7,18 @@ SECONDS_BEFORE_A_BAR = 2.0
 
 
 class Progress:
-    """A bar, with a count and the true speed of text next to it.
+    """A progress bar with a count and the real speed of text.
 
     Args:
-        description: what is being done; "" for none.
-        total: the amount at the end; None if unknown.
-        unit: of the amount; "B" is shown with prefixes.
-        counted: what else `show` counts.
-        verbose: 1 for a bar at once, "auto" for one where the work takes longer than a moment, 0
-            for none.
+        description: label of the bar; "" for none.
+        total: amount at the end; None if unknown.
+        unit: unit of the amount; "B" is shown with prefixes.
+        counted: name of the second count that `show` displays.
+        verbose: 1 shows a bar at once, "auto" only if the work takes longer than
+            `SECONDS_BEFORE_A_BAR`, 0 never.
 
     Raises:
-        ValueError: another `verbose`.
+        ValueError: `verbose` has another value.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Progress:
         """Moves the bar to `amount`.
 
         Args:
-            amount: done so far, in the bar's unit.
-            count: what else is counted, so far.
-            text_bytes: bytes of text done in this run; they tell the speed when what is counted
-                on disk is compressed.
+            amount: amount done so far, in the bar's unit.
+            count: second count so far (see `counted`).
+            text_bytes: bytes of text processed in this run. They give the real speed if the bar
+                counts compressed bytes on disk.
         """
         fields = {} if count is None else {self._counted: f"{count:,}"}
         if text_bytes is not None:

@@ -1,4 +1,4 @@
-"""Models: layers and a config put together. No loss, no optimizer."""
+"""Models: layers that are assembled from a config, without loss and optimizer."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a layer of each model is made of: the parts' sizes from a config, the order from a name."""
+"""Builds and runs the blocks of a model: sizes come from its config, the order from a name."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -28,25 +28,25 @@ def post_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> 
     """Normalisation after each residual: BERT, GPT, the original Transformer.
 
     Args:
-        config: an encoder's, a decoder's or that of both.
-        crossed: whether the block has cross-attention, as in a decoder with an encoder.
+        config: config of an encoder, a decoder or an encoder-decoder.
+        crossed: whether the block has cross-attention, as in the decoder of an encoder-decoder.
         **kwargs: `name` and `dtype` of the block.
     """
     return _decoder_block(config, "post_norm", crossed, **kwargs)
 
 
 def pre_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> Block:
-    """Normalisation of what goes into each part: GPT-2. Arguments as of `post_norm_block`.
+    """Normalisation of the input of each part: GPT-2. Arguments like those of `post_norm_block`.
 
-    The residual stream itself is never normalised: behind the last block there must be a norm.
+    The residual stream itself is never normalised, so a norm must follow the last block.
     """
     return _decoder_block(config, "pre_norm", crossed, **kwargs)
 
 
-# Where a kind of block has its norms, by the part.
+# Kind of block -> format of the name of a part's norm.
 _SLOTS = {"post_norm": "{}_norm", "pre_norm": "{}_input_norm"}
 _PARTS = ("attention", "feed_forward")
-# Name in a config -> what makes a block.
+# Name in a config -> function that makes the block.
 BLOCKS = {"post_norm": post_norm_block, "pre_norm": pre_norm_block}
 
 
@@ -58,13 +58,13 @@ def layer_block(
     feed_forward: keras.layers.Layer | None = None,
     **kwargs: Any,
 ) -> Block:
-    """The block of a layer of an encoder or a decoder, as its config says.
+    """Builds the block of a layer of an encoder or a decoder.
 
     Args:
-        config: the model's.
-        layer: which of its layers; of several that share a block the first.
-        attention: in the place of the config's, or None.
-        feed_forward: likewise.
+        config: config of the model.
+        layer: index of the layer; of several that share the block, the first.
+        attention: layer to use as attention; None = the one of `attention_of`.
+        feed_forward: layer to use as feed-forward part; None = the one of `feed_forward_of`.
         **kwargs: `name` and `dtype` of the block.
     """
     slots = [_SLOTS[config.block.removesuffix("_except_first")].format(part) for part in _PARTS]
@@ -79,12 +79,12 @@ def layer_block(
 
 
 def attention_of(config: TransformerConfig, *, layer: int, **kwargs: Any) -> SelfAttention:
-    """The attention of a layer, as the config says.
+    """Builds the attention of a layer from the config.
 
     Args:
-        config: the model's.
-        layer: which of its layers.
-        **kwargs: `name` and `dtype` of the layer, and what is to be other than the config says.
+        config: config of the model.
+        layer: index of the layer.
+        **kwargs: `name` and `dtype` of the attention, and arguments that override the config.
     """
     said: dict[str, Any] = {
         "num_heads": config.num_heads,
@@ -99,7 +99,7 @@ def attention_of(config: TransformerConfig, *, layer: int, **kwargs: Any) -> Sel
 
 
 def feed_forward_of(config: TransformerConfig, **kwargs: Any) -> FeedForward:
-    """The feed-forward part of a layer, as the config says. Arguments as of `attention_of`."""
+    """Builds the feed-forward part of a layer from the config; `kwargs` as in `attention_of`."""
     said: dict[str, Any] = {
         "intermediate_size": config.intermediate_size,
         "activation": config.activation,
@@ -114,13 +114,13 @@ def feed_forward_of(config: TransformerConfig, **kwargs: Any) -> FeedForward:
 def embeddings_of(
     config: EncoderConfig, made: type[Embeddings] = Embeddings, **kwargs: Any
 ) -> Embeddings:
-    """The embeddings of an encoder, as its config says.
+    """Builds the embeddings of an encoder from its config.
 
     Args:
-        config: the encoder's.
-        made: their class.
-        **kwargs: `name` and `dtype` of the layer, what else its class takes, and what is to be
-            other than the config says.
+        config: config of the encoder.
+        made: class of the embeddings.
+        **kwargs: `name` and `dtype` of the layer, further arguments of its class, and arguments
+            that override the config.
     """
     said: dict[str, Any] = {
         "vocabulary_size": config.vocabulary_size,
@@ -140,25 +140,25 @@ def embeddings_of(
 
 
 def last_norm(config: Any, *, kind: str = "layer", **kwargs: Any) -> LayerNorm | None:
-    """The norm behind the last block, where blocks of the config's kind need one."""
+    """Builds the norm after the last block; None for post-norm blocks, which need none."""
     if config.block == "post_norm":
         return None
     return LayerNorm(config.layer_norm_epsilon, kind=kind, **kwargs)
 
 
 def normed(x: Tensor, norm: keras.layers.Layer | None) -> Tensor:
-    """What a norm makes of x, where the model has it."""
+    """Returns x normalised by `norm`, or unchanged if that is None."""
     return x if norm is None else norm(x)
 
 
 def positions_of(
     config: Any, *, initializer_range: float, **kwargs: Any
 ) -> keras.layers.Layer | None:
-    """The layer that adds positions to the tokens' vectors; None where the attention knows them.
+    """Builds the layer that adds learned or sinusoidal positions; None with other positions.
 
     Args:
-        config: a decoder's, or an encoder-decoder's.
-        initializer_range: of a table that is learned.
+        config: config of a decoder or an encoder-decoder.
+        initializer_range: standard deviation of the initial values of a learned table.
         **kwargs: `name` and `dtype` of the layer.
     """
     sizes = (config.max_positions, config.hidden_size)
@@ -168,7 +168,7 @@ def positions_of(
 
 
 class Reads(NamedTuple):
-    """What a call returns of the layers besides the last one's output; see `Encoder.call`."""
+    """Flags for outputs of a call besides the last layer's; see `Encoder.call`."""
 
     hidden_states: bool = False
     attention: bool = False
@@ -176,11 +176,11 @@ class Reads(NamedTuple):
 
     @property
     def weights(self) -> bool:
-        """Whether anything of the attention is returned."""
+        """Whether any output of the attention is returned."""
         return self.attention or self.internals
 
     def select(self, outputs: Any) -> Any:
-        """Of what a block gives, its outputs and what is returned of each of its attentions."""
+        """Selects a block's output and the requested outputs of each of its attentions."""
         x, *attention = outputs
         if not self.internals:
             attention = [made["probabilities"] if self.attention else None for made in attention]
@@ -190,17 +190,18 @@ class Reads(NamedTuple):
 def run_blocks(
     blocks: Sequence[Any], x: Tensor, bias: Any, *, reads: Reads, **options: Any
 ) -> tuple[list, list]:
-    """Reads a sequence with one block after the other.
+    """Runs blocks one after the other.
 
     Args:
-        blocks: L of them.
-        x: (B, T, H).
-        bias: of the attention scores, or None; a list has one for each block.
-        reads: what is returned of their attention; None where that is nothing.
-        **options: what else a block takes.
+        blocks: the L blocks.
+        x: (B, T, H), input of the first block.
+        bias: bias of the attention scores, or None; a list has one for each block.
+        reads: flags for the outputs of the attention that are returned.
+        **options: further arguments of each block.
 
     Returns:
-        The hidden states, L + 1 with `x` as the first, and what is read of each block's attention.
+        The L + 1 hidden states, of which `x` is the first, and the requested outputs of each
+        block's attention (None if there are none).
     """
     hidden_states, attention = [x], []
     biases = bias if isinstance(bias, list) else [bias] * len(blocks)
@@ -214,18 +215,18 @@ def run_blocks(
 def prefill_blocks(
     blocks: Sequence[Any], x: Tensor, max_new_tokens: int, bias: Any, *context: Any
 ) -> tuple[Any, list, list]:
-    """Reads a prompt, and keeps what later tokens attend to.
+    """Encodes a prompt and caches the keys and values that later tokens attend to.
 
     Args:
-        blocks: L of them.
-        x: (B, P, H).
-        max_new_tokens: G, the tokens that the cache of what is decoded has places for.
-        bias: of the attention scores; a list has one for each block.
-        *context: what else a block's `prefill` takes.
+        blocks: the L blocks.
+        x: (B, P, H), embeddings of the prompt.
+        max_new_tokens: G, the size of the KV cache for decoded tokens.
+        bias: bias of the attention scores; a list has one for each block.
+        *context: further arguments of each block's `prefill`.
 
     Returns:
-        The last hidden state, and of each block the cache of the prompt and the empty one of what
-        is decoded.
+        The last hidden state, the KV caches of the prompt, and the empty KV caches for decoded
+        tokens; one cache of each kind for each block.
     """
     prompt, decoded = [], []
     biases = bias if isinstance(bias, list) else [bias] * len(blocks)
@@ -244,18 +245,18 @@ def step_blocks(
     *context: Any,
     options: Sequence[dict[str, Any]] | None = None,
 ) -> tuple[Any, dict]:
-    """Reads the token that was decoded last.
+    """Runs the blocks on the token that was decoded last.
 
     Args:
-        blocks: L of them.
-        x: (R, 1, H).
-        cache: "prompt" with its "layers" and "bias", and "decoded"; see `prefill_blocks`.
+        blocks: the L blocks.
+        x: (R, 1, H), embedding of the token.
+        cache: KV cache: "prompt" with its "layers" and "bias", and "decoded"; see `prefill_blocks`.
         t: number of tokens that were decoded before.
-        *context: what else a block's `step` takes.
-        options: named arguments of each block's `step`; None = no such.
+        *context: further arguments of each block's `step`.
+        options: keyword arguments of each block's `step`; None = none.
 
     Returns:
-        The last hidden state, and the cache with the token in it.
+        The last hidden state, and the cache with the token added.
     """
     prompt, decoded = cache["prompt"], []
     layers = zip(blocks, prompt["layers"], cache["decoded"], strict=True)
@@ -293,7 +294,7 @@ def _block(
     dtype: DType = None,
     **kwargs: Any,
 ) -> Block:
-    """A block with norms in the slots that are named."""
+    """Builds a block with norms in the named slots."""
     epsilon = config.layer_norm_epsilon
     return made(
         attention,

@@ -1,4 +1,4 @@
-"""What an encoder reads and gives inside of whatever calls it, a task with its heads."""
+"""Captures the inputs and outputs of an encoder while a task calls it."""
 
 import contextlib
 import contextvars
@@ -14,12 +14,12 @@ from kbert.models.encoder import Encoder
 
 
 class Captured:
-    """Inputs and outputs of an encoder; a plain object, which Keras does not track.
+    """Captured inputs and outputs of an encoder; a plain object, which Keras does not track.
 
     Attributes:
         returned: arguments of the encoder that request more outputs.
-        features: the inputs of its last call, (R, T) each.
-        outputs: the outputs of its last call.
+        features: inputs of the encoder's last call, (R, T) each.
+        outputs: outputs of the encoder's last call.
     """
 
     def __init__(self, returned: Mapping[str, bool]) -> None:
@@ -28,7 +28,7 @@ class Captured:
         self.outputs: dict[str, Any] = {}
 
 
-# The id of an encoder -> what is captured of it in this context.
+# id() of an encoder -> its captured inputs and outputs in this context.
 _ACTIVE: contextvars.ContextVar[Mapping[int, Captured]] = contextvars.ContextVar(
     "capturing", default=types.MappingProxyType({})
 )
@@ -36,7 +36,7 @@ _ACTIVE: contextvars.ContextVar[Mapping[int, Captured]] = contextvars.ContextVar
 
 @contextlib.contextmanager
 def capturing(encoder: keras.Model, **returned: bool) -> Iterator[Captured]:
-    """Keeps what an encoder reads and gives while tasks on it are called in this context.
+    """Captures an encoder's inputs and outputs while tasks on it are called in this context.
 
     Args:
         encoder: the encoder of a task.
@@ -44,7 +44,7 @@ def capturing(encoder: keras.Model, **returned: bool) -> Iterator[Captured]:
             `return_hidden_states=True`.
 
     Yields:
-        What was captured of the last call.
+        Inputs and outputs of the last call.
 
     Example:
         >>> import kbert, numpy as np
@@ -68,7 +68,7 @@ def capturing(encoder: keras.Model, **returned: bool) -> Iterator[Captured]:
 
 
 def captured_of(encoder: keras.Model) -> Captured | None:
-    """What is captured of an encoder in this context; None where nothing is."""
+    """Returns the captured inputs and outputs of an encoder; None outside of `capturing`."""
     return _ACTIVE.get().get(id(encoder))
 
 
@@ -78,13 +78,13 @@ def call_encoder(
     training: bool = False,
     positions: Tensor | None = None,
 ) -> dict[str, Any]:
-    """The outputs of an encoder, which are captured where that is requested.
+    """Calls an encoder, and captures its inputs and outputs inside of `capturing`.
 
     Args:
-        encoder: a `kbert.Encoder`, or another model with its inputs and outputs.
-        inputs: those that it reads.
+        encoder: a `kbert.Encoder`, or another model with the same inputs and outputs.
+        inputs: inputs of the encoder by name.
         training: whether dropout is active.
-        positions: (B, P), the tokens that "sequence" is wanted of; None = all.
+        positions: (B, P), positions of the tokens in "sequence"; None = all.
     """
     captured = captured_of(encoder)
     if captured is not None:

@@ -1,4 +1,4 @@
-"""A model in numbers, by formula: exact counts, and nothing is allocated."""
+"""Parameter counts and training memory of a model by formula, without allocating it."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from kbert.models.edits import count_edits
 from kbert.models.memory import TrainingMemory, estimate_memory
 from kbert.models.parts import part_of
 
-# The rows of `family_table`: those one chooses among, smallest first within a kind.
+# The default rows of `family_table`: common choices, smallest first within a family.
 CHOICES = (
     "bert-tiny",
     "bert-mini",
@@ -59,17 +59,18 @@ CHOICES = (
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """A model in numbers; `print` shows it as a table.
+    """Sizes and parameter counts of an encoder; `print` shows them as a table.
 
     Attributes:
-        name: the name passed; of a config, that of the published models that have it, or None.
-        config: the encoder's config.
-        parameters: of the encoder as published, its pooler included where it is released with one.
-        pooler_parameters: the pooler's share of them.
-        held_parameters: what `kbert.Encoder(config)` holds. Fewer than `parameters` where the
-            published tables have rows that carry nothing (RoBERTa).
-        tokenizer: the kind of its tokenizer: "wordpiece", "bpe" or "unigram"; None for a config of
-            one's own.
+        name: name passed to `describe`; for a config, the names of the published models that have
+            it, or None.
+        config: config of the encoder.
+        parameters: number of parameters of the encoder as published, including its pooler if it was
+            released with one.
+        pooler_parameters: number of these that belong to the pooler.
+        held_parameters: number of parameters of `kbert.Encoder(config)`. It is less than
+            `parameters` if the published tables have unused rows (RoBERTa).
+        tokenizer: kind of tokenizer: "wordpiece", "bpe" or "unigram"; None for a custom config.
     """
 
     name: str | None
@@ -88,25 +89,26 @@ class Description:
         optimizer_slots: int = 2,
         recompute: bool = False,
     ) -> TrainingMemory:
-        """Bytes that a step of masked-language pretraining takes, by formula.
+        """Estimates the memory in bytes of a masked-LM pretraining step, by formula.
 
-        That of TensorFlow without XLA. On a CPU a process was found to grow by 2 % (BERT-base,
-        3.2 GiB) to 15 % more (1 GiB): the allocator's share, and 0.1 GiB for the graph whatever the
-        size. Under XLA a step takes less.
+        The estimate is for TensorFlow without XLA; with XLA a step takes less. On a CPU, processes
+        were measured to grow by 2 % (BERT-base, 3.2 GiB) to 15 % (1 GiB) more: overhead of the
+        allocator, and 0.1 GiB for the graph at any size.
 
         Args:
-            batch_size: rows of a step on one device, or of a micro-batch.
-            sequence_length: tokens in a row.
-            precision: "float32" or "mixed_bfloat16".
-            optimizer_slots: numbers the optimizer keeps for each weight: 2 for AdamW and LAMB.
-            recompute: whether of each layer only its input is kept (`task.compile(recompute=True)`,
-                `kbert-pretrain --recompute`).
+            batch_size: sequences in a step on one device, or in a micro-batch.
+            sequence_length: tokens in a sequence.
+            precision: "float32", "mixed_bfloat16" or "mixed_float16".
+            optimizer_slots: numbers that the optimizer stores for each weight: 2 for AdamW and
+                LAMB.
+            recompute: whether only the input of each layer is kept for the gradient
+                (`task.compile(recompute=True)`, `kbert-pretrain --recompute`).
 
         Returns:
             The parts and their sum.
 
         Raises:
-            ValueError: a number is out of range, or the precision has another name.
+            ValueError: a number is out of range, or the precision is unknown.
 
         Example:
             >>> f"{describe('bert-base-uncased').training_memory(8, 128).total / 1e9:.1f} GB"
@@ -164,20 +166,20 @@ class Description:
 
 
 def describe(name_or_config: str | Config) -> Any:
-    """Counts a model's parameters by formula: exact, and nothing is allocated.
+    """Counts a model's parameters by formula: exactly, and without allocating it.
 
-    Heads are not counted. Shared groups of layers count once. Of ELMo's language models the
-    softmax counts where the config has one.
+    Heads are not counted. Layers that share weights count once. ELMo's softmax counts if the config
+    has one.
 
     Args:
-        name_or_config: a name `kbert.family` knows, or a config.
+        name_or_config: name of a model that `kbert.family` lists, or a config.
 
     Returns:
-        The `Description`: an `ElmoDescription` for a language model of ELMo's, a
-        `GeneratorDescription` for a decoder or an encoder-decoder.
+        A `Description`; an `ElmoDescription` for an ELMo, a `GeneratorDescription` for a decoder or
+        an encoder-decoder.
 
     Raises:
-        TypeError: it is neither a name nor a config.
+        TypeError: the argument is neither a name nor a config.
         ValueError: no model has that name.
 
     Example:
@@ -215,13 +217,13 @@ def describe(name_or_config: str | Config) -> Any:
 
 
 def family_table(names: Iterable[str] = CHOICES) -> str:
-    """Which one to use: sizes of models side by side, as a Markdown table.
+    """Compares the sizes of models in a Markdown table, as a help to choose one.
 
-    Memory is that of a training step at 32 x 128 tokens in float32 with AdamW
+    The memory is that of a training step at 32 x 128 tokens in float32 with AdamW
     (`Description.training_memory`).
 
     Args:
-        names: names `kbert.family` knows.
+        names: names of models that `kbert.family` lists.
 
     Returns:
         The table.

@@ -1,7 +1,7 @@
-"""What `kbert.edit` does to built models, as far as models and tasks need to know it.
+"""Interface of models and tasks to `kbert.edit`, which changes built models.
 
-Of one sort a config names, in `edits`: they are applied when the model is made. The others have
-names, and of a model's one runs or none, its variant.
+There are two sorts of edits. Those in a config's `edits` are applied when the model is built. The
+others, such as adapters, have names; at most one of them is active, which is the model's variant.
 """
 
 import contextlib
@@ -13,23 +13,23 @@ from kbert.core import late, registry
 
 
 class Variants:
-    """The named edits of a model, of which one or none runs; a plain object, unknown to Keras.
+    """Named edits of a model, of which at most one is active; Keras does not track this object.
 
-    This one is that of a model without any; `kbert.edit.adapters` puts another in its place.
+    This class stands for a model without named edits; `kbert.edit.adapters` replaces it.
 
     Attributes:
-        added: Name -> options.
-        key: What a graph is traced for besides its inputs: which of them runs.
+        added: Name of an edit -> its options.
+        key: Key of the active edit; each key needs a graph of its own.
     """
 
     added: Mapping[str, Any] = MappingProxyType({})
     key: Any = None
 
     def using(self, name: str | None) -> contextlib.AbstractContextManager:
-        """A context in which that one runs, or none.
+        """Returns a context in which the edit of that name is active, or none.
 
         Raises:
-            ValueError: It is not there.
+            ValueError: The model has no edit of that name.
         """
         if name is not None:
             raise ValueError(
@@ -38,40 +38,40 @@ class Variants:
         return contextlib.nullcontext()
 
     def train(self, names: Sequence[str | None], base: bool = False) -> None:
-        """Makes the weights of those trainable, with `base` also the model's own, and no others.
+        """Makes only the weights of these edits trainable, and with `base` those of the model.
 
-        Nothing is changed where no name is given.
+        Changes nothing if no name is given.
         """
 
     def record(self, name: str | None = None) -> dict[str, Any]:
-        """What presets and runs keep, by its key; empty where there are none.
+        """Returns what presets and runs store of the edits, by key; empty without any.
 
         Args:
-            name: The one that runs; None = which the model has chosen.
+            name: Name of the active edit; None = the model's current one.
         """
         return {}
 
     def fit_settings(self, name: str | None = None) -> dict[str, Any]:
-        """Settings of `fit` with which the one that runs is trained, where none are given."""
+        """Returns the default settings of `fit` for training the active edit."""
         return {}
 
     def refuse_config(self) -> None:
-        """Raises ValueError where a config alone would not describe the model."""
+        """Raises ValueError if a config alone would not describe the model."""
 
 
 NONE = Variants()
 
 
 def variants_of(model: Any) -> Variants:
-    """The named edits of a model; also of one that is not kbert's, which has none."""
+    """Returns the named edits of a model; a model that is not kbert's has none."""
     return getattr(model, "variants", NONE)
 
 
 def edits_of(config: Any) -> list[Any]:
-    """The edits that a config names, see `kbert.edit.Edit`.
+    """Returns the edits that a config lists, see `kbert.edit.Edit`.
 
     Raises:
-        ValueError: A kind or an option that is not known, or an order that is none.
+        ValueError: A kind or an option is unknown, or the order is not possible.
     """
     found: list[Any] = []
     for said in config.edits:
@@ -88,11 +88,11 @@ def edits_of(config: Any) -> list[Any]:
 
 
 def count_edits(config: Any, kernels: Any) -> int:
-    """Weights that edits have added, those that they have taken away off.
+    """Counts the weights that edits have added, minus those that they have removed.
 
     Args:
-        config: The model's.
-        kernels: Of each block the shapes of its kernels, without edits.
+        config: Config of the model.
+        kernels: Shapes of the kernels of each block, without edits.
     """
     total = 0
     for edit in edits_of(config):
@@ -102,15 +102,15 @@ def count_edits(config: Any, kernels: Any) -> int:
 
 
 def restore_edits(model: Any, edits: Mapping[str, Any], source: str) -> None:
-    """Does to a model what its preset says besides its config, the new weights drawn.
+    """Applies the edits of a preset to a model; their new weights are randomly initialised.
 
     Args:
-        model: A built one.
-        edits: As `kbert.checkpoints.Checkpoint` has them.
+        model: A built model.
+        edits: Key -> stored edits, see `kbert.checkpoints.Checkpoint`.
         source: The preset, for messages.
 
     Raises:
-        ValueError: They are not understood; the message names `source`.
+        ValueError: The edits cannot be read; the message names `source`.
     """
     for key, content in edits.items():
         late.load("edits of a preset", key)(model, content, source)

@@ -29,7 +29,7 @@ from kbert.models.parts import part_of
 from kbert.models.pooling import MEANS, make_pooler, pool, pooled_positions
 from kbert.models.weights import get_arrays
 
-# The last three are those of packed rows.
+# The last three are for packed rows.
 INPUTS = (
     *("token_ids", "segment_ids", "padding_mask", "causal_mask"),
     *("position_ids", "example_ids", "cls_positions"),
@@ -37,12 +37,12 @@ INPUTS = (
 
 
 class Layers(NamedTuple):
-    """What the layers gave.
+    """Outputs of the layers.
 
     Attributes:
         hidden_states: L + 1 tensors (B, T, H), the embeddings first.
-        attention: of each layer the probabilities or internals, None where nobody reads them.
-        more: other outputs of the encoder's class, by name.
+        attention: attention probabilities or internals of each layer, None if not requested.
+        more: further outputs of the encoder's class, by name.
     """
 
     hidden_states: list[Any]
@@ -52,18 +52,18 @@ class Layers(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="kbert")
 class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
-    """Token ids in, contextual vectors out: BERT and every model that differs from it in values.
+    """Encodes token ids as contextual embeddings: BERT and all models that differ only in config.
 
-    It is built when constructed, so it has weights at once. It is saved and revived from its
+    The constructor builds the encoder, so it has weights at once. It is saved and revived from its
     config alone.
 
-    An encoder whose layers are run in another way is a subclass with a `config_class` of its own, a
-    subclass of `EncoderConfig` with a `kind`. It has the same inputs and outputs, so that every
-    task takes it, and defines `_make_layers` and `_run_layers`. `Encoder(config)` makes it of such
-    a config, and `Encoder.from_preset` of a folder with one.
+    An encoder that runs its layers in another way is a subclass with its own `config_class`, a
+    subclass of `EncoderConfig` with a `kind`. It defines `_make_layers` and `_run_layers`, and has
+    the same inputs and outputs, so every task accepts it. `Encoder(config)` and
+    `Encoder.from_preset` choose the class by the config.
 
     Args:
-        config: sizes and values.
+        config: sizes and options of the encoder.
         name: first part of the weights' paths.
         dtype: a Keras dtype policy or its name, e.g. "mixed_bfloat16".
 
@@ -153,7 +153,7 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of what it reads: those of every encoder, and what its part adds."""
+        """Names of the inputs: those of every encoder, and those that the part adds."""
         return tuple(dict.fromkeys((*self.INPUTS, *self.part.inputs)))
 
     @property
@@ -176,20 +176,20 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         """The token table (V, E), for heads that tie their output matrix to it.
 
         Raises:
-            ValueError: it is a sum of two, see `kbert.layers.Embeddings.add_base`.
+            ValueError: the table is a sum of two, see `kbert.layers.Embeddings.add_base`.
         """
         self._check_one_table()
         return self.embeddings.token
 
     @property
     def layer_blocks(self) -> list[keras.layers.Layer]:
-        """The block of each layer; where layers share weights, some stand there more than once."""
+        """The block of each layer; blocks that layers share are repeated."""
         layers = self.config.num_layers
         return [self.blocks[layer * len(self.blocks) // layers] for layer in range(layers)]
 
     @property
     def layer_heads(self) -> Sequence[int]:
-        """The attention heads of each layer."""
+        """Number of attention heads of each layer."""
         layers = range(self.config.num_layers)
         heads: Sequence[int] = [self.part.num_heads(self.config, layer) for layer in layers]
         for edit in self.edits:
@@ -210,40 +210,41 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         Args:
             inputs: token ids (B, T), or a dict with "token_ids" and optionally "segment_ids"
                 and "padding_mask" (1 = token, 0 = padding), all (B, T) integers. Without a
-                padding mask every token counts; without segment ids all are of segment 0.
-                "causal_mask" (B, T) is 1 for tokens that attend to none behind them. Of rows that
-                hold several examples also "example_ids" (B, T), which number the examples
-                from 1 on, 0 = padding, and take the place of the padding mask: tokens attend to
-                those of their own example alone; "position_ids" (B, T), which begin again in each;
-                and "cls_positions" (B, K), where each begins, or ends with pooling="last". And
-                what its part adds to these, see `input_names`: "global_positions" of
-                `kbert.models.longformer.attention.GlobalTokens`.
+                padding mask no token is padding; without segment ids every token is in segment 0.
+                "causal_mask" (B, T) is 1 for tokens that do not attend to later tokens.
+                Packed rows of several examples have three more inputs. "example_ids" (B, T) number
+                the examples from 1, with 0 for padding, and replace the padding mask: tokens attend
+                to their own example only. "position_ids" (B, T) start again in each example.
+                "cls_positions" (B, K) are the first tokens of the examples, or the last ones with
+                pooling="last". The part may add inputs, see `input_names`, such as
+                "global_positions" of `kbert.models.longformer.attention.GlobalTokens`.
             training: whether dropout is active.
-            return_hidden_states: adds "hidden_states".
-            return_attention: adds "attention".
-            return_internals: adds "internals", what distillation compares.
-            output_positions: (B, P), the tokens that "sequence" is to hold; None = all. The last
-                layer computes them alone, and what "pooled" is made of. P may be 0.
+            return_hidden_states: whether "hidden_states" is returned.
+            return_attention: whether "attention" is returned.
+            return_internals: whether "internals" is returned, which distillation compares.
+            output_positions: (B, P), positions of the tokens in "sequence"; None = all. If
+                possible, the last layer computes only these and the tokens that "pooled" needs. P
+                may be 0.
 
         Returns:
             A dict: "sequence" (B, T, H), or (B, P, H) with `output_positions`; "pooled" (B, H)
-            where the family has a pooler, (B, K, H) with "cls_positions";
-            "hidden_states", a list of num_layers + 1 tensors (B, T, H), the embeddings first, the
-            last being the whole "sequence";
+            if the family has a pooler, (B, K, H) with "cls_positions";
+            "hidden_states", a list of num_layers + 1 tensors (B, T, H), from the embeddings to the
+            "sequence" of all tokens;
             "attention", a list of num_layers tensors (B, N, T, T), probabilities before dropout;
-            "internals", a list of num_layers dicts with "probabilities", the "scores" (B, N, T, T)
-            they were made from, float32 and without the bias for padding, and "query", "key" and
-            "value" (B, N, T, H / N).
+            "internals", a list of num_layers dicts with "probabilities" and their "scores" (B, N,
+            T, T) in float32 and without the bias for padding, and "query", "key" and "value" (B, N,
+            T, H / N).
 
         Raises:
-            ValueError: an input that is unknown, missing or too long, segment ids for a model
+            ValueError: an input is unknown, missing or too long, there are segment ids for a model
                 without segments, or example ids without position ids.
         """
         inputs = self._named_inputs(inputs)
         reads = Reads(return_hidden_states, return_attention, return_internals)
         kind = None if self.pooler is None else self.config.pooling
         read = None if output_positions is None else ops.cast(output_positions, "int32")
-        if read is None or kind in MEANS or any(reads):  # of the last layer every token
+        if read is None or kind in MEANS or any(reads):  # the last layer computes all tokens
             layers = self._run_layers(inputs, training, reads, None)
             sequence = layers.hidden_states[-1]
             pooled = None if kind is None else pool(self.pooler, kind, sequence, inputs)
@@ -252,11 +253,11 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         elif kind is None:
             layers = self._run_layers(inputs, training, reads, read)
             sequence, pooled = layers.hidden_states[-1], None
-        else:  # what the pooler reads, and then those tokens
+        else:  # the last layer computes the pooler's tokens, then the requested ones
             first = pooled_positions(kind, inputs)
             layers = self._run_layers(inputs, training, reads, ops.concatenate([first, read], 1))
             starts = inputs.get("cls_positions")
-            number = 1 if starts is None else starts.shape[1]  # a graph may not know `first`'s
+            number = 1 if starts is None else starts.shape[1]  # in a graph `first` may have no size
             sequence = layers.hidden_states[-1]
             pooled, sequence = self.pooler(sequence[:, :number]), sequence[:, number:]
             pooled = pooled[:, 0] if starts is None else pooled
@@ -276,17 +277,17 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
     def _run_layers(
         self, inputs: dict[str, Any], training: bool, reads: Reads, positions: Tensor | None
     ) -> Layers:
-        """From token ids to the last layer's output.
+        """Runs the model from the token ids to the last layer's output.
 
         Args:
-            inputs: those of `call`, by name.
+            inputs: inputs of `call`, by name.
             training: whether dropout is active.
-            reads: what of the layers is returned.
-            positions: (B, P), the tokens that the last hidden state holds; None = all.
+            reads: flags for the outputs of the layers that are returned.
+            positions: (B, P), positions of the tokens in the last hidden state; None = all.
         """
         *biases, last_bias = self._layer_biases(inputs, in_blocks=not reads.weights)
         options: dict[str, Any] = {"training": training}
-        places = {}  # other embeddings and blocks may have none
+        places = {}  # omitted if unused: other embeddings and blocks may lack the argument
         if inputs.get("position_ids") is not None:
             places["places"] = inputs["position_ids"]
             if self.config.padding_id is not None and inputs.get("example_ids") is not None:
@@ -320,9 +321,9 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         return self.integers(named_inputs(inputs, names[0], names[1:], "An encoder"))
 
     def _layer_biases(self, inputs: Tensors, in_blocks: bool) -> list[Tensor | None]:
-        """Of the attention scores of each layer."""
+        """Returns the bias of each layer's attention scores."""
         if inputs.get("example_ids") is not None and inputs.get("position_ids") is None:
-            raise ValueError(  # all examples but the first would stand elsewhere
+            raise ValueError(  # all examples but the first would get other positions
                 "Rows of several examples need `position_ids`, which begin again in each. "
                 f"Received: {', '.join(inputs)}"
             )
@@ -341,7 +342,7 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         )
 
     def _number_of_keys(self, inputs: Tensors) -> int | None:
-        """How many tokens each may attend to; None = not known."""
+        """Returns the number of keys that a token may attend to; None = unknown."""
         return inputs["token_ids"].shape[1]
 
     def compute_output_spec(
@@ -397,18 +398,20 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         """Writes config and weights to a folder that `from_preset` reads.
 
         Args:
-            path: the folder; made where it is missing.
-            format: "kbert", "huggingface" for one that transformers loads, or "keras_hub" for
-                one that KerasHub loads.
-            architecture: the model's kind in the other library, e.g. "roberta"; None = as the
-                config says (for Hugging Face's see
+            path: the folder; created if it is missing.
+            format: format of the folder: "kbert", "huggingface" (for transformers) or "keras_hub"
+                (for KerasHub).
+            architecture: kind of the model in the other library, e.g. "roberta"; None = inferred
+                from the config (for Hugging Face by
                 `kbert.checkpoints.huggingface.architectures.infer`).
-            max_shard_size: for "huggingface", bytes of weights in one file; None = all in one.
-            weight_dtype: for "huggingface", of the weights in the files: "float32" or "bfloat16".
+            max_shard_size: for "huggingface", largest number of bytes of weights in one file; None
+                = all in one file.
+            weight_dtype: for "huggingface", type of the weights in the files: "float32" or
+                "bfloat16".
 
         Raises:
-            ValueError: an unknown format, a model that the other library cannot be, or weights or
-                outputs that are not finite.
+            ValueError: the format is unknown, the other library has no such model, or weights or
+                outputs are not finite.
         """
         arrays = get_arrays(self, self.prefix)
         check_finite(arrays, os.fspath(path))

@@ -20,13 +20,14 @@ from kbert.models.weights import get_arrays, set_arrays
 
 
 class FromConfig(KerasModel):
-    """Mixin before `keras.Model`: presets, and Keras' own way of saving.
+    """Mixin before `keras.Model`: presets, and saving with Keras.
 
     Attributes:
-        config_class: the kind of config the model is made of, its constructor's first argument.
+        config_class: class of the config, the constructor's first argument.
         prefix: first part of the weights' names in a preset.
-        edits: what was done to the model, see `kbert.edit`.
-        pooler_is_new: Whether its pooler was drawn for a task's head, and the rest was loaded.
+        edits: edits that were applied to the model, see `kbert.edit`.
+        pooler_is_new: Whether the pooler is newly initialised for a task's head while the other
+            weights were loaded.
     """
 
     config_class: ClassVar[type[Config]]
@@ -36,13 +37,13 @@ class FromConfig(KerasModel):
     pooler_is_new: bool = False
 
     def apply_edits(self) -> None:
-        """Does to the built model what its config says."""
+        """Applies the edits of the config to the built model."""
         self.edits = tuple(edits_of(self.config))
         for edit in self.edits:
             edit.apply(self)
 
     def check_config(self, config: Config) -> None:
-        """Raises unless the config is of the model's kind."""
+        """Raises TypeError unless the config is a `config_class`."""
         if not isinstance(config, self.config_class):
             raise TypeError(
                 f"kbert.{type(self).__name__} is made of a {self.config_class.__name__}. "
@@ -50,7 +51,7 @@ class FromConfig(KerasModel):
             )
 
     def parts(self) -> dict[str, keras.layers.Layer]:
-        """First part of the weights' names in a preset -> the layer that has them."""
+        """Returns the layers with weights, by the first part of their names in a preset."""
         return {self.prefix: self}
 
     @classmethod
@@ -62,26 +63,27 @@ class FromConfig(KerasModel):
         strict: bool = True,
         ignore: Collection[str] = (),
     ) -> Self:
-        """A model with the weights of a folder; heads in it are ignored.
+        """Loads a model with the weights of a folder, without its heads.
 
         Args:
-            path: a folder of kbert's or Hugging Face's (config.json + model.safetensors), of an
-                encoder also KerasHub's or Google's; a zip file of one; or a model's name:
+            path: a kbert or Hugging Face folder (config.json + model.safetensors), for an encoder
+                also a KerasHub or Google folder; a zip file of one; or the name of a model:
                 "bert-base-uncased", "hf:owner/name@revision" (see `kbert.hub.locate`). For an
                 encoder also a KerasHub backbone.
             dtype: a Keras dtype policy or its name.
-            strict: False takes the weights that fit by name and logs what it leaves: weights that
-                the folder lacks stay as they were drawn, others of the folder are not used.
-            ignore: names of keys in a Hugging Face `config.json` that say nothing about the model,
-                where kbert does not know them. One of another architecture, or whose name speaks of
-                norms, scales, windows and the like, is refused all the same.
+            strict: whether the weights must match exactly. False loads the weights whose names
+                match and logs the rest: weights that the folder lacks stay randomly initialised,
+                and additional weights of the folder are not used.
+            ignore: keys of a Hugging Face `config.json` that are unknown to kbert but do not
+                concern the model. Keys of other architectures, and keys named after norms, scales,
+                windows and the like, raise nevertheless.
 
         Returns:
-            The model; an encoder with a pooler where the folder has one.
+            The model; an encoder has a pooler if the folder has one.
 
         Raises:
             FileNotFoundError: there is no such folder or model.
-            ConnectionError: the hub cannot be reached; the message says what to put where.
+            ConnectionError: the hub cannot be reached; the message says which files to put where.
             ValueError: the folder is of another kind, or its weights do not fit its config.
         """
         named = isinstance(path, str | os.PathLike)
@@ -99,12 +101,12 @@ class FromConfig(KerasModel):
         """Writes config and weights to a folder that `from_preset` reads.
 
         Args:
-            path: the folder; made where it is missing.
-            format: "kbert", or "huggingface" for one that transformers loads.
+            path: the folder; created if it is missing.
+            format: format of the folder: "kbert", or "huggingface" (for transformers).
 
         Raises:
-            ValueError: an unknown format, a model that the other library cannot be, or weights or
-                outputs that are not finite: then the folder is as it was.
+            ValueError: the format is unknown, the other library has no such model, or weights or
+                outputs are not finite. The folder is then unchanged.
         """
         arrays, edits = get_arrays(self, self.prefix), self.variants.record()
         check_finite(arrays, os.fspath(path))
@@ -112,7 +114,7 @@ class FromConfig(KerasModel):
         write_checkpoint(path, self.config, arrays, format, edits=edits)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, for Keras."""
+        """Returns the constructor's arguments, for Keras."""
         return {
             **self.variants.record(),
             "config": self.config.to_dict(),
@@ -123,10 +125,10 @@ class FromConfig(KerasModel):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """The reverse of `get_config`."""
+        """Builds a model from the dict of `get_config`."""
         config = dict(config)
         dtype = keras.saving.deserialize_keras_object(config.pop("dtype"))
-        trainable = config.pop("trainable", True)  # files of before have no such key
+        trainable = config.pop("trainable", True)  # older files lack the key
         edits = {key: config.pop(key) for key in late.TABLE["edits of a preset"] if key in config}
         model = cls(cls.config_class.from_dict(config.pop("config")), dtype=dtype, **config)
         restore_edits(model, edits, "what Keras saved")

@@ -1,8 +1,8 @@
-"""Models that are filled before anything is drawn.
+"""Loads models without computing random initial values first.
 
-Keras draws a weight's initial value when the weight is made, which takes longer than reading a file
-of the model. This is the one place that knows how Keras puts that off: by a `StatelessScope`, at
-whose end it calls what a variable holds as its `_initializer`.
+Keras computes a weight's initial value when it creates the weight, which takes longer than reading
+a file of the model. This module alone depends on how Keras defers that: in a `StatelessScope`, at
+the end of which Keras calls the `_initializer` of each new variable.
 """
 
 import contextlib
@@ -15,14 +15,15 @@ from kbert.core.types import Shape, Tensor
 
 
 class without_drawing(keras.StatelessScope):
-    """A context in which variables that are made have no value until something assigns them one.
+    """Context in which new variables have no value until one is assigned.
 
-    At its end those that were assigned to have what they were assigned last. The others are drawn
-    then, to the numbers that they would have had: an initializer has its seed since it was made. A
-    value that is read before is computed for the reader.
+    At its end, variables that were assigned to have the last assigned value. The others are then
+    initialised, with the values that they would have had without this context: the seed of an
+    initializer is fixed at its construction. A value that is read earlier is computed for that read
+    only.
 
-    One inside of another leaves the values to the outer one. After an error variables that were
-    there before are as they were.
+    Contexts can be nested: the outermost one sets the values. After an error, variables that
+    existed before the context are unchanged.
 
     Example:
         >>> import kbert
@@ -72,7 +73,7 @@ class without_drawing(keras.StatelessScope):
 
 @contextlib.contextmanager
 def _named_by_paths() -> Iterator[None]:
-    """In which TensorFlow's variables are called as in the name scope that they were made in."""
+    """Context that gives TensorFlow's deferred variables the names of their name scopes."""
     from keras.src.backend.common import global_state
 
     waiting = global_state.get_global_attribute("uninitialized_variables") or []
@@ -87,7 +88,7 @@ def _named_by_paths() -> Iterator[None]:
 
 
 class _Given(keras.initializers.Initializer):
-    """A value that is there already."""
+    """Returns a given value."""
 
     def __init__(self, value: Tensor) -> None:
         self.value = value

@@ -1,4 +1,4 @@
-"""What goes into a model's call, checked by name, and what comes out, as shapes."""
+"""Checks of the inputs of a model's call, and symbolic outputs."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -25,17 +25,17 @@ def named_inputs(
     optional: tuple[str, ...],
     model: str,
 ) -> dict[str, Any]:
-    """The inputs of a call by their names, which are checked.
+    """Returns the inputs of a call by name, after a check of the names.
 
     Args:
         inputs: token ids, or a dict.
-        main: the name of the token ids.
-        optional: the other names.
-        model: for messages.
+        main: name of the token ids.
+        optional: names of the other inputs.
+        model: name of the model, for messages.
 
     Raises:
-        ValueError: a name is unknown or missing, token ids are not of two dimensions, or another
-            input has not their shape.
+        ValueError: a name is unknown or missing, the token ids do not have two dimensions, or the
+            shape of another input differs from theirs.
     """
     if not isinstance(inputs, dict):
         inputs = {main: inputs}
@@ -68,16 +68,16 @@ def _agree(one: tuple, other: tuple) -> bool:
 def as_integers(
     inputs: Mapping[str, Any], rows: Mapping[str, int], dtype: str, vectors: Collection[str]
 ) -> dict[str, Any]:
-    """Ids and masks by name as integers, and vectors as Keras would cast them.
+    """Casts ids and masks to integers, and floating-point inputs to `dtype`.
 
     Args:
-        inputs: by name.
-        rows: name -> rows of the table that its ids are of.
-        dtype: type of the vectors.
-        vectors: names of inputs that are no integers.
+        inputs: name -> input.
+        rows: name of an input -> number of rows of the table that its ids index.
+        dtype: type of the floating-point inputs.
+        vectors: names of the floating-point inputs.
 
     Raises:
-        ValueError: ids outside of their table, where their values are known.
+        ValueError: ids are outside of their table; only checked if their values are known.
     """
     for name in rows.keys() & inputs.keys():
         check_ids(name, inputs[name], rows[name])
@@ -88,7 +88,7 @@ def as_integers(
 
 
 def check_rank(name: str, ids: Tensor) -> None:
-    """Raises unless token ids are (batch, tokens)."""
+    """Raises ValueError unless token ids have the shape (batch, tokens)."""
     if len(ids.shape) != 2:
         raise ValueError(
             f"`{name}` must be of shape (batch, tokens). Received: shape {tuple(ids.shape)}"
@@ -96,10 +96,10 @@ def check_rank(name: str, ids: Tensor) -> None:
 
 
 def output_spec(shapes: Any, dtype: str) -> Any:
-    """A structure of shapes as one of symbolic tensors.
+    """Converts a structure of shapes to one of symbolic tensors.
 
-    For `compute_output_spec`, which is written out: PyTorch and JAX cannot trace a length that is
-    not known yet.
+    For `compute_output_spec`, which kbert defines explicitly because PyTorch and JAX cannot trace
+    an unknown length.
     """
     return keras.tree.map_shape_structure(
         lambda shape: keras.KerasTensor(shape, dtype=dtype), shapes

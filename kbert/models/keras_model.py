@@ -1,4 +1,4 @@
-"""What `keras.Model` has methods for, where kbert's models have ways of their own."""
+"""Methods of `keras.Model` that kbert's models override."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -13,50 +13,50 @@ from kbert.layers.ids import assert_ids, check_ids, check_whole
 from kbert.models.edits import NONE, Variants
 from kbert.models.inputs_and_outputs import as_integers
 
-# What it stands before: its methods are there, but it is no base of the mixin.
+# For type checkers only: the mixin is combined with keras.Model.
 if TYPE_CHECKING:
     from keras import Model as _Base
 else:
     _Base = object
 
 SAVED_MODEL = "tf_saved_model"
-_MASK = "_mask"  # how the names of masks end
-_SAMPLE = 16  # places of a row that shows whether outputs are finite
+_MASK = "_mask"  # suffix of the names of masks
+_SAMPLE = 16  # tokens of the sample for which outputs are checked to be finite
 
 
 class KerasEdits(_Base):
-    """Mixin before `keras.Model`: what Keras changes in its own layers, kbert does its own way."""
+    """Mixin before `keras.Model`: kbert's versions of Keras' methods that change layers."""
 
     def quantize(self, mode: Any = None, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuses: Keras rounds its own layers, of which the model has none."""
+        """Raises ValueError: Keras quantises only its own layers, and the model has none."""
         raise ValueError(_quantize_hint(self, mode))
 
     def enable_lora(self, rank: int, **options: Any) -> Self:
-        """Adds the adapter "lora", as `kbert.edit.adapters.add(model, "lora", rank=rank)` does.
+        """Adds the adapter "lora", like `kbert.edit.adapters.add(model, "lora", rank=rank)`.
 
         Args:
-            rank: Rank of the products.
-            **options: The adapter's: `alpha`, `targets`, ….
+            rank: Rank of the low-rank products.
+            **options: Further options of the adapter: `alpha`, `targets`, ….
 
         Returns:
             The model.
 
         Raises:
-            TypeError: A model that takes no adapters.
+            TypeError: The model does not support adapters.
             ValueError: An option is unknown or out of range.
         """
         return late.load("edit of Keras", "enable_lora")(self, rank=rank, **options)
 
 
 class KerasModel(KerasEdits):
-    """Mixin before `keras.Model`: ids are checked where they enter, and Keras' edits are kbert's.
+    """Mixin before `keras.Model`: checks ids at the input, and overrides Keras' edits with kbert's.
 
-    Such a model is made with `autocast=False`: Keras would round ids that come as floats to the
-    half precision of a mixed policy.
+    Such a model is constructed with `autocast=False`: Keras would round ids that are passed as
+    floats to the half precision of a mixed policy.
 
     Attributes:
-        vector_inputs: names of inputs that are no integers, such as a memory.
-        weights_from: where the weights are from; None where they were drawn.
+        vector_inputs: names of floating-point inputs, such as a memory.
+        weights_from: source of the weights; None if they were randomly initialised.
         variants: The model's named edits, see `kbert.edit.adapters`.
     """
 
@@ -67,25 +67,25 @@ class KerasModel(KerasEdits):
 
     @property
     def id_rows(self) -> dict[str, int]:
-        """Name of an input -> rows of the table that its ids are of; the main input first."""
+        """Name of an input -> rows of the table that its ids index; the main input first."""
         raise NotImplementedError(f"{type(self).__name__} must define `id_rows`.")
 
     @property
     def traced_variant(self) -> Any:
-        """What a graph is traced for besides its inputs."""
+        """Key of the active named edit; each key needs a graph of its own."""
         return self.variants.key
 
     @property
     def exported_inputs(self) -> dict[str, tuple[int | None, ...]]:
-        """Name of an input -> its shape: what `export` without an `input_signature` takes."""
+        """Name of an input -> its shape in an `export` without an `input_signature`."""
         raise NotImplementedError(f"{type(self).__name__} must define `exported_inputs`.")
 
     def integers(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Inputs of `call` with ids and masks as integers, the ids inside of their tables.
+        """Casts ids and masks of `call` to integers, and checks ids against their tables.
 
         Raises:
-            ValueError: an id outside, where values are known; a graph that `export` traces raises
-                when it is run.
+            ValueError: an id is outside, if the values are known. The graph of an exported
+                SavedModel raises when it is run.
         """
         rows = self.id_rows
         inputs = as_integers(inputs, rows, self.compute_dtype, self.vector_inputs)
@@ -95,21 +95,21 @@ class KerasModel(KerasEdits):
         return inputs
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `predict`; ids outside of their tables are refused before anything is computed.
+        """Runs Keras' `predict`; ids outside of their tables raise before anything is computed.
 
-        Of a `tf.data.Dataset` each batch is checked when its turn comes.
+        Batches of a `tf.data.Dataset` are checked when they are read.
         """
         return super().predict(self.checked_ids(x), *args, **kwargs)
 
     def predict_on_batch(self, x: Any) -> Any:
-        """Keras' `predict_on_batch`; ids outside of their tables are refused."""
+        """Runs Keras' `predict_on_batch`; ids outside of their tables raise."""
         return super().predict_on_batch(self.checked_ids(x))
 
     def checked_ids(self, x: Any) -> Any:
-        """Inputs as they are, of a dataset one that checks each batch.
+        """Checks inputs and returns them; a dataset becomes one that checks each batch.
 
         Raises:
-            ValueError: ids outside of their tables, or masks between whole numbers.
+            ValueError: ids are outside of their tables, or masks are not whole numbers.
         """
         if hasattr(x, "element_spec"):
             import tensorflow as tf
@@ -126,7 +126,7 @@ class KerasModel(KerasEdits):
         return x if isinstance(x, Mapping) else {next(iter(self.id_rows)): x}
 
     def _assert_batch(self, x: Any, *rest: Any) -> Any:
-        """A batch of a dataset, whose graph runs on the host."""
+        """Adds assertions to a batch of a dataset, whose graph runs on the host."""
         named = {
             name: assert_ids(name, ids, self.id_rows.get(name))
             if name in self.id_rows or name.endswith(_MASK)
@@ -137,18 +137,18 @@ class KerasModel(KerasEdits):
         return (x, *rest) if rest else x
 
     def sample_outputs(self) -> dict[str, Any]:
-        """What the model gives for a short row, which shows whether its answers are finite."""
+        """Computes the outputs for a short sample, to check whether they are finite."""
         length = min(_SAMPLE, getattr(self.config, "max_positions", _SAMPLE))
         inputs = {}
         for name, (_, _, *inner) in self.exported_inputs.items():
-            x = np.ones((1, length, *(size or 1 for size in inner)), "int32")  # of a mask
-            if name in self.id_rows:  # ids of all kinds
+            x = np.ones((1, length, *(size or 1 for size in inner)), "int32")  # for masks
+            if name in self.id_rows:  # ids from 0 on
                 x[:] = np.arange(x.shape[-1]) % self.id_rows[name]
             inputs[name] = x
         return self(inputs)
 
     def save(self, filepath: PathLike, *args: Any, **kwargs: Any) -> None:
-        """Keras' `save`; a model that no config describes is refused before a file is opened."""
+        """Runs Keras' `save`; raises before a file is opened if no config describes the model."""
         self.get_config()
         super().save(filepath, *args, **kwargs)
 
@@ -160,17 +160,17 @@ class KerasModel(KerasEdits):
         input_signature: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Keras' `export` of the model alone: token ids in, vectors out.
+        """Runs Keras' `export` of the model alone, from token ids to embeddings.
 
-        A SavedModel refuses ids outside of their tables. A task's `export` takes text.
+        A SavedModel raises for ids outside of their tables. The export of a task has text inputs.
 
         Args:
-            filepath: Where it is written.
-            format: "tf_saved_model", "onnx", "openvino" or "litert".
-            verbose: Whether a message is printed.
-            input_signature: Shapes and types of the inputs, as Keras takes them. None: rows of any
-                number and length, int32, of `exported_inputs`.
-            **kwargs: Further arguments of Keras.
+            filepath: Path to write to.
+            format: Format: "tf_saved_model", "onnx", "openvino" or "litert".
+            verbose: Whether Keras prints a message.
+            input_signature: Shapes and types of the inputs, in Keras' form. None = int32 batches of
+                any size and length, with the shapes of `exported_inputs`.
+            **kwargs: Further arguments of Keras' `export`.
         """
         if input_signature is None:
             input_signature = [
@@ -179,7 +179,7 @@ class KerasModel(KerasEdits):
                     for name, shape in self.exported_inputs.items()
                 }
             ]
-        # Keras exports what was called before, which is when other models are built.
+        # Keras exports only models that were called, as it builds models at their first call.
         shapes = self.exported_inputs.items()
         self({name: np.zeros([size or 1 for size in shape], "int32") for name, shape in shapes})
         with self._asserting(format == SAVED_MODEL and keras.backend.backend() == "tensorflow"):
@@ -195,7 +195,7 @@ class KerasModel(KerasEdits):
 
 
 def _quantize_hint(model: Any, mode: Any) -> str:
-    """The message with which `quantize` is refused."""
+    """Returns the message of the error that `quantize` raises."""
     return (
         "Keras' quantize rounds Keras' own layers, and a kbert model has none: nothing would "
         'change. task.export(folder, precision="int8") writes weights of 8 bits, also with '

@@ -1,9 +1,9 @@
 """Memory of a training step, by formula.
 
-What a layer keeps for the backward part is counted in its graph: forward tensors that gradients
-read, by the functions of `kbert.layers.fused` where the model is wide enough for them and
-TensorFlow runs, else by plain operations. The step as a whole is not compiled; XLA would recompute
-some of what is counted here and so take less.
+What a layer keeps for the backward pass was counted in its graph: the forward tensors that
+gradients read. The count depends on whether the layer uses the functions of `kbert.layers.fused`
+(TensorFlow, and a wide enough model) or plain operations. The step as a whole is not compiled; XLA
+would recompute some of what is counted here and so need less.
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `F` feed-forward width, `N` heads, `P` masked
 positions, `V` vocabulary, `E` embedding width.
@@ -19,39 +19,41 @@ from kbert.layers import fused
 
 _FULL = 4  # bytes of a float32
 
-# Tensors (B, T, F) that an activation keeps, its result among them; in training a GELU's others
-# are float32 whatever the precision (`kbert.layers.activations`).
+# Tensors (B, T, F) that an activation keeps, including its result. In training the others of a GELU
+# are float32 in any precision (`kbert.layers.activations`).
 _KEPT = {"gelu_tanh": 5, "gelu": 4, "silu": 2, "relu": 1, "tanh": 1}
 _FULL_INSIDE = ("gelu_tanh", "gelu")
-# Tensors (B, T, H) of a layer: in float32 whatever the precision, two of each normalisation; then
-# the layer's input, query, key, value, the merged heads and the input of the feed-forward part.
+# Tensors (B, T, H) of a layer. In float32 in any precision: two of each normalisation. In the
+# compute dtype: the layer's input, query, key, value, the merged heads and the input of the
+# feed-forward part.
 _KEPT_FULL, _KEPT_COMPUTED = 4, 6
 # Logits, their softmax, and the gradient, all (B, P, V).
 _LOGITS = 3
-# The largest tensors that the backward part of one layer holds at once besides what was kept.
+# Tensors of the largest size that the backward pass of one layer needs besides what was kept.
 _BACKWARD = 4
-# How often what one layer keeps is there where layers are computed again. Measured: beside it lies
-# some of the layer whose backward part ran before.
+# With recomputation, for how many layers the kept tensors exist at once. Measured: besides those of
+# one layer there are some of the layer whose backward pass ran before.
 _RECOMPUTED = 1.5
-# Of reversible layers: tensors of a stream's width with their gradients, those of the feed-forward
-# part's width and of the scores' size that its backward part holds at once.
+# Tensors of reversible layers at once: those of a stream's width with their gradients, and in the
+# backward pass those of the feed-forward part's width and of the scores' size.
 _STREAMS, _FORWARDED, _SCORES = 12, 4, 6
-# Bytes for the functions of the layers, and for each tensor of weights in that of the update.
+# Bytes of the layers' compiled functions, and of the compiled update for each weight tensor.
 _COMPILED, _COMPILED_WEIGHT = 35 << 20, 2_500_000
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes that a training step takes on one device.
+    """Memory of a training step on one device, in bytes.
 
     Attributes:
-        weights: of encoder and heads in float32, and their copies in a smaller dtype.
-        gradients: a number for each weight; two for the token table, which the embeddings and the
-            masked-LM head share.
-        moments: what the optimizer keeps for each weight.
-        activations: what forward leaves for backward, and the work space of one layer.
-        logits: of the masked-LM head, with what its loss makes of them.
-        compiled: what XLA takes for the functions of a step (`kbert.layers.fused`, AdamW).
+        weights: weights of encoder and heads in float32, and their copies in a smaller dtype.
+        gradients: one float32 for each weight; two for the token table, which the embeddings and
+            the masked-LM head share.
+        moments: slots of the optimizer for each weight.
+        activations: tensors that the forward pass keeps for the backward pass, and the work space
+            of one layer.
+        logits: logits of the masked-LM head, their softmax and gradient.
+        compiled: memory of XLA for the compiled functions of a step (`kbert.layers.fused`, AdamW).
     """
 
     weights: int
@@ -63,7 +65,7 @@ class TrainingMemory:
 
     @property
     def total(self) -> int:
-        """The sum."""
+        """Sum of all parts."""
         return sum(dataclasses.astuple(self))
 
 
@@ -77,22 +79,22 @@ def estimate_memory(
     optimizer_slots: int = 2,
     recompute: bool = False,
 ) -> TrainingMemory:
-    """What a step of masked-language pretraining takes; see `Description.training_memory`.
+    """Estimates the memory of a masked-LM pretraining step; see `Description.training_memory`.
 
     Args:
-        config: the encoder's.
-        parameters: weights that the encoder holds.
-        batch_size: rows of a step on one device, or of a micro-batch.
-        sequence_length: tokens in a row.
+        config: config of the encoder.
+        parameters: number of parameters of the encoder.
+        batch_size: sequences in a step on one device, or in a micro-batch.
+        sequence_length: tokens in a sequence.
         precision: "float32", "mixed_bfloat16" or "mixed_float16".
-        optimizer_slots: numbers the optimizer keeps for each weight.
-        recompute: whether the step computes each layer again in its backward part.
+        optimizer_slots: numbers that the optimizer stores for each weight.
+        recompute: whether the backward pass computes each layer again.
 
     Returns:
         The parts.
 
     Raises:
-        ValueError: a number is out of range, or the precision has another name.
+        ValueError: a number is out of range, or the precision is unknown.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=100, hidden_size=8, num_layers=2, num_heads=2,
@@ -116,9 +118,9 @@ def estimate_memory(
         )
     table = config.vocabulary_size * config.embedding_width
     trained = parameters + _heads(config)
-    # Everything but the tables is multiplied in the smaller dtype.
+    # All weights but the token table are cast to the smaller dtype.
     copies = 0 if precision == "float32" else (parameters - table) * PRECISIONS[precision]
-    if recompute:  # they are made again too
+    if recompute:  # the casts are recomputed too
         copies //= config.num_blocks
     masked = batch_size * (math.ceil(0.15 * sequence_length) + 1)  # B · P
     windows = [config.window(layer) for layer in range(config.num_layers)]
@@ -144,14 +146,14 @@ def estimate_memory(
 
 
 def _compiled(config: EncoderConfig) -> int:
-    """Measured: nothing says what XLA allocates, and it is kept to the end of the process."""
+    """Bytes that XLA allocates until the process ends; measured, as no formula is known."""
     if not fused.fuses(config.hidden_size, training=True):
         return 0
     return _COMPILED + _COMPILED_WEIGHT * (16 * config.num_blocks + 14)
 
 
 def _heads(config: EncoderConfig) -> int:
-    """Weights of the masked-LM head, and of next sentences where there is a pooler."""
+    """Counts the weights of the masked-LM head, and of the next-sentence head with a pooler."""
     columns = config.output_columns
     width = config.embedding_width + columns
     masked_lm = config.hidden_size * width + 3 * width + (columns + 1) * config.vocabulary_size
@@ -161,7 +163,7 @@ def _heads(config: EncoderConfig) -> int:
 
 
 def _reversible(config: ReformerConfig, batch: int, length: int, precision: str) -> int:
-    """Bytes of all layers: of both streams, of buckets, and of the larger part of one layer."""
+    """Bytes of all layers: both streams, the buckets, and the larger part of one layer."""
     size, tokens = PRECISIONS[precision], batch * length
     streams = _STREAMS * _FULL * tokens * config.stream_size
     forward = size * _FORWARDED * tokens * config.intermediate_size
@@ -185,22 +187,23 @@ def _reversible(config: ReformerConfig, batch: int, length: int, precision: str)
 def _layer(
     config: EncoderConfig, batch: int, length: int, precision: str, window: int | None
 ) -> tuple[int, int]:
-    """Bytes that one layer keeps, and that its backward part works in."""
+    """Bytes that one layer keeps, and the work space of its backward pass."""
     size = PRECISIONS[precision]
     hidden = batch * length * config.hidden_size
     forwarded = batch * length * config.intermediate_size
     if config.feed_forward == "gated":  # the other half, and the product of both
         forwarded *= 2
     keys, copies = length, 0
-    if window is not None and 3 * window // 2 < length:  # in blocks: query, thrice key and value
+    if window is not None and 3 * window // 2 < length:  # blocks: query, 3 x key and value
         keys, copies = 3 * window // 2, 7
     scores = batch * config.num_heads * length * keys
     if fused.fuses(config.hidden_size, training=True):
-        # Inputs of the four products, query, key and value, the two sums before the norms; what
-        # goes into the activation and comes out; probabilities before and after dropout.
+        # Inputs of the four products, query, key and value, the two sums before the norms; input
+        # and output of the activation; probabilities before and after dropout.
         kept = size * ((8 + copies) * hidden + 2 * forwarded + 2 * scores)
         return kept, _BACKWARD * size * max(forwarded, scores)
-    # Dropout keeps its mask; on the probabilities also its result, and the softmax's in float32.
+    # Dropout keeps its mask. For the probabilities it also keeps its result, and the softmax keeps
+    # its own in float32.
     masks = 2 * bool(config.dropout)
     probabilities = 2 if config.attention_dropout else 0 if precision == "float32" else 1
     kept = hidden * (_FULL * _KEPT_FULL + size * (_KEPT_COMPUTED + copies + masks))

@@ -1,8 +1,8 @@
-"""Parts of encoders that one family has in code: under a name, with settings of their own.
+"""Parts: layers of one family of encoders that are defined in code, with a name and options.
 
-A config says a part by its name and options (`EncoderConfig.part`). So an encoder with a part is
-saved, loaded, exported and described like every other, once the module that registers the part was
-imported: a folder that names a part never makes anything be imported.
+A config refers to a part by its name and options (`EncoderConfig.part`). So an encoder with a part
+is saved, loaded, exported and described like every other. The module that registers the part must
+be imported before: loading a folder that names a part never imports it.
 """
 
 from typing import Any, ClassVar
@@ -16,17 +16,17 @@ from kbert.core.registry import Registered
 
 
 class Part(Registered, Options, sort="part"):
-    """A frozen dataclass of its options that makes some of an encoder's layers.
+    """Makes some of an encoder's layers; a frozen dataclass of the part's options.
 
-    What it does not make is made as the config says. Layers that it makes are built by the encoder,
-    and hold all of their weights themselves; layers inside them need a `name`, for weights are
-    saved by their paths. A subclass is known by its `kind` once it is defined.
+    The other layers are made from the config. The encoder builds the layers of the part, which must
+    own all of their weights. Layers inside them need a `name`, because weights are saved by their
+    paths. A subclass is registered under its `kind` when it is defined.
 
     Attributes:
-        kind: What configs call it, as `name`.
-        inputs: names of the inputs that the shared layer takes besides; the encoder takes them all.
-        takes_causal_mask: whether with a "causal_mask" no token knows of those behind it. False
-            where something else than the attention, or the part's own, reads other tokens.
+        kind: Name of the part in configs.
+        inputs: names of additional inputs of the shared layer; they become inputs of the encoder.
+        takes_causal_mask: whether a "causal_mask" keeps tokens from depending on later ones. False
+            if the part also reads later tokens in another way.
 
     Example:
         >>> import kbert
@@ -57,10 +57,10 @@ class Part(Registered, Options, sort="part"):
     takes_causal_mask: ClassVar[bool] = True
 
     def check_config(self, config: EncoderConfig) -> None:
-        """Raises ValueError where a config and these options do not fit."""
+        """Raises ValueError if the config and these options are inconsistent."""
 
     def check_ungrouped(self, config: EncoderConfig) -> None:
-        """Raises ValueError where queries share heads of keys; for attentions that know no such."""
+        """Raises ValueError if query heads share key heads, for attention without that option."""
         if config.num_key_value_heads is not None:
             raise ValueError(
                 f"The attention of part={self.kind!r} has as many heads of keys and values as of "
@@ -69,79 +69,79 @@ class Part(Registered, Options, sort="part"):
             )
 
     def count_parameters(self, config: EncoderConfig) -> int:
-        """Weights of an encoder with this part beyond those that its config says.
+        """Counts the weights that the part adds to those of the config's own layers.
 
-        Negative where the part has fewer. `kbert.describe` counts by it.
+        Negative if the part has fewer. `kbert.describe` uses it.
         """
         raise NotImplementedError
 
     def head_size(self, config: EncoderConfig) -> int:
-        """Width of an attention head, which "internals" have."""
+        """Returns the width of an attention head in "internals"."""
         return config.hidden_size // config.num_heads
 
     def num_heads(self, config: EncoderConfig, layer: int) -> int:
-        """Attention heads of a layer."""
+        """Returns the number of attention heads of a layer."""
         return config.num_heads
 
     def kernels(self, config: EncoderConfig, layer: int) -> list[tuple[int, int]]:
-        """Shapes of the dense layers' kernels in the block of a layer."""
+        """Returns the shapes of the dense layers' kernels in the block of a layer."""
         return config.kernels()
 
     def output_columns(self, config: EncoderConfig) -> int:
-        """Columns of the masked-LM head's output layer beside those of the token table.
+        """Returns the number of columns that the masked-LM output layer adds to the token table's.
 
         The transform before it is as wide as both together.
         """
         return 0
 
     def make_embeddings(self, config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer | None:
-        """In the place of `kbert.layers.Embeddings`; None = not of this part.
+        """Returns a layer to use instead of `kbert.layers.Embeddings`; None = the default.
 
         Args:
-            config: the encoder's.
+            config: config of the encoder.
             **kwargs: `name` and `dtype` of the layer.
         """
         return None
 
     def make_shared(self, config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer | None:
-        """A layer `(x, training) -> tensors` that is called once, with the embeddings' output.
+        """Returns a layer `(x, training) -> tensors` to call once on the embeddings, or None.
 
-        It is called with those of `inputs` besides that the batch has, by their names. Every
-        attention gets what it gives, as `shared`. Arguments as of `make_embeddings`.
+        Inputs of the batch that are listed in `inputs` are passed by name. Every attention gets the
+        result as `shared`. The arguments are those of `make_embeddings`.
         """
         return None
 
     def make_attention(
         self, config: EncoderConfig, *, layer: int, **kwargs: Any
     ) -> keras.layers.Layer | None:
-        """In the place of `kbert.layers.SelfAttention`, with its call.
+        """Returns a layer to use instead of `SelfAttention`, with its `call`; None = the default.
 
         Args:
-            config: the encoder's.
-            layer: of which layer.
-            **kwargs: `name` and `dtype` of the layer.
+            config: config of the encoder.
+            layer: index of the encoder's layer.
+            **kwargs: `name` and `dtype` of the attention.
         """
         return None
 
     def make_feed_forward(
         self, config: EncoderConfig, *, layer: int, **kwargs: Any
     ) -> keras.layers.Layer | None:
-        """In the place of `kbert.layers.FeedForward`. Arguments as of `make_attention`."""
+        """Returns a layer to use instead of `FeedForward`; like `make_attention`."""
         return None
 
     def make_block(
         self, config: EncoderConfig, *, layer: int, **kwargs: Any
     ) -> keras.layers.Layer | None:
-        """In the place of `kbert.layers.Block`, with its call. Arguments as of `make_attention`."""
+        """Returns a layer to use instead of `Block`, with its `call`; like `make_attention`."""
         return None
 
 
 def part_of(config: EncoderConfig) -> Part:
-    """The part that a config names, or one that makes nothing.
+    """Returns the part of a config, or one that makes no layers if the config has none.
 
     Raises:
-        ValueError: no part of that name was registered; the message lists the known ones. Or the
-            part and the config exclude each other.
+        ValueError: no part of that name is registered (the message lists the known ones), or part
+            and config are inconsistent.
     """
     if config.part is None:
         return _Nothing()
@@ -157,7 +157,7 @@ def part_of(config: EncoderConfig) -> Part:
 
 
 class _Nothing(Part):
-    """Of a config without a part."""
+    """Part of a config without one: makes no layers."""
 
     def count_parameters(self, config: EncoderConfig) -> int:
         return 0

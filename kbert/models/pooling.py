@@ -1,6 +1,6 @@
-"""From the vectors of a row's tokens to one vector of the row, or of each example of a packed row.
+"""Pooling of token embeddings to one embedding of a sequence, or of each example of a packed row.
 
-Shapes: `B` batch, `T` tokens, `H` hidden width, `K` examples of a packed row, 1 of another.
+Shapes: `B` batch, `T` tokens, `H` hidden width, `K` examples of a packed row, else 1.
 """
 
 from typing import Any
@@ -16,10 +16,10 @@ MEANS = ("mean", "late")  # the kinds of pooling that read every token
 
 
 def make_pooler(config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer | None:
-    """The layer that makes "pooled", or None where the family has none.
+    """Builds the layer that computes "pooled"; None if the family has none.
 
     Args:
-        config: the encoder's.
+        config: config of the encoder.
         **kwargs: `name` and `dtype` of the layer.
     """
     if config.pooler_activation is None:
@@ -30,10 +30,10 @@ def make_pooler(config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer | No
 
 
 class Unchanged(keras.layers.Identity):
-    """A pooler that gives the vectors as they are.
+    """Pooler that returns its input unchanged.
 
     Args:
-        units: their width. (Heads ask every pooler for the width of what it gives.)
+        units: width of the input, which is the output width that heads read from a pooler.
         **kwargs: `name` and `dtype` of the layer.
     """
 
@@ -43,10 +43,10 @@ class Unchanged(keras.layers.Identity):
 
 
 class Pooler(Dense):
-    """The dense layer that makes "pooled", and the norm behind it where the family has one.
+    """Dense layer that computes "pooled", followed by a norm if the config has `pooler_norm`.
 
     Args:
-        config: the encoder's.
+        config: config of the encoder.
         **kwargs: `name` and `dtype` of the layer.
     """
 
@@ -77,13 +77,13 @@ class Pooler(Dense):
 
 
 def pool(pooler: keras.layers.Layer, kind: str, sequence: Tensor, inputs: Tensors) -> Tensor:
-    """What a pooler makes of the tokens' vectors.
+    """Computes "pooled" from the last hidden state.
 
     Args:
-        pooler: the encoder's.
-        kind: `pooling` of its config.
-        sequence: (B, T, H).
-        inputs: of the encoder.
+        pooler: pooler of the encoder.
+        kind: `pooling` of the config: "first", "last", "mean" or "late".
+        sequence: (B, T, H), last hidden state.
+        inputs: inputs of the encoder.
 
     Returns:
         (B, H), or (B, K, H) with "cls_positions".
@@ -100,7 +100,7 @@ def pool(pooler: keras.layers.Layer, kind: str, sequence: Tensor, inputs: Tensor
 
 
 def pooled_positions(kind: str, inputs: Tensors) -> Tensor:
-    """Where the tokens stand that `pool` reads, (B, K) int32; not of `MEANS`.
+    """Returns the positions of the tokens that `pool` reads, (B, K) int32; not for `MEANS`.
 
     Example:
         >>> row = {"token_ids": ops.array([[5, 6, 0]]), "padding_mask": ops.array([[1, 1, 0]])}
@@ -120,15 +120,15 @@ def pooled_positions(kind: str, inputs: Tensors) -> Tensor:
 
 
 def token_means(sequence: Tensor, inputs: Tensors) -> Tensor:
-    """The mean of the tokens' vectors, padding left out.
+    """Returns the mean over tokens without padding.
 
     Args:
         sequence: (B, T, H).
-        inputs: "padding_mask" (B, T), or of packed rows "example_ids" (B, T) and "cls_positions"
-            (B, K); or neither.
+        inputs: "padding_mask" (B, T); for packed rows "example_ids" (B, T) and "cls_positions" (B,
+            K); or neither.
 
     Returns:
-        (B, H), or (B, K, H) of packed rows; summed in float32.
+        (B, H), or (B, K, H) for packed rows; the sum is computed in float32.
     """
     ids, mask = inputs.get("example_ids"), inputs.get("padding_mask")
     if ids is not None:
@@ -146,14 +146,15 @@ def token_means(sequence: Tensor, inputs: Tensors) -> Tensor:
 
 
 def pool_tokens(vectors: Any, counted: Any, kind: str, cls_last: bool = False) -> Any:
-    """One vector for each row, without weights.
+    """Pools token embeddings to one embedding for each sequence, without trainable weights.
 
     Args:
-        vectors: (B, T, D).
-        counted: (B, T), 1 for a token that counts. A row without one becomes zeros.
-        kind: "cls", "mean", "max", or "weighted": a mean in which token t of the row counts t
+        vectors: (B, T, D), embeddings of the tokens.
+        counted: (B, T), 1 for a token that counts, 0 otherwise. With "mean", "max" and "weighted" a
+            sequence without counted tokens becomes zeros.
+        kind: "cls", "mean", "max", or "weighted": a mean in which token t of the sequence counts t
             times (Muennighoff 2022, "SGPT", https://arxiv.org/abs/2202.08904).
-        cls_last: whether "cls" is the last token that counts, and not the first of the row.
+        cls_last: whether "cls" is the last token that counts instead of the first of the sequence.
 
     Returns:
         (B, D).
@@ -176,8 +177,8 @@ def pool_tokens(vectors: Any, counted: Any, kind: str, cls_last: bool = False) -
         weights = weights * ops.cumsum(weights, axis=1)
     if kind in ("mean", "weighted"):
         weights = weights / ops.maximum(ops.sum(weights, 1, keepdims=True), 1.0)
-        # As a product, which needs no memory for weighted vectors: 9 µs and not 12 for a row of 32
-        # tokens, which counts where an encoder is a table.
+        # A matrix product needs no memory for weighted embeddings: 9 µs instead of 12 for a row of
+        # 32 tokens, which matters if the encoder is a table.
         return ops.matmul(weights[:, None], vectors)[:, 0]
     lowest = ops.where(weights[:, :, None] > 0, vectors, -3e38)
     return ops.where(any_counted > 0, ops.max(lowest, axis=1), 0.0)

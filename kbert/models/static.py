@@ -1,6 +1,6 @@
-"""An encoder that is a table: each token has one vector, whatever stands around it.
+"""An encoder that is a table: a token has the same embedding in every context.
 
-Shapes: `B` batch, `T` tokens, `H` width of a vector, `V` vocabulary.
+Shapes: `B` batch, `T` tokens, `H` width of an embedding, `V` vocabulary.
 """
 
 from typing import Any
@@ -22,13 +22,13 @@ from kbert.models.pooling import make_pooler
 class Static(Encoder):
     """`Encoder` for a `StaticConfig`, with one more output.
 
-    "counted" (B, T) int32 is 1 for the tokens that a mean counts: no padding, and none of the
-    config's `uncounted_ids`. There are no layers: of "hidden_states" there is one, and of
-    "attention" none.
+    "counted" (B, T) int32 is 1 for the tokens that a mean includes, and 0 for padding and the
+    config's `uncounted_ids`. There are no layers, so "hidden_states" has one entry and "attention"
+    none.
 
     Args:
         config: a `StaticConfig`.
-        **options: of `Encoder`.
+        **options: further arguments of `Encoder`.
 
     Example:
         >>> import numpy as np
@@ -41,7 +41,7 @@ class Static(Encoder):
     config_class = StaticConfig
     config: StaticConfig
     INPUTS = INPUTS
-    has_input_tokens = False  # rows are texts alone
+    has_input_tokens = False  # sequences have no [CLS] and [SEP]
 
     def _make_embeddings(self) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
@@ -71,7 +71,7 @@ class Static(Encoder):
         return {**outputs, "counted": counted}
 
     def _counted(self, inputs: Tensors) -> Tensor:
-        """(B, T) int32."""
+        """Returns the mask of counted tokens, (B, T) int32."""
         ids, mask = inputs["token_ids"], inputs.get("padding_mask")
         counted = ops.ones_like(ids) > 0 if mask is None else mask > 0
         for number in self.config.uncounted_ids:

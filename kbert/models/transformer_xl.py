@@ -1,4 +1,4 @@
-"""Transformer-XL, a language model that remembers (Dai et al. 2019).
+"""Transformer-XL, a language model with a memory of earlier sequences (Dai et al. 2019).
 
 Shapes: `B` batch, `T` tokens, `L` layers, `M` tokens of a memory, `H` hidden width.
 """
@@ -17,19 +17,19 @@ from kbert.models.xlnet.xlnet import Xlnet
 
 @keras.saving.register_keras_serializable(package="kbert")
 class TransformerXl(Xlnet):
-    """`Encoder` for a `TransformerXlConfig`: each token sees those before it, and a memory.
+    """`Encoder` for a `TransformerXlConfig`: a token attends to earlier tokens and a memory.
 
-    One more input, "memory" (L, B, M, H), what each layer has read of the rows before: all tokens
-    see it. It gives "memory", likewise, with those of this row (the first `reuse_length` of them)
-    as its newest. No gradient flows into either. With `same_length` a token sees M tokens, itself
-    among them, and no further back.
+    It has one more input: "memory" (L, B, M, H), the inputs of each layer for the sequences before.
+    All tokens attend to it. The output "memory" has the same shape and ends with the inputs of this
+    sequence (its first `reuse_length` tokens). No gradient flows into either. With `same_length` a
+    token attends to itself and the M - 1 tokens before it only.
 
-    (mem_transformer.py of kimiyoung/transformer-xl. There a memory begins empty; here, as in
-    Hugging Face's class, with zeros, which are seen.)
+    (mem_transformer.py of kimiyoung/transformer-xl. There a memory is empty at first. Here, as in
+    Hugging Face's class, it is zeros at first, which are attended to.)
 
     Args:
         config: a `TransformerXlConfig`.
-        **options: of `Encoder`.
+        **options: further arguments of `Encoder`.
 
     Example:
         >>> import numpy as np
@@ -75,14 +75,14 @@ class TransformerXl(Xlnet):
         return super()._layer_block(name, has_segments=False, **options)
 
     def _bounds(self, inputs: Tensors) -> bool:
-        return inputs.get("memory") is not None  # its length is that of what is seen
+        return inputs.get("memory") is not None  # a token sees as many tokens as a memory has
 
     @property
     def token_embedding(self) -> Any:
-        """The token table (V, E), where the vocabulary is one cluster.
+        """The token table (V, E), if the vocabulary is one cluster.
 
         Raises:
-            ValueError: it is several.
+            ValueError: the vocabulary has several clusters.
         """
         if self.config.cutoffs:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The Universal Transformer's encoder: one block, applied as often as each token needs.
+"""The Universal Transformer's encoder: one block that is applied several times to each token.
 
 (Dehghani et al. 2018, https://arxiv.org/abs/1807.03819, section 2 and appendix C; halting is that
 of Graves 2016, "Adaptive computation time", https://arxiv.org/abs/1603.08983.)
@@ -27,20 +27,20 @@ from kbert.models.pooling import make_pooler
 class UniversalTransformer(Encoder):
     """`Encoder` for a `UniversalTransformerConfig`, with one more output.
 
-    In each step a token's state is added the sines of its place and of the step, and goes through
-    the block. With halting, a dense layer says with which probability the token halts there, and
-    what the encoder gives moves towards the state after the step by that share. Once they add up to
-    the threshold, the step's share is what is missing of 1, and nothing moves any more. All tokens
-    are computed in all steps, halted or not, so that shapes are static. "hidden_states" are what
-    the encoder would give after each step, the embeddings first.
+    Each step adds sinusoids of position and step to a token's state, and applies the block. With
+    halting, a dense layer predicts the probability that the token halts in this step. The output
+    moves towards the new state by that share. Once the probabilities add up to more than the
+    threshold, the last share is what is missing to 1, and the output stays fixed. All tokens are
+    computed in all steps, halted or not, so shapes are static. "hidden_states" are the outputs
+    after each step, the embeddings first.
 
-    "ponder_time" (B, T) float32 is each token's number of steps, and the weight of the last. Its
-    mean over tokens times the config's `ponder_weight` is added to the loss of whatever task trains
+    "ponder_time" (B, T) float32 is each token's number of steps plus the weight of the last. Its
+    mean over tokens times the config's `ponder_weight` is added to the loss of the task that trains
     the encoder, as `ponder_loss`.
 
     Args:
         config: a `UniversalTransformerConfig`.
-        **options: of `Encoder`.
+        **options: further arguments of `Encoder`.
 
     Example:
         >>> import numpy as np
@@ -57,7 +57,7 @@ class UniversalTransformer(Encoder):
 
     def _make_embeddings(self) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
-        # The places are added in each step.
+        # Positions are added in each step.
         return embeddings_of(config, positions="none", name="embeddings", **policy)
 
     def _make_layers(self) -> None:
@@ -79,7 +79,7 @@ class UniversalTransformer(Encoder):
         super().build(input_shape)
         if self.halt is not None:
             self.halt.build((None, None, self.config.hidden_size))
-            # So that training begins with few steps (`act_halting_bias_init` of its code).
+            # Training begins with few steps (`act_halting_bias_init` of the original code).
             self.halt.weights[1].assign([1.0])
 
     def _run_layers(
@@ -117,7 +117,7 @@ class UniversalTransformer(Encoder):
         return Layers(hidden_states, attention, {"ponder_time": ponder})
 
     def _places(self, length: Tensor, places: Tensor | None) -> Tensor:
-        """(1, T, H), or (B, T, H) of packed rows."""
+        """Returns sinusoids of the positions: (1, T, H), or (B, T, H) for packed rows."""
         table = ops.convert_to_tensor(sinusoids(self.config.max_positions, self.config.hidden_size))
         return table[None, :length] if places is None else ops.take(table, places, axis=0)
 
@@ -136,7 +136,7 @@ class UniversalTransformer(Encoder):
 
 
 class _Halting:
-    """What is left of each token's probability not to halt, step by step."""
+    """Accumulates the halting probabilities of each token, step by step."""
 
     def __init__(self, shape: Any, threshold: float) -> None:
         self.threshold = threshold
@@ -145,11 +145,11 @@ class _Halting:
         self.time = ops.zeros(shape, "float32")
 
     def weigh(self, probability: Tensor) -> Tensor:
-        """The weights (B, T) of a step in which tokens halt with that probability."""
+        """Returns the weights (B, T) of a step with the given halting probabilities (B, T)."""
         halts = ops.logical_and(self.runs, self.spent + probability > self.threshold)
         left = 1.0 - self.spent
         weight = ops.where(halts, left, ops.where(self.runs, probability, 0.0))
-        # One for the step, and for the last one what it got.
+        # One for each step, plus the weight of the last one.
         self.time = self.time + ops.cast(self.runs, "float32") + ops.where(halts, left, 0.0)
         self.spent = self.spent + weight
         self.runs = ops.logical_and(self.runs, ops.logical_not(halts))

@@ -1,4 +1,4 @@
-"""Weights of a Keras model under names that last, out and in."""
+"""Reads and sets the weights of a Keras model by names that do not change."""
 
 import re
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from kbert.io.arrays import Differences, check_arrays, release
 
 
 def named_weights(model: keras.layers.Layer, prefix: str) -> dict[str, keras.Variable]:
-    """The weights by their place below `model`, whatever the model itself is called.
+    """Returns the weights by their paths below `model`, independent of the model's own name.
 
     Args:
         model: an encoder or a head.
-        prefix: what the names begin with, e.g. "encoder".
+        prefix: first part of the names, e.g. "encoder".
 
     Returns:
         name -> variable, e.g. "encoder/layers/0/attention/qkv/kernel".
@@ -25,7 +25,7 @@ def named_weights(model: keras.layers.Layer, prefix: str) -> dict[str, keras.Var
 
 
 def get_arrays(model: keras.layers.Layer, prefix: str) -> dict[str, np.ndarray]:
-    """The weights' values, by the names of `named_weights`; tables with what is added to them."""
+    """Returns the weights' values by the names of `named_weights`; tables include their base."""
     bases = _bases(model)
     return {
         name: _array(weight, bases.get(id(weight)))
@@ -44,19 +44,19 @@ def set_arrays(
 
     Args:
         model: an encoder or a head.
-        prefix: what the names begin with.
-        arrays: name -> array: all the weights and nothing else.
-        source: where the arrays are from, for the message.
-        strict: False sets those weights that there is an array for, and logs what it leaves: the
-            weights without one, which stay as they are, and the arrays without a weight.
+        prefix: first part of the names.
+        arrays: name -> array, for all weights and nothing else.
+        source: source of the arrays, for messages.
+        strict: whether names must match exactly. False sets the weights that have an array, and
+            logs the rest: weights without an array, which do not change, and unused arrays.
 
     Returns:
-        What it leaves; nothing where it is strict.
+        Missing and unused names; none if `strict`.
 
     Raises:
-        ValueError: names or shapes differ, or an array holds NaN, infinity or integers; all
-            differences are listed and nothing is changed. Where it is not strict, names may
-            differ, but not all of them.
+        ValueError: names or shapes differ, or an array has NaN, infinity or integers; all
+            differences are listed and nothing is changed. Without `strict` names may differ, but
+            not all of them.
     """
     weights = named_weights(model, prefix)
     shapes = {name: tuple(w.shape) for name, w in weights.items()}
@@ -77,8 +77,8 @@ def set_arrays(
         if name in arrays:
             base = bases.get(id(weight))
             array = arrays[name] if base is None else arrays[name] - base
-            # JAX takes an array for its own where it can, which may be a part of a file. And while
-            # TensorFlow's tensor of an array lives, it is in memory twice: its copy is not.
+            # JAX may use an array without a copy, although it may be a part of a file. And as long
+            # as TensorFlow's tensor of an array lives, memory has it twice; a copy avoids that.
             weight.assign(keras.ops.copy(array))
             release(arrays[name])
     return left
@@ -90,7 +90,7 @@ def _array(weight: keras.Variable, base: np.ndarray | None) -> np.ndarray:
 
 
 def _bases(model: keras.layers.Layer) -> dict[int, np.ndarray]:
-    """Variable -> what is added to it, see `Embeddings.add_base`."""
+    """Returns id(variable) -> array that is added to it, see `Embeddings.add_base`."""
     return {
         id(getattr(layer, name)): keras.ops.convert_to_numpy(base.value)
         for layer in model._flatten_layers()
@@ -109,10 +109,10 @@ def set_parts(parts: Mapping[str, keras.layers.Layer], arrays: Arrays, source: s
     Args:
         parts: first part of the names -> layer.
         arrays: name -> array.
-        source: where the arrays are from, for the message.
+        source: source of the arrays, for messages.
 
     Raises:
-        ValueError: as `set_arrays` where it is strict.
+        ValueError: names, shapes or values do not fit, as in a strict `set_arrays`.
     """
     before = {prefix: get_arrays(part, prefix) for prefix, part in parts.items()}
     try:

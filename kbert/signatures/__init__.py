@@ -1,4 +1,4 @@
-"""What a model declares of its exports: entry points for text, and rows of ids for runtimes."""
+"""Exports that a model declares: entry points for text, and functions on rows of token ids."""
 
 from typing import TYPE_CHECKING
 

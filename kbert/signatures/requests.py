@@ -1,8 +1,8 @@
-"""Entry points of a SavedModel, and requests of any size in bounded memory.
+"""Entry points of a SavedModel, for requests of any size in bounded memory.
 
-A server answers whoever asks, so the graph itself keeps a request from taking all of its memory:
-rows are computed in chunks of a bounded number of tokens, long ones with long ones, and a text has
-a longest length.
+A server accepts requests from anyone, so the graph itself limits the memory of a request. Rows are
+computed in chunks with a limited number of tokens, sorted by length, and the length of a text is
+limited.
 
 Shapes: B rows of a request, n rows of a chunk.
 """
@@ -17,18 +17,18 @@ from typing import Any, TypeAlias
 from kbert.core.graphs import graph
 from kbert.core.late import tf
 
-# Tokens of a chunk, padding included. Of 512 tokens each, in a model of twelve heads, the products
-# of the attention are 200 MB.
+# Maximum number of tokens in a chunk, including padding. For rows of 512 tokens and a model with
+# twelve heads, the attention scores take 200 MB.
 TOKENS_AT_ONCE = 8192
-# The longest text, about 16,000 words of English.
+# Maximum length of a text: about 16,000 words of English.
 MAX_BYTES = 100_000
-# What a server asks an entry point of texts with: short and long, so that the parts of a graph that
-# depend on it have run.
+# Texts with which a server warms up an entry point: short and long, so that both branches of a
+# graph that depend on the length have run.
 WARM_UP_TEXTS = (
     "Fine.",
     "The invoice of 12 March (no. 4711) is not paid yet; please transfer €1,250.00 within a week.",
 )
-# What rows are padded to a multiple of, which the special tokens of a row fit in too.
+# Rows are padded to a multiple of this; the special tokens of a row fit in as well.
 _AROUND = 16
 
 Outputs: TypeAlias = "Mapping[str, tf.Tensor]"
@@ -44,22 +44,22 @@ class Signature:
     """One entry point of a SavedModel.
 
     Args:
-        function: takes tensors, returns a dict of named tensors.
-        inputs: one spec an argument; a spec's name is the name a client uses.
-        tokens: of the inputs, gives how many tokens each row is computed with at most, (B,), such
-            as `text_tokens`. The rows of all inputs and outputs then belong together and depend on
-            no others, and an export computes them in chunks; where those have outputs of other
-            widths, zeros and "" fill them up. None: a request is computed at once.
-        too_long: what an export does to strings above its limit, of a row of strings together:
-            "refused", an error; "cut", the end of each is dropped, and "cut_before", its
-            beginning, for functions to which it makes no difference.
-        warm_up: texts that a server asks with, in every input, before it answers others. None where
-            there are `tokens`: some of ours.
-        numbered: whether the function also takes `row_numbers` (n,), which rows of the request
-            they are, by name. Called without, they are all.
+        function: function from tensors to a dict of named tensors.
+        inputs: specs of the arguments, one each; a spec's name is the name that clients use.
+        tokens: function from the inputs to an upper bound (B,) on the tokens of each row, such as
+            `text_tokens`. Then row i of all inputs and outputs must belong together and not depend
+            on other rows, and an export computes rows in chunks. Narrower outputs of a chunk are
+            padded with zeros or "". None = a request is computed at once.
+        too_long: treatment of strings above an export's limit. "refused" raises an error, also if
+            the strings of a row together exceed it. "cut" truncates each string at its end and
+            "cut_before" at its beginning, for functions whose outputs do not change by that.
+        warm_up: texts for every input in a server's warm-up request. Empty = built-in texts, if
+            there are `tokens`.
+        numbered: whether the function also accepts a keyword argument `row_numbers` (n,), the
+            numbers of its rows in the request. Without it, the rows are all rows of the request.
 
     Raises:
-        ValueError: an unknown `too_long`.
+        ValueError: `too_long` is unknown.
     """
 
     function: Function
@@ -77,14 +77,14 @@ class Signature:
 
 
 def text_tokens(row_length: int | None = None) -> Tokens:
-    """The most tokens that rows of texts can have: no token is shorter than a byte.
+    """Returns a function for an upper bound on the tokens of texts: a token has at least one byte.
 
     Args:
-        row_length: of the longest row that the model reads. None = any.
+        row_length: maximum number of tokens in a row of the model; None = no limit.
 
     Returns:
-        Strings (B,) or (B, N), of any number of inputs -> tokens (B,) int64, with what is around
-        the texts and with padding to a multiple of 16.
+        A function from strings (B,) or (B, N), of any number of inputs, to tokens (B,) int64. They
+        include special tokens and padding to a multiple of 16.
 
     Example:
         >>> tokens = text_tokens(row_length=32)
@@ -100,21 +100,21 @@ def text_tokens(row_length: int | None = None) -> Tokens:
 
 
 def row_bytes(texts: tf.Tensor) -> tf.Tensor:
-    """(B,) int64, bytes of strings (B,); of (B, N) those of a row, and one behind each."""
+    """Returns bytes (B,) int64 of strings (B,), or of rows of strings (B, N), plus 1 per string."""
     lengths = tf.cast(tf.strings.length(texts), tf.int64)
     return lengths if texts.shape.rank == 1 else tf.reduce_sum(lengths + 1, axis=1)
 
 
 def bounded(signature: Signature, max_bytes: int = MAX_BYTES) -> Signature:
-    """The same entry point for requests that nobody has checked.
+    """Returns an entry point for untrusted requests.
 
     Args:
         signature: an entry point.
-        max_bytes: of a text, or of a row of strings.
+        max_bytes: maximum number of bytes in a text, or in a row of strings.
 
     Returns:
-        One whose graph refuses tensors of another rank, inputs that differ in their rows and, as
-        `too_long` says, long texts, and that computes rows in chunks.
+        An entry point whose graph raises for tensors of another rank and for inputs with different
+        numbers of rows. It treats long texts as `too_long` defines, and computes rows in chunks.
 
     Raises:
         ValueError: `max_bytes` is below 1.
@@ -143,13 +143,13 @@ def bounded(signature: Signature, max_bytes: int = MAX_BYTES) -> Signature:
 
 
 def in_chunks(signature: Signature) -> Callable[..., dict[str, tf.Tensor]]:
-    """An entry point's function that computes in chunks of rows where they are many.
+    """Returns an entry point's function that computes large requests in chunks of rows.
 
     Args:
-        signature: one with `tokens`.
+        signature: an entry point with `tokens`.
 
     Returns:
-        A function of its arguments, for graphs.
+        A function with the same arguments, for use in graphs.
     """
     count_tokens = signature.tokens
     assert count_tokens is not None
@@ -165,7 +165,7 @@ def in_chunks(signature: Signature) -> Callable[..., dict[str, tf.Tensor]]:
 
     @functools.cache
     def traced() -> Any:
-        """For both ways below, and for both times that TensorFlow traces what it saves."""
+        """Shared by both branches below, and by both traces when TensorFlow saves the model."""
         return graph(compute, autograph=False, input_signature=specs).get_concrete_function()
 
     def function(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -182,7 +182,7 @@ def in_chunks(signature: Signature) -> Callable[..., dict[str, tf.Tensor]]:
                 return run(*(tf.gather(x, order[first:end]) for x in inputs))
 
             def end(first: tf.Tensor) -> tf.Tensor:
-                # The first row of a chunk is its longest.
+                # The first row of a chunk is the longest.
                 fitting = tf.cast(TOKENS_AT_ONCE // tf.maximum(ordered[first], 1), tf.int32)
                 return tf.minimum(first + tf.maximum(fitting, 1), rows)
 
@@ -193,7 +193,8 @@ def in_chunks(signature: Signature) -> Callable[..., dict[str, tf.Tensor]]:
 
         longest = tf.reduce_max(tf.pad(tokens, [[0, 1]]))
         is_small = tf.cast(rows, tf.int64) * longest <= TOKENS_AT_ONCE
-        # One operation that is skipped, where its graph would be hundreds in the entry point's.
+        # Not inlined: small requests skip one operation instead of hundreds in the entry point's
+        # graph.
         apart = graph(
             chunked,
             autograph=False,
@@ -211,16 +212,17 @@ def collect(
     end: Callable[[tf.Tensor], tf.Tensor],
     specs: Mapping[str, tf.TensorSpec],
 ) -> dict[str, tf.Tensor]:
-    """Outputs of rows that are computed some at a time, in a graph.
+    """Computes outputs chunk by chunk in a graph, and joins them.
 
     Args:
-        compute: number of the first row and of the one behind the last -> outputs (n, …).
-        rows: B; where it is 0, `compute` is still called once.
-        end: number of the first row of a chunk -> of the one behind its last.
-        specs: of the outputs, (None, …) each.
+        compute: function from the first row of a chunk and the row after its last to outputs
+            (n, …).
+        rows: number B of rows; for 0, `compute` is still called once.
+        end: function from the first row of a chunk to the row after its last.
+        specs: specs of the outputs, (None, …) each.
 
     Returns:
-        Outputs (B, …), as wide as the widest chunk's: behind those of others stand zeros or "".
+        Outputs (B, …), as wide as those of the widest chunk; others are padded with zeros or "".
 
     Example:
         >>> def squares(first, end):
@@ -264,7 +266,7 @@ def collect(
 def _padded(
     parts: tf.TensorArray, turns: tf.Tensor, sizes: tf.Tensor, spec: tf.TensorSpec
 ) -> tf.TensorArray:
-    """All parts, of `sizes` behind the first axis."""
+    """Returns the parts padded to `sizes` in all axes but the first."""
     padded = tf.TensorArray(spec.dtype, turns, infer_shape=False, element_shape=spec.shape)
 
     def pad(number: tf.Tensor, padded: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
@@ -277,9 +279,9 @@ def _padded(
 
 
 def _checked(signature: Signature, inputs: Sequence[tf.Tensor], max_bytes: int) -> list[tf.Tensor]:
-    """The inputs, behind checks of what they are; long texts cut."""
+    """Returns the inputs, checked for shape and length; long texts may be truncated."""
     inputs = [
-        # A server hands over whatever a client sends. The operation's name is in the message.
+        # A server passes on any tensor of a client. The error message has the operation's name.
         tf.raw_ops.EnsureShape(input=x, shape=spec.shape, name=f"shape_of_input_{spec.name}")
         for spec, x in zip(signature.inputs, inputs, strict=True)
     ]

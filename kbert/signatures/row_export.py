@@ -1,4 +1,4 @@
-"""A task as a model for other runtimes: rows of numbers in, rows of numbers out.
+"""Exports of tasks for other runtimes: arrays of token ids in, arrays of numbers out.
 
 Shapes: B rows, T tokens.
 """
@@ -14,23 +14,24 @@ from kbert.signatures.rows import Run
 
 
 class RowExport:
-    """What a runtime is given of a task, and how the task answers with it; here nothing.
+    """Base class of a task's exports for other runtimes; by itself it supports none.
 
-    A kind of tasks that is exported has a class of its own as its `row_export`. It declares
-    `formats` and `inputs` and defines `outputs`, `samples` and `answer_by`. What an export fixes,
-    such as how a text is written, is what `settings` returns; the others take it by name.
+    A task class that can be exported has a subclass of this as its `row_export`. The subclass
+    declares `formats` and `inputs`, and defines `outputs`, `samples` and `answer_by`. Options that
+    an export fixes, such as the decoding method, are returned by `settings`; `outputs`, `samples`
+    and `answer_by` get them as keyword arguments.
 
     Args:
-        task: what is exported, or what answers with an export.
+        task: task to export, or task that predicts with an export.
 
     Attributes:
-        logits: arrays of features -> arrays of the task's logits, by a runtime; None before
-            `answer_by`, and of a task whose answers are not made of logits alone.
+        logits: function of a runtime, from arrays of features to arrays of the task's logits; None
+            before `answer_by`, and for tasks whose answers need more than logits.
     """
 
-    # Runtimes other than TensorFlow.
+    # Supported runtimes other than TensorFlow.
     formats: ClassVar[tuple[str, ...]] = ()
-    # Features that the model takes, int32; segments where it has them.
+    # Names of the model's inputs, int32; segments only if the model has them.
     inputs: ClassVar[tuple[str, ...]] = ()
 
     logits: Run | None = None
@@ -39,10 +40,10 @@ class RowExport:
         self.task = task
 
     def settings(self, **options: Any) -> dict[str, Any]:
-        """What the export fixes, of arguments of `Task.export`; as JSON holds it.
+        """Returns the options of `Task.export` that the export fixes, as a dict for JSON.
 
         Raises:
-            TypeError: an argument that the task's exports have not; here any.
+            TypeError: the task's exports do not have an option; in this class, any option.
         """
         if options:
             raise TypeError(
@@ -52,17 +53,17 @@ class RowExport:
         return {}
 
     def fixed(self) -> dict[str, Any]:
-        """Arguments of `predict` that `settings` decide."""
+        """Returns the arguments of `predict` that `settings` determine."""
         return {}
 
     def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        """What the model gives.
+        """Computes the outputs of the exported model.
 
         Args:
-            features: `inputs`, (B, T) int32 each.
+            features: tensors of `inputs`, (B, T) int32 each.
 
         Returns:
-            Name -> a tensor with the batch's axis first: all that `answer_by` needs.
+            Name -> tensor with the batch axis first: all outputs that `answer_by` needs.
 
         Raises:
             ValueError: the task has no such export.
@@ -73,30 +74,30 @@ class RowExport:
         )
 
     def samples(self, texts: Sequence[str]) -> list[dict[str, tf.Tensor]]:
-        """Batches of `inputs` that the export is checked on.
+        """Returns batches of `inputs` to check the export on.
 
         Args:
-            texts: two or more.
+            texts: two or more texts.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `samples`.")
 
     def answer_by(self, run: Run) -> None:
-        """From now on the task's `predict` has `run` do what `outputs` does, and no layers.
+        """Makes the task's `predict` use `run` instead of `outputs` and layers.
 
         Args:
-            run: arrays of `inputs` -> arrays of what `outputs` gives.
+            run: function of a runtime, from arrays of `inputs` to arrays of the outputs.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `answer_by`.")
 
 
 class EncoderRows(RowExport):
-    """Rows of ids, of a task on an encoder."""
+    """Base class of exports of tasks on an encoder, with rows of token ids as inputs."""
 
     formats = tuple(late.TABLE["runtime"])
     inputs: ClassVar[tuple[str, ...]] = ("token_ids", "segment_ids", "padding_mask")
 
     def samples(self, texts: Sequence[str]) -> list[dict[str, tf.Tensor]]:
-        """One text alone, all of them, and one half paired with the other."""
+        """Returns three batches: the first text, all texts, and one half paired with the other."""
         task = self.task
         ids = task.tokenizer.encode(tf.constant(list(texts), tf.string))
         half = len(texts) // 2

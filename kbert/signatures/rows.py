@@ -1,4 +1,4 @@
-"""What runtimes other than TensorFlow are given: rows of token ids in, named numbers out.
+"""Models for runtimes other than TensorFlow: rows of token ids in, named arrays out.
 
 Shapes: B rows, T tokens, P masks.
 """
@@ -16,23 +16,23 @@ from kbert.core.graphs import graph
 from kbert.core.late import tf
 from kbert.signatures.requests import Signature
 
-# What runs an export: arrays by the names of the inputs -> arrays by the names of the outputs.
+# Function of a runtime: arrays by the names of the inputs -> arrays by the names of the outputs.
 Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
-# Sizes that tell the axes of an output apart.
+# Two sets of sizes that identify the axes of an output.
 _SIZES = ({"batch": 2, "length": 5, "masks": 3}, {"batch": 3, "length": 7, "masks": 4})
-# Beyond this a logit stands for "never", such as -1e9 of what is no token.
+# Logits below -_NEVER mean probability 0, such as -1e9 for padding.
 _NEVER = 1e6
-_LEAST = 1e-6  # where all numbers are 0, a unit
+_LEAST = 1e-6  # unit of the differences if all numbers are 0
 
 
 @dataclass(frozen=True)
 class RowFunction:
-    """A model on rows of ids: what an export holds, whatever runs it.
+    """A model on rows of token ids: the content of an export for any runtime.
 
     Args:
-        function: of a dict of int32 tensors, gives a dict of float32 tensors, or of int32 ones such
-            as the ids of a text that is written.
-        inputs: name -> names of its axes, each "batch", "length" or "masks".
+        function: function from a dict of int32 tensors to a dict of float32 tensors, or of int32
+            tensors such as the ids of a generated text.
+        inputs: name of an input -> names of its axes: "batch", "length" or "masks".
 
     Example:
         >>> count = RowFunction(lambda x: {"count": tf.reduce_sum(x["padding_mask"], 1)},
@@ -45,7 +45,7 @@ class RowFunction:
     inputs: Mapping[str, tuple[str, ...]]
 
     def signature(self, sizes: Mapping[str, int] | None = None) -> Signature:
-        """As an entry point; `sizes` are of the axes that are not of any size."""
+        """Returns the model as an entry point; `sizes` are those of axes with a fixed size."""
         sizes = sizes or {}
         specs = [
             tf.TensorSpec([sizes.get(axis) for axis in axes], tf.int32, name)
@@ -59,25 +59,25 @@ class RowFunction:
 
     @functools.cached_property
     def graph(self) -> tf.types.experimental.PolymorphicFunction:
-        """As a graph for rows of any number and length."""
+        """The model as a graph for any number and length of rows."""
         signature = self.signature()
         specs = list(signature.inputs)
         return graph(signature.function, input_signature=specs, autograph=False)
 
     @functools.cached_property
     def concrete(self) -> Any:
-        """That graph, traced."""
+        """The concrete function of the graph."""
         return self.graph.get_concrete_function()
 
     @property
     def whole(self) -> frozenset[str]:
-        """Names of the outputs that are whole numbers."""
+        """Names of the outputs of integer type."""
         found = self.concrete.structured_outputs
         return frozenset(name for name, x in found.items() if x.dtype.is_integer)
 
     @functools.cached_property
     def outputs(self) -> dict[str, tuple[str | int, ...]]:
-        """Name -> its axes: names as of the inputs, or sizes."""
+        """Name of an output -> its axes: names like those of the inputs, or fixed sizes."""
         small, large = (
             self.run({n: np.ones([sizes[a] for a in axes]) for n, axes in self.inputs.items()})
             for sizes in _SIZES
@@ -85,7 +85,7 @@ class RowFunction:
         return {name: _axes(x.shape, large[name].shape) for name, x in small.items()}
 
     def run(self, features: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The outputs for arrays, computed by TensorFlow."""
+        """Computes the outputs for arrays with TensorFlow."""
         tensors = [tf.constant(np.asarray(features[name], np.int32)) for name in self.inputs]
         return {name: x.numpy() for name, x in self.graph(*tensors).items()}
 
@@ -96,20 +96,20 @@ def _axes(small: Sequence[int], large: Sequence[int]) -> tuple[str | int, ...]:
 
 
 def differences(rows: RowFunction, samples: Sequence[Mapping[str, np.ndarray]], run: Run) -> dict:
-    """How far a runtime is from TensorFlow: for each output the largest difference.
+    """Returns the largest difference between a runtime and TensorFlow for each output.
 
-    Where it is of tokens, those of padding do not count, which no answer reads; nor do logits that
-    stand for "never" on both sides. Of whole numbers, such as ids, it is the share of rows that are
-    not equal.
+    In token-wise outputs padding does not count, because no answer depends on it. Logits that mean
+    probability 0 on both sides do not count either. For integers, such as ids, it is the share of
+    rows that differ.
 
     Args:
         rows: the model.
-        samples: what it is given, one batch each.
-        run: the runtime.
+        samples: batches of inputs.
+        run: function of the runtime.
 
     Returns:
-        Name -> the largest difference, in units of the largest number that TensorFlow gave; of
-        whole numbers a share from 0 to 1.
+        Name of an output -> largest difference, relative to the largest absolute value of
+        TensorFlow's output; for integers a share from 0 to 1.
     """
     found: dict[str, list[np.ndarray]] = {name: [] for name in rows.outputs}
     sizes: dict[str, float] = dict.fromkeys(rows.outputs, _LEAST)
@@ -138,7 +138,7 @@ def differences(rows: RowFunction, samples: Sequence[Mapping[str, np.ndarray]], 
 
 
 def largest(differences: Mapping[str, float]) -> str:
-    """The name of the largest difference; NaN is larger than any.
+    """Returns the name of the largest difference; NaN counts as larger than any number.
 
     >>> largest({"a": 0.5, "b": float("nan"), "c": 2.0})
     'b'

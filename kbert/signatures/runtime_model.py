@@ -1,4 +1,4 @@
-"""What a task has for a model where a runtime computes in the place of its layers."""
+"""A stand-in for the model of a task whose layers run in another runtime."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import keras
 
 
 class RuntimeModel(keras.Model):
-    """In the place of a model whose layers a runtime has: its config, and no weights.
+    """A model with a config and without weights, for a task that a runtime computes.
 
     Args:
-        config: the model's.
-        max_length: tokens of the longest row.
+        config: config of the exported model.
+        max_length: maximum number of tokens in a row.
     """
 
     def __init__(self, config: Any, max_length: int) -> None:
@@ -18,14 +18,14 @@ class RuntimeModel(keras.Model):
         self.config = config
         self.max_length = max_length
         self.weights_from = "the export"
-        # What heads ask of an encoder when they are made.
+        # Attributes of an encoder that heads read when they are created.
         table = (config.vocabulary_size, getattr(config, "embedding_width", config.hidden_size))
         self.token_embedding = keras.KerasTensor(table, name="token_embedding")
         pooled = getattr(config, "pooler_activation", None)
         self.pooler = keras.layers.Dense(config.hidden_size) if pooled else None
 
     def build(self, input_shape: Any | None = None) -> None:
-        """It has no layers."""
+        """Does nothing: there are no layers."""
 
     def call(self, *inputs: Any, **options: Any) -> Any:
         raise NotImplementedError(

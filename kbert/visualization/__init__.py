@@ -1,6 +1,6 @@
 """Pictures of a model's answers and attention: matplotlib figures, drawn without a window.
 
-Of attention there are interactive pages too.
+Attention is also shown on interactive pages.
 """
 
 from typing import TYPE_CHECKING

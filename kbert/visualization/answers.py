@@ -21,18 +21,18 @@ _WIDTH = 9.0  # inches of a picture of words
 def probability_bars(
     probabilities: Mapping[str, float], *, title: str | None = None, most: int = 12
 ) -> Any:
-    """A bar for each label, the most probable first: "spam 75 %".
+    """Draws a bar for each label, the most probable first: "spam 75 %".
 
     Args:
-        probabilities: label -> probability, as the tasks' `predict` gives them.
-        title: above the picture, e.g. the text; None for none.
-        most: the most bars; a line below says how many labels are left out.
+        probabilities: label -> probability, as the tasks' `predict` returns them.
+        title: title above the picture, e.g. the text; None for none.
+        most: maximum number of bars; a line below has the number of omitted labels.
 
     Returns:
         A matplotlib Figure.
 
     Raises:
-        ValueError: no label, or a value outside 0..1.
+        ValueError: there is no label, or a value is outside 0..1.
 
     Example:
         >>> figure = probability_bars({"not spam": 0.25, "spam": 0.75}, title="WIN a phone!")
@@ -72,22 +72,22 @@ def tagged_words(
     outside: Sequence[str] = ("O",),
     title: str | None = None,
 ) -> Any:
-    """Words in reading order, labelled ones on their label's colour with its name below.
+    """Draws words in reading order; labelled words have a coloured box with the label below.
 
-    Words of one entity (labels "B-…", "I-…" and so on) share a box. The name is below each box, so
+    Words of one entity (labels "B-…", "I-…" and so on) share a box. The label is below each box, so
     that the picture can be read without its colours.
 
     Args:
-        words: of a text.
-        labels: one a word.
+        words: words of a text.
+        labels: label of each word.
         outside: labels that mean "no entity" and are not drawn.
-        title: above the picture; None for none.
+        title: title above the picture; None for none.
 
     Returns:
         A matplotlib Figure.
 
     Raises:
-        ValueError: no word, or more or fewer labels than words.
+        ValueError: there is no word, or the numbers of labels and words differ.
 
     Example:
         >>> figure = tagged_words(["I", "love", "New", "York"], ["O", "O", "B-place", "I-place"])
@@ -108,7 +108,7 @@ def tagged_words(
 
 
 def _percent(value: float) -> str:
-    """Whole percents, but 0 % and 100 % only where they are exact."""
+    """Formats whole percents; 0 % and 100 % are shown only if they are exact."""
     if 0 < value < 0.005:
         return "< 1 %"
     return "> 99 %" if 0.995 <= value < 1 else f"{value:.0%}".replace("%", " %")
@@ -117,7 +117,7 @@ def _percent(value: float) -> str:
 def _groups(
     words: Sequence[str], labels: Sequence[str], outside: Collection[str]
 ) -> list[tuple[str, str]]:
-    """[(text, label or "")], the words of one entity joined."""
+    """Returns [(text, label or "")], with the words of one entity joined."""
     groups: list[tuple[str, str]] = []
     for word, label in zip(words, labels, strict=True):
         if label in outside:

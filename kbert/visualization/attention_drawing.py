@@ -1,4 +1,4 @@
-"""Attention drawn: heat maps, lines between two columns of names, or a page to click through.
+"""Pictures of attention: heat maps, lines between two columns of names, or an interactive page.
 
 Shapes: L layers, N heads, T rows, S columns, P panels, K lines.
 """
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 VIEWS = ("heatmap", "lines", "html")
 _COLOUR_MAP = "Blues"
 _LONGEST_NAME = 16  # characters
-_READABLE = 5.0  # points: names smaller than that are left out of small panels
-_FAINTEST = 0.02  # of the strongest line: what is fainter cannot be seen
+_READABLE = 5.0  # points: small panels omit names below this size
+_FAINTEST = 0.02  # share of the strongest line: fainter lines cannot be seen
 
 
 def attention_map(
@@ -45,27 +45,28 @@ def attention_map(
     titles: tuple[str, str] = ("token", "attends to"),
     title: str | None = None,
 ) -> Any:
-    """Pictures of attention weights from any source, e.g. the alignment of two sentences.
+    """Draws attention weights from any source, e.g. the alignment of two sentences.
 
     Args:
-        weights: from 0 to 1. (T, S): one picture. (N, T, S): one for each head. (L, N, T, S): all
-            heads of all layers, small and without names; `view="html"` has them large as well.
+        weights: weights from 0 to 1. (T, S): one picture. (N, T, S): one for each head.
+            (L, N, T, S): all heads of all layers, small and without names; `view="html"` shows them
+            large as well.
         rows: T names of the queries, e.g. the words of a translation.
         columns: S names of the keys, the attended positions, e.g. the words of the source; None =
-            the rows' own.
+            the names of the rows.
         view: "heatmap", a cell for each pair (Bahdanau et al. 2015, figure 3); "lines", two
-            columns of names with lines between them, the stronger the darker (after Vig 2019,
+            columns of names with lines between them, darker for larger weights (after Vig 2019,
             https://arxiv.org/abs/1906.05714); "html", an interactive page.
-        titles: what the rows and the columns are.
-        title: above the picture; None for none.
+        titles: titles of the rows and of the columns.
+        title: title above the picture; None for none.
 
     Returns:
-        A matplotlib Figure; for "html" an `AttentionPage`, which a notebook shows and `save` writes
-        to a file.
+        A matplotlib Figure; for "html" an `AttentionPage`, which a notebook displays and whose
+        `save` writes a file.
 
     Raises:
-        ValueError: an unknown view, names that are more or fewer than rows or columns, more than
-            128 of them, or weights outside 0..1.
+        ValueError: the view is unknown, the number of names is wrong or above 128, or weights are
+            outside 0..1.
 
     Example:
         >>> figure = attention_map([[0.1, 0.9], [0.8, 0.2]], ["rouge", "maison"], ["house", "red"])
@@ -87,36 +88,36 @@ def attention(
     view: str = "heatmap",
     title: str | None = None,
 ) -> Any:
-    """The attention of a model, with the tokens of the text at its sides.
+    """Draws the attention of a model, labelled with the tokens of the text.
 
-    A row holds the weights of the positions that a token attends to; it sums to 1. Layer and head
-    given: one picture. One of them: all heads of a layer, or a head in all layers. None of them:
-    every head of every layer, small and without names.
+    A row holds the weights of the positions that a token attends to; it sums to 1. With both
+    `layer` and `head` there is one picture. With one of them, all heads of a layer or one head in
+    all layers are shown. With neither, all heads of all layers are shown, small and without names.
 
     Args:
         model: a task, or a `kbert.Encoder`, `kbert.Decoder` or `kbert.Seq2Seq` with `tokenizer`.
         texts: one text; or a pair: two segments for an encoder, source and target for a
-            `Seq2Seq`. A Translator writes the target itself where only a source is given. The mask
-            token stands for a mask.
-        layer: a number from 0, a negative one from the last; None = all.
-        head: likewise.
-        tokenizer: the model's; None = the task's.
-        kind: which attention: "encoder", "decoder", or "cross", from target to source. "auto" is
-            what the model has; of a `Seq2Seq` "cross", and with `view="html"` all of them. A row of
-            "cross" has the name of the token that is predicted there, not of the one before it,
-            which is the input.
+            `Seq2Seq`. If only a source is given, a Translator generates the target. An encoder's
+            text may contain the mask token.
+        layer: number of the layer from 0, negative from the last; None = all layers.
+        head: number of the head from 0, negative from the last; None = all heads.
+        tokenizer: tokenizer of the model; None = the task's.
+        kind: kind of attention: "encoder", "decoder", or "cross", from target to source. "auto" is
+            the kind that the model has; for a `Seq2Seq` "cross", and with `view="html"` all kinds.
+            A row of "cross" is named after the token that is predicted there, not after the input
+            token before it.
         view: "heatmap", "lines" (two columns of tokens with lines between them), or "html", an
-            interactive page on which layers, heads and tokens are chosen.
-        title: above the picture; None = what it shows.
+            interactive page with menus for layers, heads and tokens.
+        title: title above the picture; None = a description of what it shows.
 
     Returns:
-        A matplotlib Figure; for "html" an `AttentionPage`, which a notebook shows and `save` writes
-        to a file.
+        A matplotlib Figure; for "html" an `AttentionPage`, which a notebook displays and whose
+        `save` writes a file.
 
     Raises:
-        TypeError: another kind of model, or something that is no text.
-        ValueError: a layer, head, kind or view that does not exist, more or fewer texts than the
-            model reads, or more tokens than its positions or than a picture shows (128).
+        TypeError: the model is of another kind, or `texts` are not strings.
+        ValueError: a layer, head, kind or view does not exist, the model reads another number of
+            texts, or there are more tokens than its positions or than a picture shows (128).
 
     Example:
         >>> import kbert
@@ -155,7 +156,7 @@ def _check_view(view: str) -> None:
 
 
 def draw(weights: Weights, view: str, title: str | None) -> Any:
-    """The picture of checked weights; the form of a figure follows from L and N."""
+    """Draws checked weights; L and N decide the form of the figure."""
     if view == "html":
         return AttentionPage({"": weights}, title=title)
     layers, heads, *size = weights.values.shape
@@ -175,13 +176,13 @@ def draw(weights: Weights, view: str, title: str | None) -> Any:
 
 
 def _across(panels: np.ndarray) -> tuple[int, int]:
-    """Rows and columns of a grid of panels."""
+    """Returns the numbers of rows and columns of a grid of panels."""
     across = min(len(panels), 4)
     return -(-len(panels) // across), across
 
 
 def _number_panels(axes: "Axes", across: np.ndarray, down: np.ndarray) -> None:
-    """The numbers of heads above, those of layers at the left."""
+    """Labels the axes with the numbers of heads (above) and of layers (at the left)."""
     axes.set_xticks(across, [str(i) for i in range(len(across))])
     axes.set_yticks(down, [str(i) for i in range(len(down))])
     _at_the_top(axes)
@@ -223,7 +224,7 @@ def _heat_map(values: np.ndarray, weights: Weights, title: str | None) -> "Figur
 def _heat_maps(
     panels: np.ndarray, names: Sequence[str], weights: Weights, title: str | None
 ) -> "Figure":
-    """Small maps side by side on one scale; the names are at the left and at the top."""
+    """Draws small maps side by side on one scale; the names are at the left and at the top."""
     _, rows, columns = panels.shape
     down, across = _across(panels)
     cell = float(np.clip(2.6 / max(rows, columns), 0.02, 0.34))
@@ -263,7 +264,10 @@ def _heat_maps(
 
 
 def _all_heat_maps(weights: Weights) -> tuple["Figure", "Axes"]:
-    """All panels as one image, layers from top to bottom; the square root lets faint ones show."""
+    """Draws all panels as one image, layers from top to bottom.
+
+    Colours follow the square root of the weights, so that small weights are visible.
+    """
     from matplotlib.colors import PowerNorm
     from matplotlib.patches import Rectangle
 
@@ -293,7 +297,7 @@ def _all_heat_maps(weights: Weights) -> tuple["Figure", "Axes"]:
 
 
 def tile(values: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
-    """(L, N, T, S) -> one matrix with frames of NaN between the panels, and a panel's period."""
+    """Tiles (L, N, T, S) to one matrix with gaps of NaN; also returns the period of the panels."""
     layers, heads, rows, columns = values.shape
     gaps = [max(1, round(0.08 * size)) for size in (rows, columns)]
     padded = np.pad(
@@ -327,12 +331,12 @@ def _longest(names: Sequence[str]) -> int:
 
 
 def _turned(names: Sequence[str], cell: float, font: float) -> bool:
-    """Whether the widest name is wider than its cell."""
+    """Returns whether names must be turned: the widest one is wider than its cell."""
     return _longest(names) * 0.0088 * font > cell
 
 
 def _name_width(names: Sequence[str], font: float) -> float:
-    """Inches that the longest name takes."""
+    """Returns the width of the longest name, in inches."""
     return 0.0080 * font * _longest(names) + 0.1
 
 
@@ -392,7 +396,7 @@ def _name_sides(axes: "Axes", weights: Weights, font: float, named: bool, alone:
 
 
 def _all_lines(weights: Weights) -> tuple["Figure", "Axes"]:
-    """All panels in one, without names."""
+    """Draws all panels in one axes, without names."""
     layers, heads, rows, columns = weights.values.shape
     count = max(rows, columns)
     panel = float(np.clip(11 / heads, 0.5, 1.5))  # inches
@@ -412,7 +416,7 @@ def _all_lines(weights: Weights) -> tuple["Figure", "Axes"]:
 
 
 def _lines(values: np.ndarray, largest: float) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the lines that can be seen (K, 2, 2), and strengths (K,), the faintest first."""
+    """Returns the ends of the visible lines (K, 2, 2), and strengths (K,), the faintest first."""
     shares = values / (largest or 1)
     row, column = np.nonzero(shares >= _FAINTEST)
     strengths = shares[row, column]

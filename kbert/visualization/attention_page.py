@@ -1,4 +1,4 @@
-"""An interactive page of attention, in one piece: no network, no library, no torch.
+"""An interactive page of attention, self-contained: no network, no library, no torch.
 
 Shapes: L layers, N heads, T rows, S columns.
 """
@@ -17,7 +17,7 @@ from kbert.io import fingerprints
 from kbert.visualization.attention_reading import Weights, index_of
 
 # Style and script are in attention_page.css and .js, next to this file; they fetch nothing.
-# Names of tokens reach the page as text alone (`textContent`), never as HTML.
+# Token names reach the page only as text (`textContent`), never as HTML.
 _TEMPLATE = """<style>
 {style}</style>
 <div class="kbert-attention" data-of="{key}">This picture needs its script: trust the notebook, or \
@@ -35,29 +35,29 @@ for (const root of document.querySelectorAll(".kbert-attention[data-of='{key}']"
 }})();
 </script>"""
 
-# A notebook keeps a page as text in its output.
+# Limited, because a notebook stores the page as text in its output.
 MOST_BYTES = 20_000_000
 
 
 class AttentionPage:
     """Two columns of tokens with lines between them, and menus for the layer and the head.
 
-    Pointing at a token shows its weights, as lines and in percent; small pictures of all heads are
-    next to it, and a click on one chooses it. A notebook shows the object by itself.
+    Pointing at a token shows its weights, as lines and in percent. Small pictures of all heads are
+    next to the columns; a click selects a head. A notebook displays the object by itself.
 
     Args:
-        parts: name -> weights, e.g. those of the encoder and those between decoder and encoder;
-            a menu chooses the part where there are several.
-        layer, head: what is chosen at first, negative from the last; for `head` None is the mean
-            of all, for `layer` the first.
-        title: above it; None for none.
+        parts: name -> weights, e.g. of the encoder and of the cross attention; a menu selects the
+            part if there are several.
+        layer, head: initial selection, negative from the last. None is the mean of all heads for
+            `head`, and the first layer for `layer`.
+        title: title above the page; None for none.
 
     Attributes:
-        data: what the script draws, as JSON can hold it.
+        data: data that the script draws, as JSON can hold them.
         fragment: the HTML as a string, to be put into any page.
 
     Raises:
-        ValueError: a layer or head that does not exist, or more weights than a page should hold.
+        ValueError: a layer or head does not exist, or there are too many weights for a page.
 
     Example:
         >>> from kbert.visualization.attention_reading import as_weights
@@ -115,7 +115,7 @@ class AttentionPage:
         """Writes the page to a file that any browser opens, also without a network.
 
         Args:
-            path: e.g. "attention.html"; replaced where it exists.
+            path: path of the file, e.g. "attention.html"; an existing file is replaced.
         """
         from kbert.io import atomic
 
@@ -142,7 +142,7 @@ def _part(name: str, part: Weights) -> dict[str, Any]:
 
 
 def _fragment(data: dict[str, Any]) -> str:
-    # Inside <script> a browser looks for "</script" and "<!--" alone, whatever the quotes.
+    # Inside <script> a browser looks only for "</script" and "<!--", even within quotes.
     text = json.dumps(data)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -151,7 +151,7 @@ def _fragment(data: dict[str, Any]) -> str:
 
 
 def page_file(kind: str) -> str:
-    """The page's style ("css") or its script ("js"), which defines `drawAttention(root, data)`.
+    """Reads the page's style ("css") or its script ("js"), with `drawAttention(root, data)`.
 
     >>> "function drawAttention(root, data)" in page_file("js")
     True
@@ -160,7 +160,7 @@ def page_file(kind: str) -> str:
 
 
 def _text(name: object) -> str:
-    """What can be written as UTF-8."""
+    """Returns the name with characters that UTF-8 cannot encode replaced."""
     return str(name).encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Attention weights of a model within a text, or between two, with the names of its tokens.
+"""Reads the attention weights of a model for a text, or between two texts, with token names.
 
 Shapes: L layers, N heads, T queries (tokens that attend), S keys (attended positions).
 """
@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:  # pictures of arrays do without TensorFlow
+if TYPE_CHECKING:  # pictures of arrays need no TensorFlow
     from kbert.tokenizers.base import Tokenizer
 
 
 _CROSS_TITLES = ("written", "source")
 TITLES = ("token", "attends to")
-# More names than these cannot be read in one picture.
+# More names than this cannot be read in one picture.
 MOST_TOKENS = 128
 
 
 class Weights(NamedTuple):
-    """Weights of every layer and head, as they are shown.
+    """Attention weights of every layer and head, with names for a picture.
 
     Attributes:
         values: (L, N, T, S) float32, from 0 to 1.
         rows: T names of the queries.
         columns: S names of the keys.
-        row_title, column_title: what the rows and the columns are.
+        row_title, column_title: titles of the rows and of the columns.
     """
 
     values: np.ndarray
@@ -35,7 +35,7 @@ class Weights(NamedTuple):
     column_title: str = "attends to"
 
     def select(self, layer: int | None, head: int | None) -> "Weights":
-        """One layer, one head, or both; what is None is kept whole. No axis is dropped."""
+        """Selects a layer, a head, or both; None keeps all of them. No axis is dropped."""
         values = self.values
         if layer is not None:
             values = values[[index_of("layer", layer, len(values))]]
@@ -50,17 +50,17 @@ def as_weights(
     columns: Sequence[Any] | None,
     titles: tuple[str, str],
 ) -> Weights:
-    """Arrays of two to four axes as (L, N, T, S), with names that fit.
+    """Checks weights with two to four axes and their names; reshapes them to (L, N, T, S).
 
     Args:
         weights: (T, S), (N, T, S) or (L, N, T, S).
         rows: T names.
-        columns: S names; None = the rows' own.
-        titles: what rows and columns are.
+        columns: S names; None = the names of the rows.
+        titles: titles of the rows and of the columns.
 
     Raises:
-        ValueError: names that are more or fewer than rows or columns, more than can be read, or
-            values outside 0..1.
+        ValueError: the number of names is wrong or too large to read, the weights are empty, or
+            values are outside 0..1.
     """
     values = np.asarray(weights, "float32")
     rows = [str(name) for name in rows]
@@ -81,7 +81,7 @@ def as_weights(
             f"A picture of attention shows at most {MOST_TOKENS} tokens, so that they can be read. "
             f"Received: {len(rows)} rows and {len(columns)} columns"
         )
-    # Softmax weights are rounded: those of bfloat16 may be a little above 1.
+    # Rounding may put softmax weights in bfloat16 slightly above 1.
     if not ((values >= 0) & (values <= 1.01)).all():
         raise ValueError(
             "Attention weights lie in 0..1. Received: values from "
@@ -92,11 +92,11 @@ def as_weights(
 
 
 def index_of(what: str, number: int, count: int) -> int:
-    """The number, counted from the end where it is negative.
+    """Returns the index from 0; a negative number counts from the end.
 
     Raises:
-        TypeError: not an integer.
-        ValueError: out of range.
+        TypeError: the number is not an integer.
+        ValueError: the number is out of range.
 
     >>> index_of("layer", -1, 12)
     11
@@ -114,20 +114,21 @@ def index_of(what: str, number: int, count: int) -> int:
 def read_attention(
     model: Any, texts: str | Sequence[str], tokenizer: "Tokenizer | None" = None
 ) -> dict[str, Weights]:
-    """The weights that `kbert.visualization.attention` draws, as arrays.
+    """Returns the weights that `kbert.visualization.attention` draws, as arrays.
 
     Args:
         model: a task, or a `kbert.Encoder`, `kbert.Decoder` or `kbert.Seq2Seq`.
-        texts: one text or two, as `kbert.visualization.attention` takes them.
-        tokenizer: the model's; None = the task's.
+        texts: one text; or a pair: two segments for an encoder, source and target for a
+            `Seq2Seq`.
+        tokenizer: tokenizer of the model; None = the task's.
 
     Returns:
-        Kind -> weights: "encoder", "decoder", "cross", as the model has them.
+        Kind -> weights, for the kinds that the model has: "encoder", "decoder", "cross".
 
     Raises:
-        TypeError: another kind of model, or something that is no text.
-        ValueError: more or fewer texts than the model reads, a text without a token or longer than
-            the model's positions, or a model without a tokenizer.
+        TypeError: the model is of another kind, or `texts` are not strings.
+        ValueError: the model reads another number of texts, a text is longer than the model's
+            positions or (for a decoder) has no token, or a model has no tokenizer.
 
     Example:
         >>> import kbert
@@ -164,7 +165,7 @@ def read_attention(
 
 
 def _as_texts(texts: str | Sequence[str]) -> list[str]:
-    """One or two strings."""
+    """Returns one or two strings as a list; raises for anything else."""
     texts = [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         raise TypeError(f"Attention is drawn of a text or a pair of texts. Received: {texts!r}")
@@ -199,7 +200,7 @@ def _encoder(
         if not encoder.config.num_segments:
             inputs.pop("segment_ids")
         found = encoder(inputs, return_attention=True)
-    else:  # with the global tokens of a task
+    else:  # the task adds its global tokens
         with capturing(encoder, return_attention=True):
             found = task.encode(inputs)
     names = token_names(tokenizer, inputs["token_ids"][0])
@@ -262,7 +263,7 @@ def _check_length(what: str, length: int, most: int) -> None:
 def _weights(
     attention: Sequence[Any], rows: Sequence[str], columns: Sequence[str], titles: tuple[str, str]
 ) -> Weights:
-    """L × (1, N, T, S) tensors -> Weights."""
+    """Converts L tensors of (1, N, T, S) to `Weights`."""
     from keras import ops
 
     layers = [ops.convert_to_numpy(ops.cast(layer, "float32"))[0] for layer in attention]
@@ -270,10 +271,10 @@ def _weights(
 
 
 def token_names(tokenizer: "Tokenizer", ids: Any) -> list[str]:
-    """The pieces as they are read; those of byte-level BPE as the characters they spell.
+    """Returns the tokens as text; tokens of byte-level BPE as the characters that they spell.
 
-    A byte-level piece that is no whole character keeps the letters that stand for its bytes; so do
-    spaces and ends of lines ("Ġ", "Ċ").
+    A byte-level token that is not whole characters keeps the letters that stand for its bytes.
+    Spaces and line ends keep theirs too ("Ġ", "Ċ").
 
     >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
     >>> token_names(WordPieceTokenizer([*SPECIAL_TOKENS, "un", "##able"]), [2, 5, 6, 3])

@@ -1,7 +1,7 @@
-"""Figures made as objects, without pyplot: nothing is kept open, and no window is needed.
+"""Figures made as objects, without pyplot: nothing stays open, and no window is needed.
 
-Text is drawn as it is (a "$" starts no formula), in a font that has its script where one is
-installed; a character that no font has is drawn as a box.
+Text is drawn literally (a "$" starts no formula), in an installed font that has its script. A
+character that no font has is drawn as a box.
 """
 
 import functools
@@ -9,12 +9,12 @@ import io
 from collections.abc import Sequence
 from typing import Any, cast
 
-# Okabe & Ito, "Color universal design" (2008): told apart by every kind of colour vision.
+# Okabe & Ito, "Color universal design" (2008): distinct for every kind of colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 GREY = "#595959"
-# The n-th kind of point has the n-th colour and the n-th mark.
+# Points of the n-th kind get the n-th colour and the n-th mark.
 MARKS = "oDs^vPX*"
-# Scripts that matplotlib's own font lacks; the first that is installed of each kind is used.
+# Fonts for scripts that matplotlib's own font lacks; the first installed of each group is used.
 _OTHER_FONTS = (
     (
         "Noto Sans CJK JP",
@@ -34,7 +34,7 @@ _OTHER_FONTS = (
 
 @functools.cache
 def fonts() -> tuple[str, ...]:
-    """Font families in which a character is looked up, in this order."""
+    """Returns the font families in which a character is looked up, in this order."""
     from matplotlib.font_manager import get_font_names
 
     installed = set(get_font_names())
@@ -43,7 +43,7 @@ def fonts() -> tuple[str, ...]:
 
 
 def new_figure(width: float, height: float, *, layout: str | None = "constrained") -> Any:
-    """A matplotlib Figure of so many inches, which a notebook shows as a picture."""
+    """Makes a matplotlib Figure, sized in inches, that a notebook displays as a picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -52,7 +52,7 @@ def new_figure(width: float, height: float, *, layout: str | None = "constrained
     if layout == "constrained":
         engine: Any = figure.get_layout_engine()
         engine.set(w_pad=0.1, h_pad=0.1)
-    # Notebooks display pyplot's figures by themselves; of others they show what this returns.
+    # Notebooks display pyplot's figures by themselves; for others they call this method.
     figure._repr_png_ = functools.partial(_png, figure)  # type: ignore[attr-defined]
     return figure
 
@@ -64,7 +64,7 @@ def _png(figure: Any) -> bytes:
 
 
 def shown(text: Any, longest: int = 40) -> str:
-    """The text on one line, cut at `longest` characters.
+    """Returns the text on one line, truncated to `longest` characters.
 
     >>> shown("two\\nlines, rather long", 12)
     'two lines, …'
@@ -74,16 +74,16 @@ def shown(text: Any, longest: int = 40) -> str:
 
 
 def style(**changes: Any) -> dict[str, Any]:
-    """Arguments of a matplotlib Text: kbert's fonts, no formulas."""
+    """Returns arguments of a matplotlib Text: kbert's fonts, no formulas, and the changes."""
     return {"family": fonts(), "parse_math": False, **changes}
 
 
 def label_axis(axis: Any, names: Sequence[str], **changes: Any) -> None:
-    """One tick a name, at 0, 1, 2, …
+    """Sets one tick per name, at 0, 1, 2, ….
 
     Args:
         axis: `axes.xaxis` or `axes.yaxis`.
-        names: in the order of the ticks.
+        names: names, in the order of the ticks.
         **changes: arguments of a matplotlib Text.
     """
     axis.set_ticks(range(len(names)), [shown(name) for name in names])
@@ -92,27 +92,27 @@ def label_axis(axis: Any, names: Sequence[str], **changes: Any) -> None:
 
 
 def bare(axes: Any, *sides: str) -> None:
-    """Removes the tick marks and all lines around the axes but those named."""
+    """Removes the tick marks and all lines around the axes except those on `sides`."""
     for side, spine in axes.spines.items():
         spine.set_visible(side in sides)
     axes.tick_params(length=0)
 
 
 def add_legend(figure: Any) -> None:
-    """The legend of all that has a label, below the axes."""
+    """Adds the legend of everything that has a label, below the axes."""
     legend = figure.legend(loc="outside lower center", ncols=6, frameon=False)
     for text in legend.get_texts():
         text.set(**style())
 
 
 def set_title(axes: Any, title: str | None) -> None:
-    """The title above the axes, at the left."""
+    """Writes the title above the axes, at the left."""
     if title is not None:
         axes.set_title(shown(title, 90), loc="left", fontsize=12, pad=12, **style())
 
 
 def set_figure_title(figure: Any, title: str | None) -> None:
-    """The title above several axes, at the left, with some space below it."""
+    """Writes the title above several axes, at the left, with some space below it."""
     if title is not None:
         figure.suptitle(shown(title, 90), fontsize=12, x=0.01, ha="left", **style())
         figure.get_layout_engine().set(rect=(0, 0, 1, 1 - 0.15 / figure.get_figheight()))

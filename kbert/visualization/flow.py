@@ -1,4 +1,4 @@
-"""Boxes of text set in lines, like the words of a paragraph."""
+"""Draws boxes of text in lines, like the words of a paragraph."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ class Box:
     """A piece of text in a paragraph.
 
     Args:
-        text: what is read.
-        label: the name below it, "" for none.
-        colour: of the box, None for no box.
+        text: the text in the box.
+        label: the name below the box, "" for none.
+        colour: colour of the box, None for no box.
     """
 
     text: str
@@ -29,7 +29,7 @@ class Box:
 
 
 def flow(boxes: Sequence[Box], width: float, title: str | None) -> Any:
-    """A figure of `width` inches, as high as its lines need."""
+    """Draws the boxes in a figure of `width` inches, as high as its lines need."""
     places = []  # (box, x, width, line), in inches
     x, line = 0.0, 0
     for box in boxes:
@@ -72,11 +72,11 @@ def _draw(axes: "Axes", box: Box, left: float, width: float, top: float) -> None
 
 
 def _width(text: str, size: float) -> float:
-    """Inches that the text takes."""
+    """Returns the width of the text, in inches."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 
-    # A path has no end for trailing space, and an empty text has none at all.
+    # The path of a text without visible characters is empty and has no extents.
     if not text.strip():
         return 0.0
     return (

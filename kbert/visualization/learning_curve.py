@@ -1,4 +1,4 @@
-"""A picture of how a run learnt: values of its steps, and where its phases change.
+"""A picture of a run's learning curve: values of its steps, and changes of its phases.
 
 Shapes: S steps.
 """
@@ -18,7 +18,7 @@ from kbert.visualization.canvas import (
     style,
 )
 
-_SPAN = 0.03  # of the run: how far the thick line averages to each side
+_SPAN = 0.03  # share of the run that the thick line averages over to each side
 
 
 def learning_curve(
@@ -28,21 +28,22 @@ def learning_curve(
     changes: Mapping[int, str] | None = None,
     title: str | None = "Learning curve",
 ) -> Any:
-    """Values of the steps of a run, thin, and their running means, thick; one panel a value.
+    """Draws values of a run's steps (thin) and their running means (thick), one panel per value.
 
     Args:
-        steps: what `fit` returned; or for each step, in order, a dict of its values and its
-            number, `step`, as the lines of `steps.jsonl`. A history without a `model_dir` has the
-            values of epochs alone.
-        values: names of those that are drawn.
-        changes: step -> what begins there, such as another length of the rows; a line is drawn.
-        title: above the picture; None for none.
+        steps: the history that `fit` returned; or, for each step in order, a dict of its values and
+            its number `step`, as in the lines of `steps.jsonl`. A history without a `model_dir`
+            has values of epochs only.
+        values: names of the values to draw.
+        changes: step -> what begins there, such as another sequence length; a vertical line marks
+            it.
+        title: title above the picture; None for none.
 
     Returns:
         A matplotlib Figure.
 
     Raises:
-        ValueError: fewer than two steps, none of `values`, or a step that lacks one of them.
+        ValueError: there are fewer than two steps, `values` is empty, or a step lacks a value.
 
     Example:
         >>> steps = [{"step": n, "loss": 9 / n} for n in range(1, 5)]
@@ -103,7 +104,7 @@ def learning_curve(
 
 
 def _steps_of(history: Any) -> tuple[str, Sequence[Mapping[str, float]]]:
-    """The unit and the values of a history: of its steps, or of its epochs."""
+    """Returns the unit of a history ("step" or "epoch") and the values of each."""
     if getattr(history, "steps", None):
         return "step", history.steps
     rows = zip(*history.history.values(), strict=True)
@@ -112,7 +113,7 @@ def _steps_of(history: Any) -> tuple[str, Sequence[Mapping[str, float]]]:
 
 
 def _running_mean(values: np.ndarray, span: int) -> np.ndarray:
-    """(S,): of each value and `span` to each side, as far as there are such; NaN is left out."""
+    """Returns running means (S,) over `span` values to each side; NaN and infinity are skipped."""
     known = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
     counts = np.concatenate([[0], np.cumsum(known)])

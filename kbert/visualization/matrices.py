@@ -1,4 +1,4 @@
-"""Pictures of matrices, a number in each cell.
+"""Pictures of matrices, with a number in each cell.
 
 Shapes: C classes, R rows, S columns.
 """
@@ -24,21 +24,22 @@ def confusion_matrix(
     *,
     title: str | None = "Confusion matrix",
 ) -> Any:
-    """A confusion matrix: which classes a classifier takes for which.
+    """Draws a confusion matrix: which classes a classifier confuses.
 
-    The colour of a cell is its share of its row, so that rare classes are read as easily as
-    frequent ones; the number is the count.
+    The number in a cell is the count. The colour is the share of the cell in its row, so that rare
+    classes are as easy to read as frequent ones.
 
     Args:
-        matrix: what `task.report` gives, or (C, C) counts, `matrix[true, predicted]`.
+        matrix: the result of `task.report`, or (C, C) counts, `matrix[true, predicted]`, as
+            `kbert.metrics` returns them.
         names: C names of classes; None with a report, which has them.
-        title: above the picture; None for none.
+        title: title above the picture; None for none.
 
     Returns:
         A matplotlib Figure.
 
     Raises:
-        ValueError: a matrix that is not square, with negative counts, or of another size than the
+        ValueError: the matrix is not square, has negative counts, or has another size than the
             names.
 
     Example:
@@ -75,19 +76,19 @@ def similarity_heatmap(
     columns: Sequence[str] | None = None,
     title: str | None = "Cosine similarity",
 ) -> Any:
-    """Cosine similarities of texts, or of one word in several contexts.
+    """Draws cosine similarities of texts, or of one word in several contexts.
 
     Args:
-        matrix: (R, S) cosines, as `kbert.extraction.similarity` gives them.
+        matrix: (R, S) cosines, as `kbert.extraction.similarity` returns them.
         labels: R names of the rows.
-        columns: S names of the columns; None = the rows' own.
-        title: above the picture; None for none.
+        columns: S names of the columns; None = the names of the rows.
+        title: title above the picture; None for none.
 
     Returns:
         A matplotlib Figure.
 
     Raises:
-        ValueError: names that are more or fewer than rows or columns, NaN or infinity.
+        ValueError: the names do not fit the matrix, or it contains NaN or infinity.
 
     Example:
         >>> figure = similarity_heatmap([[1.0, 0.42], [0.42, 1.0]], ["a river bank", "a bank note"])
@@ -122,7 +123,7 @@ def _cells(
     scale: tuple[float, float],
     what: str,
 ) -> tuple["Figure", "Axes"]:
-    """A grid of coloured cells, a text in each, and the scale of the colours next to it."""
+    """Draws a grid of coloured cells with a text in each, and the colour scale next to it."""
     longest = max(len(number) for row in numbers for number in row)
     count = max(len(rows), len(columns))
     font = 10 if count <= 20 else 7
@@ -158,7 +159,7 @@ def _cells(
 
 
 def _luminance(colour: Sequence[float]) -> float:
-    """Of red, green and blue in 0..1, as WCAG 2 defines it."""
+    """Returns the relative luminance (WCAG 2) of red, green and blue in 0..1."""
     rgb = np.asarray(colour[:3])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])

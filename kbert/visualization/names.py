@@ -1,4 +1,4 @@
-"""Names next to points, placed so that nothing overlaps."""
+"""Writes names next to points, placed to avoid overlaps."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 _SIDES = ((0, "center"), (12, "left"), (-12, "right"), (24, "left"), (-24, "right"))
-# Where a name may be put next to its point, in typographic points, the best place first.
+# Possible offsets of a name from its point, in typographic points, the best first.
 _PLACES = (
     [(8, 0, "left"), (-8, 0, "right"), (0, 11, "center"), (0, -11, "center")]
     + [(8, 11, "left"), (8, -11, "left"), (-8, 11, "right"), (-8, -11, "right")]
@@ -28,16 +28,16 @@ def name_points(
 ) -> None:
     """Writes each name next to its point, with a thin line between them.
 
-    The axes must have their limits already, and whatever else changes their size.
+    Limits, and everything else that changes the size of the axes, must be set before.
 
     Args:
-        figure: that the axes are in.
-        axes: that the points are drawn in.
+        figure: figure that contains the axes.
+        axes: axes that the points are drawn in.
         points: (N, 2) in the units of the axes.
         names: N texts.
-        obstacles: other boxes that names keep clear of, (x0, y0, x1, y1) in the axes' units.
+        obstacles: other boxes that names avoid, (x0, y0, x1, y1) in the axes' units.
     """
-    figure.draw_without_rendering()  # places are known only when the axes have their size
+    figure.draw_without_rendering()  # positions are known only once the axes have their size
     renderer = figure.canvas.get_renderer()
     frame = axes.get_window_extent(renderer).extents
     taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in axes.transData.transform(points)]
@@ -55,7 +55,7 @@ def name_points(
             arrowprops={"arrowstyle": "-", "color": "#bbbbbb", "linewidth": 0.6, "shrinkB": 3},
             **style(fontsize=9, color=GREY),
         )
-        text.set_in_layout(False)  # the axes stay as they are
+        text.set_in_layout(False)  # so that the axes keep their size
         cost = {}
         for place in _PLACES:
             box = _box_at(text, place, renderer)

@@ -16,24 +16,25 @@ if TYPE_CHECKING:
 
 
 def positions(table: Any, count: int | None = None, *, title: str | None = None) -> Any:
-    """A table of position embeddings as a heat map, next to the cosines between its rows.
+    """Draws a table of position embeddings as a heat map, next to the cosines between its rows.
 
-    Sines (Vaswani et al. 2017, section 3.5) show as stripes that grow longer from column to column,
-    and their cosines depend on the distance alone; a trained table shows how much of that structure
-    it has learned.
+    Sinusoids (Vaswani et al. 2017, section 3.5) appear as stripes that grow longer from column to
+    column, and their cosines depend only on the distance. A trained table shows how much of that
+    structure it has learned.
 
     Args:
-        table: (M, H); or a layer, model or task that has such a table. Of a `kbert.Seq2Seq` it is
-            the encoder's (`model.decoder_positions` is the decoder's).
-        count: how many positions are shown, from the first on; None = all.
-        title: above the picture; None for none.
+        table: (M, H); or a layer, model or task that has such a table. For a `kbert.Seq2Seq` it is
+            the encoder's table (`model.decoder_positions` has the decoder's).
+        count: number of positions to show, from the first; None = all.
+        title: title above the picture; None for none.
 
     Returns:
         A matplotlib Figure with two axes and their scales.
 
     Raises:
-        TypeError: something that has no position table.
-        ValueError: no matrix of finite numbers, or more positions than it has.
+        TypeError: `table` has no position table.
+        ValueError: the table is not a matrix of finite numbers, or has fewer positions than
+            `count`.
 
     Example:
         >>> from kbert.layers.positions import sinusoids
@@ -91,7 +92,7 @@ def _draw(
 
 
 def _find(table: Any) -> Values:
-    """The array of a table, layer, model or task."""
+    """Returns the table of a layer, model or task as an array."""
     import keras
 
     from kbert.layers.positions import SinusoidalPositions, sinusoids

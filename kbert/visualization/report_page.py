@@ -1,4 +1,4 @@
-"""A report as one file of HTML that any browser opens: pictures, tables and text, no network."""
+"""Reports as one HTML file that any browser opens: pictures, tables and text, no network."""
 
 import base64
 import html
@@ -26,11 +26,11 @@ code { font-size: 14px; }
 
 
 class ReportPage:
-    """Sections one below the other, written at once.
+    """A page of sections, one below the other; `save` writes it.
 
     Args:
-        title: of the page.
-        introduction: a sentence or two below it.
+        title: title of the page.
+        introduction: a sentence or two below the title.
 
     Example:
         >>> report = ReportPage("A run", "Two minutes on two cores.")
@@ -46,24 +46,24 @@ class ReportPage:
             self.text(introduction)
 
     def text(self, text: str) -> None:
-        """A paragraph."""
+        """Adds a paragraph."""
         self._parts.append(f"<p>{_escaped(text)}</p>")
 
     def command(self, line: str) -> None:
-        """What is typed in a shell."""
+        """Adds a shell command."""
         self._parts.append(f"<pre><code>{_escaped(line)}</code></pre>")
 
     def heading(self, text: str) -> None:
-        """The begin of a section."""
+        """Adds the heading of a section."""
         self._parts.append(f"<h2>{_escaped(text)}</h2>")
 
     def table(self, heading: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """A section of a table.
+        """Adds a section with a table.
 
         Args:
-            heading: of the section.
-            names: of the columns.
-            rows: their values: text, and numbers, which stand at the right.
+            heading: heading of the section.
+            names: names of the columns.
+            rows: values of each row: text, and numbers, which are aligned to the right.
         """
         self.heading(heading)
         head = "".join(f'<th scope="col">{_escaped(name)}</th>' for name in names)
@@ -74,12 +74,12 @@ class ReportPage:
         )
 
     def picture(self, heading: str, figure: Any, description: str) -> None:
-        """A section of a picture.
+        """Adds a section with a picture.
 
         Args:
-            heading: of the section.
-            figure: of matplotlib.
-            description: what is to be seen, for who does not see it.
+            heading: heading of the section.
+            figure: matplotlib Figure.
+            description: alternative text, for readers who cannot see the picture.
         """
         self.heading(heading)
         file = io.BytesIO()
@@ -91,12 +91,12 @@ class ReportPage:
         )
 
     def attention(self, heading: str, page: AttentionPage) -> None:
-        """A section of an interactive picture of attention."""
+        """Adds a section with an interactive picture of attention."""
         self.heading(heading)
         self._parts.append(f'<div class="wide">{page.fragment}</div>')
 
     def html(self) -> str:
-        """The page."""
+        """Returns the page as HTML."""
         return (
             '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -106,7 +106,7 @@ class ReportPage:
         )
 
     def save(self, path: PathLike) -> None:
-        """Writes the page to a file; replaced where it exists."""
+        """Writes the page to a file; an existing file is replaced."""
         from kbert.io import atomic
 
         atomic.write(path, self.html().encode())

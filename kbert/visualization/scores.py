@@ -1,4 +1,4 @@
-"""A picture of how good each choice of layers is."""
+"""A picture of the scores of choices of layers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,20 +25,21 @@ def layer_scores(
     metric: str = "score",
     title: str | None = "Which layers make the best features",
 ) -> Any:
-    """Scores of choices of layers as dots on lines, each with its number; the best is bold.
+    """Draws the scores of choices of layers as dots on lines, with numbers; the best is bold.
 
-    Dots and not bars: the scores lie close together, and a bar must begin at 0.
+    Dots instead of bars, because the scores are close together and a bar must begin at 0.
 
     Args:
         table: choice -> score, or choice -> {model on top: score}, in the order to be shown.
-        metric: what the score is.
-        title: above the picture; None for none.
+        metric: name of the score.
+        title: title above the picture; None for none.
 
     Returns:
         A matplotlib Figure.
 
     Raises:
-        ValueError: an empty table, choices with different models, or a score that is no number.
+        ValueError: the table is empty, choices have different models, or a score is not a finite
+            number.
 
     Example:
         >>> figure = layer_scores({"last": 0.789, "sum_all": 0.801}, metric="accuracy")
@@ -65,7 +66,7 @@ def layer_scores(
         column = values[:, number]
         mark = MARKS[number % len(MARKS)]
         axes.plot(column, places, mark, color=colour, markersize=8, label=shown(model), zorder=3)
-        # Above and below by turns, so that the numbers of two models do not meet.
+        # Alternately above and below, so that the numbers of two models do not overlap.
         for place, score in zip(places, column, strict=True):
             best = score == column.max()
             axes.annotate(

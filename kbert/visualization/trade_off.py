@@ -1,4 +1,4 @@
-"""A picture of what students cost and what they keep of their teacher."""
+"""A picture of the cost of students, and of the share of the teacher's score that they keep."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,28 +32,28 @@ def trade_off(
     metric: str = "score",
     title: str | None = "What a student costs and what it keeps",
 ) -> Any:
-    """Models by what they cost and how good they are, each with its name and its score.
+    """Draws models by cost and score, each with its name and its score.
 
-    Several values of one thing, such as a score a seed, are one mark at their mean, with a bar of
-    one standard deviation (of a sample) to each side. The axis of costs begins at 0, so that half
-    the way to the left is half the cost; that of scores does not.
+    Several values of a model, such as a score per seed, are one mark at their mean, with a bar of
+    one sample standard deviation to each side. The axis of costs begins at 0, so that half the
+    distance is half the cost; the axis of scores does not.
 
     Args:
-        table: name -> {"time": milliseconds, one or several; "parameters": how many; "size": bytes
-            on the disk; "score": one or several}. Only the cost that is shown must be there.
-        cost: the horizontal axis: "time", "parameters" or "size".
+        table: name -> {"time": milliseconds, one or several; "parameters": their number; "size":
+            bytes on the disk; "score": one or several}. Only the cost that is shown is required.
+        cost: cost on the horizontal axis: "time", "parameters" or "size".
         teacher: name of the model that the others are compared with; None for none.
-        kept: shares of the teacher's score, each a dashed line across the picture.
-        metric: what the score is.
-        title: above the picture; None for none.
+        kept: shares of the teacher's score, each drawn as a dashed line.
+        metric: name of the score.
+        title: title above the picture; None for none.
 
     Returns:
         A matplotlib Figure.
 
     Raises:
-        ValueError: an empty table, a model without score or cost, values that are no finite
-            numbers, a cost that is not above 0, a cost of another name, or a teacher that is not
-            in the table.
+        ValueError: the table is empty, a model has no score or cost, a value is not a finite
+            number, a cost is not above 0, `cost` has an unknown name, or the teacher is not in the
+            table.
 
     Example:
         >>> figure = trade_off(
@@ -119,7 +119,7 @@ def trade_off(
 
 
 def _values(name: str, row: Mapping[str, Any], key: str) -> np.ndarray:
-    """(K,) float64: one value or several of a model."""
+    """Returns one value or several of a model, (K,) float64."""
     if not isinstance(row, Mapping) or key not in row:
         raise ValueError(f"Each model of the table has a {key!r}. Received: {row!r} for {name!r}")
     found = np.atleast_1d(np.asarray(row[key], "float64"))
@@ -151,7 +151,7 @@ def _set_limits(
 
 
 def _draw_lines(axes: "Axes", lines: Sequence[float], kept: Sequence[float]) -> None:
-    """Shares of the teacher's score, named to the right of the axes."""
+    """Draws the shares of the teacher's score as lines, named to the right of the axes."""
     for number, (line, share) in enumerate(zip(lines, kept, strict=bool(lines))):
         axes.axhline(line, color="#999999", linewidth=1, linestyle=(0, (5, 4)), zorder=1)
         axes.annotate(

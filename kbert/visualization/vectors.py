@@ -1,4 +1,4 @@
-"""Vectors on a plane: which lie together, and each with its nearest neighbour.
+"""Pictures of embeddings on a plane: clusters by label, and nearest neighbours.
 
 Shapes: N vectors, D width.
 """
@@ -22,9 +22,9 @@ from kbert.visualization.canvas import (
 from kbert.visualization.names import name_points
 
 PROJECTIONS = ("pca", "tsne", "umap")
-# So many labels have a colour and a mark of their own; names next to so many points can be read.
+# Maximum numbers of labels with a distinct colour and mark, and of points with readable names.
 _LABELS, _NAMES = 16, 24
-# t-SNE and UMAP are given so many principal components of wider vectors, as their authors advise.
+# Principal components that t-SNE and UMAP get of wider vectors, as their authors advise.
 _COMPONENTS = 50
 _ALONE = 2000  # points up to which t-SNE runs in one thread
 _LEAST = {"pca": 2, "tsne": 4, "umap": 5}
@@ -37,22 +37,22 @@ def neighbours_map(
     groups: Sequence[str] | None = None,
     title: str | None = "Nearest neighbours",
 ) -> Any:
-    """Vectors on a plane, each with a line to its nearest neighbour.
+    """Draws vectors on a plane, each with a line to its nearest neighbour.
 
-    The plane holds the two principal components of the vectors at length 1; the lines use the
-    cosine in the full space, so they are right where the plane misleads.
+    The plane shows the two principal components of the vectors, normalised to length 1. The lines
+    use the cosine in the full space, so they are right where the plane misleads.
 
     Args:
         vectors: (N, D).
-        labels: N names.
-        groups: N names of kinds, each with a colour and a mark; None = one kind.
-        title: above the picture; None for none.
+        labels: N names of the vectors.
+        groups: N names of groups; each group has a colour and a mark. None = one group.
+        title: title above the picture; None for none.
 
     Returns:
         A matplotlib Figure.
 
     Raises:
-        ValueError: fewer than two vectors, or more or fewer names than vectors.
+        ValueError: there are fewer than two vectors, or the numbers of names and vectors differ.
 
     Example:
         >>> figure = neighbours_map([[1, 0], [0.9, 0.1], [0, 1]], ["cat", "kitten", "car"])
@@ -97,32 +97,33 @@ def projection(
     seed: int = 0,
     title: str | None = "Vectors by label",
 ) -> Any:
-    """Vectors on a plane, one colour and one mark a label.
+    """Draws vectors on a plane, with one colour and one mark per label.
 
-    The vectors are taken at length 1, so that what lies close has a high cosine. "pca" keeps
-    distances as far as two axes can, and says how far; "tsne" and "umap" keep neighbourhoods, and
-    sizes of clusters and distances between them mean nothing.
+    The vectors are normalised to length 1, so that close points have a high cosine. "pca" preserves
+    distances as far as two axes can, and its axes show the share of variance. "tsne" and "umap"
+    preserve neighbourhoods; the sizes of clusters and the distances between them mean nothing.
 
     Args:
         vectors: (N, D).
-        labels: N names; the sixteen most frequent have colours and marks of their own, the others
-            are grey.
-        texts: N names of the points, drawn next to them; of more than 24 points those that lie
-            farthest apart are named. None = no names.
+        labels: N labels; the sixteen most frequent have distinct colours and marks, the others are
+            grey.
+        texts: N names, drawn next to the points; if there are more than 24, only the points that
+            are farthest apart get names. None = no names.
         method: "pca", "tsne" (scikit-learn's, `pip install 'kbert[sklearn]'`) or "umap"
             (`pip install 'kbert[umap]'`).
-        neighbours: of "tsne" the perplexity, of "umap" the neighbours: how many are kept together;
-            fewer where there are few vectors. "pca" has none.
-        seed: of "tsne" and "umap".
-        title: above the picture; None for none.
+        neighbours: size of the neighbourhoods to preserve: the perplexity of "tsne", the neighbours
+            of "umap"; reduced if there are few vectors. "pca" ignores it.
+        seed: random seed of "tsne" and "umap".
+        title: title above the picture; None for none.
 
     Returns:
         A matplotlib Figure.
 
     Raises:
-        ValueError: fewer vectors than the method needs (two, four, five), more or fewer labels or
-            texts than vectors, NaN or infinity, an unknown method, or neighbours below 2.
-        ImportError: UMAP is not installed.
+        ValueError: there are fewer vectors than the method needs (two, four, five), the numbers of
+            labels or texts and of vectors differ, vectors contain NaN or infinity, the method is
+            unknown, or `neighbours` is below 2.
+        ImportError: scikit-learn or UMAP is needed and not installed.
 
     Example:
         >>> figure = projection([[1, 0], [0.9, 0.1], [0, 1]], ["animal", "animal", "thing"],
@@ -159,12 +160,12 @@ def projection(
     legend = figure.legend(loc="outside right upper", frameon=False)
     for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True):
         text.set(**style())
-        handle.set(sizes=[48], alpha=1)  # of the same size, however small the points are
+        handle.set(sizes=[48], alpha=1)  # one size, however small the points are
     set_title(axes, title)
     if texts is not None:
         chosen = _far_apart(points, _NAMES)
         names = [shown(texts[i], 24) for i in chosen]
-        # Where there are many more points than names, no place is free of them.
+        # With many more points than names, no position is free of points.
         others = np.delete(points, chosen, axis=0)
         others = others if len(points) <= 10 * _NAMES else others[:0]
         name_points(figure, axes, points[chosen], names, [(*x, *x) for x in others])
@@ -175,7 +176,7 @@ def _draw_labels(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
     counts = Counter(labels)
     own = {label for label, _ in counts.most_common(_LABELS)}
     kinds = [label for label in dict.fromkeys(labels) if label in own]
-    # Smaller and lighter where there are many, so that they do not become one blot.
+    # Many points are drawn smaller and lighter, so that they do not merge.
     size = 48 * min(1.0, (50 / len(points)) ** 0.35)
     look = {"s": size, "alpha": 0.9 if len(points) <= 200 else 0.7, "linewidths": 0}
     array = np.array(labels)
@@ -183,7 +184,7 @@ def _draw_labels(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
     for number, kind in enumerate(kinds):
         colour = COLOURS[number % len(COLOURS)]
         mark = MARKS[(number + number // len(COLOURS)) % len(MARKS)]
-        # The rarest on top.
+        # The rarest label is on top.
         order = 3 + 1 / (1 + counts[kind])
         axes.scatter(
             *points[array == kind].T,
@@ -201,17 +202,17 @@ def _draw_labels(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
 
 
 def _embedded(unit: np.ndarray, method: str, neighbours: int, seed: int) -> np.ndarray:
-    """(N, 2) float64, of vectors at length 1."""
-    if not np.ptp(unit, axis=0).any():  # all are one point
+    """Projects vectors of length 1 to (N, 2) float64, by t-SNE or UMAP."""
+    if not np.ptp(unit, axis=0).any():  # all vectors are equal
         return np.zeros((len(unit), 2))
     if unit.shape[1] > _COMPONENTS:
         unit = _decomposed(unit, _COMPONENTS)[0]
     if method == "tsne":
         manifold = optional("sklearn.manifold", "sklearn", 'method="tsne"')
-        pools = optional("threadpoolctl", "sklearn")  # which scikit-learn requires
+        pools = optional("threadpoolctl", "sklearn")  # a requirement of scikit-learn
         model = manifold.TSNE(perplexity=min(neighbours, (len(unit) - 1) / 3), random_state=seed)
-        # In each of a thousand steps threads wait for each other: with few points, or on a busy
-        # machine, that takes longer than the work.
+        # Threads wait for each other in each of a thousand steps. With few points, or on a busy
+        # machine, waiting takes longer than the work.
         with pools.threadpool_limits(1 if len(unit) <= _ALONE else None):
             points = model.fit_transform(unit)
     else:
@@ -222,7 +223,7 @@ def _embedded(unit: np.ndarray, method: str, neighbours: int, seed: int) -> np.n
 
 
 def _far_apart(points: np.ndarray, count: int) -> np.ndarray:
-    """Numbers of so many points, or of all: each next one lies farthest from those before."""
+    """Returns the indices of `count` points, or of all; each is the farthest from those before."""
     if len(points) <= count:
         return np.arange(len(points))
     chosen = [int(np.abs(points - points.mean(0)).sum(1).argmax())]
@@ -234,7 +235,7 @@ def _far_apart(points: np.ndarray, count: int) -> np.ndarray:
 
 
 def _frame(axes: Any, below: str, left: str) -> None:
-    """A thin frame without numbers."""
+    """Draws a thin frame with axis names and without numbers."""
     axes.set_xticks([])
     axes.set_yticks([])
     axes.set_xlabel(below, **style())
@@ -251,7 +252,7 @@ def _components(shares: np.ndarray) -> tuple[str, str]:
 
 
 def _unit(vectors: Any) -> np.ndarray:
-    """(N, D) float64 at length 1."""
+    """Returns the vectors normalised to length 1, (N, D) float64."""
     vectors = np.asarray(vectors, "float64")
     if not np.isfinite(vectors).all():
         raise ValueError("Vectors are finite numbers. Received: NaN or infinity in them")
@@ -259,18 +260,18 @@ def _unit(vectors: Any) -> np.ndarray:
 
 
 def _principal(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(N, 2) coordinates and the share of the variance that each axis has."""
+    """Returns principal coordinates (N, 2) and the share of the variance on each axis."""
     points, shares = _decomposed(vectors, 2)
-    # The sign of a component is free; the largest coordinate is made positive.
+    # The sign of a component is arbitrary; the largest coordinate is made positive.
     signs = np.sign(points[np.abs(points).argmax(0), [0, 1]])
     return points * np.where(signs == 0, 1, signs), shares
 
 
 def _decomposed(vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """(N, count) coordinates on the principal components, and the components' shares."""
+    """Returns coordinates (N, count) on the principal components, and the components' shares."""
     centred = vectors - vectors.mean(0)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
-    if len(sizes) < count:  # vectors of one number lie on a line
+    if len(sizes) < count:  # vectors of width 1 lie on a line
         missing = count - len(sizes)
         left, sizes = np.pad(left, [(0, 0), (0, missing)]), np.pad(sizes, (0, missing))
     shares = sizes**2 / max((sizes**2).sum(), 1e-12)

@@ -1,4 +1,4 @@
-"""TinyBERT's data augmentation: copies of texts in which words are replaced by others that fit."""
+"""TinyBERT's data augmentation: copies of texts in which words are replaced by similar ones."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Copies of the texts of a table in which words are replaced by others of similar meaning.
+"""Augments the texts of a table: copies in which words are replaced by words of similar meaning.
 
 Shapes: `W` replaceable words, `N` copies, `M` candidates.
 """
@@ -27,18 +27,18 @@ from kbert.io import fingerprints
 from kbert.tasks import Pretraining
 from kbert.word_vectors import WordVectors
 
-# Rows of a table whose texts go through the model together.
+# Number of table rows that are augmented together.
 CHUNK = 256
 _ASKED = ("question", "context", "answers", "answer_starts", "choices")
 
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """A row's texts with some words replaced.
+    """The texts of a row with some words replaced.
 
     Attributes:
-        values: the text, or list of words, of each augmented column.
-        replaced: for each column: number of a replaceable word -> its replacement.
+        values: text, or list of words, of each augmented column.
+        replaced: replacements in each column: number of a replaceable word -> its replacement.
     """
 
     values: tuple[str | list[str], ...]
@@ -50,10 +50,10 @@ class Row:
     """A row of the table with its copies.
 
     Attributes:
-        number: in the table.
-        sentences: of each augmented column.
-        candidates: of each column: for each replaceable word, its candidates.
-        copies: the distinct ones that are not the row itself.
+        number: number of the row in the table.
+        sentences: sentence of each augmented column.
+        candidates: candidates of each replaceable word, in each column.
+        copies: distinct copies that differ from the row itself.
     """
 
     number: int
@@ -65,25 +65,28 @@ class Row:
 class Augmenter:
     """TinyBERT's data augmentation of a table (Jiao et al. 2020, algorithm 1).
 
-    Of a pair both texts are augmented: copy i of the first is paired with copy i of the second.
+    In a pair both texts are augmented: copy i of the first is paired with copy i of the second.
     (data_augmentation.py pairs all copies of the first text with the original second one, and then
-    all copies of the second with the last copy of the first; twice as many rows.) The label of a
-    pair may be wrong then, as it may in theirs: a student learns the teacher's answer to the copy.
+    all copies of the second with the last copy of the first: twice as many rows.) The label of a
+    copied pair may be wrong in both cases. That does not matter for a student, which learns the
+    teacher's answer to the copy.
 
-    Every draw is a hash of (seed, row, column, word, copy), and no result depends on which rows are
-    computed together.
+    Every random number is a hash of (seed, row, column, word, copy). So results do not depend on
+    which rows are computed together.
 
     Args:
-        table: with the column `text`, or `first` and `second`, or `words`.
-        model: the masked language model.
-        settings: how much is replaced.
-        stop_words: in lower case; they stay.
-        vectors: in which words of several pieces have their neighbours; None: the model's own
-            table of tokens, among the vocabulary's words and those of the table.
-        batch_size: rows that the model computes at once.
+        table: table with the column `text`, the columns `first` and `second`, or the column
+            `words`.
+        model: masked language model.
+        settings: settings of the augmentation; None = the defaults.
+        stop_words: words that are not replaced, in lower case.
+        vectors: word vectors in which to search neighbours of words with several subwords; None =
+            the model's token embeddings, with the words of vocabulary and table as candidates.
+        batch_size: rows per batch of the model.
 
     Raises:
-        ValueError: a table of another kind, or without rows; vectors of no word of letters.
+        ValueError: the table has other columns or no rows, the model has no masked-LM head, or
+            `vectors` has no word of letters.
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class Augmenter:
         self._masked = MaskedWords(model, self.settings.candidates, self.with_original, batch_size)
 
     def identity(self) -> dict[str, Any]:
-        """What the copies depend on, for the manifest of a folder."""
+        """Returns all that the copies depend on, for the manifest of a folder."""
         words = "\n".join(sorted(self.stop_words))
         named = {
             **dataclasses.asdict(self.settings),
@@ -124,7 +127,7 @@ class Augmenter:
         return named
 
     def rows(self, numbers: Sequence[int] | None = None) -> Iterator[Row]:
-        """The rows of these numbers (None: all), each with its copies."""
+        """Yields the rows with these numbers (None: all rows), each with its copies."""
         every = range(len(self.table)) if numbers is None else numbers
         for first in range(0, len(every), CHUNK):
             numbers = every[first : first + CHUNK]
@@ -144,14 +147,14 @@ class Augmenter:
                 yield Row(*row[:3], _copies(row[1], row[3]))
 
     def versions(self, row: Row) -> Iterator[dict[str, Any]]:
-        """The row itself and then its copies, with all columns of the table."""
+        """Yields the row itself and then its copies, with all columns of the table."""
         record = {name: column[row.number] for name, column in self.table.columns.items()}
         yield record
         for copy in row.copies:
             yield record | dict(zip(self.columns, copy.values, strict=True))
 
     def _candidates(self, sentences: Sequence[Sentence]) -> list[list[list[str]]]:
-        """The candidates of each replaceable word."""
+        """Returns the candidates of each replaceable word of each sentence."""
         if not sentences:
             return []
         encoded = self.model.tokenizer.encode_with_offsets(
@@ -185,7 +188,7 @@ class Augmenter:
 
     @functools.cached_property
     def neighbours(self) -> Neighbours:
-        """By the vectors that were given, or by the model's, which all words of the table have."""
+        """Neighbours by the given vectors, or by the model's embeddings with the table's words."""
         if self._given is not None:
             return self._given
         words: set[str] = set()
@@ -200,7 +203,7 @@ class Augmenter:
     def _draw(
         self, numbers: Sequence[int], candidates: Sequence[list[list[str]]]
     ) -> Iterator[list[dict[int, str]]]:
-        """For each text, in each copy: number of a word -> its replacement."""
+        """Yields for each text a list over copies: number of a word -> its replacement."""
         counts = [len(words) for each in candidates for words in each]  # (W,)
         places = [
             (number, column, word)
@@ -222,11 +225,11 @@ class Augmenter:
             yield copies
 
     def _choices(self, places: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """(W, N) which candidate takes a word's place in a copy, -1 where it stays.
+        """Returns (W, N): the candidate that replaces a word in a copy, or -1 for no replacement.
 
         Args:
-            places: (W, 3) row of the table, column, number of the word in the text.
-            counts: (W,) candidates of the word.
+            places: table row, column and number in the text of each word, (W, 3).
+            counts: number of candidates of each word, (W,).
         """
         with tf.device("CPU"):
             key: Any = self.settings.seed
@@ -245,10 +248,10 @@ def _sizes(model: Pretraining) -> str:
 
 
 def check_model(model: Any) -> Pretraining:
-    """The model, where it is one that fills masks.
+    """Returns the model if it has a masked-LM head.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is no `Pretraining` task or has no such head.
     """
     if not isinstance(model, Pretraining) or model.masked_lm is None:
         raise ValueError(
@@ -260,10 +263,10 @@ def check_model(model: Any) -> Pretraining:
 
 
 def augmented_columns(table: Table) -> tuple[str, ...]:
-    """The columns of a table whose words are replaced.
+    """Returns the columns of a table whose words are replaced.
 
     Raises:
-        ValueError: a table with questions or choices, without a text or without rows.
+        ValueError: the table has questions or choices, no text or no rows.
     """
     if not len(table):
         raise ValueError("A table that is augmented has rows. Received: one without any")
@@ -280,7 +283,7 @@ def augmented_columns(table: Table) -> tuple[str, ...]:
 
 
 def _copies(texts: Sequence[Sentence], replaced: Sequence[list[dict[int, str]]]) -> list[Copy]:
-    """The distinct ones, in the order in which they were drawn."""
+    """Returns the distinct copies, in the order in which they were drawn."""
     seen = {tuple(sentence.text for sentence in texts)}
     copies = []
     for drawn in zip(*replaced, strict=True):
@@ -295,7 +298,10 @@ def _copies(texts: Sequence[Sentence], replaced: Sequence[list[dict[int, str]]])
 def _only_piece(
     text: str, starts: np.ndarray, ends: np.ndarray, start: int, end: int
 ) -> int | None:
-    """The piece that is the word at start … end and nothing more but blanks before it, if any."""
+    """Returns the single token that covers the word at start … end, or None if there is no such.
+
+    The token may also cover white space before the word.
+    """
     first = int(np.searchsorted(ends, start, "right"))
     behind = int(np.searchsorted(starts, end, "left"))
     if behind - first != 1 or ends[first] != end or text[starts[first] : start].strip():
@@ -304,11 +310,11 @@ def _only_piece(
 
 
 def _cased(word: str, candidates: Sequence[str]) -> list[str]:
-    """The candidates in the word's case, each once, without the word."""
+    """Returns the distinct candidates in the word's case, without the word itself."""
     fitting = dict.fromkeys(match_case(word, candidate) for candidate in candidates)
     return [candidate for candidate in fitting if candidate.casefold() != word.casefold()]
 
 
 def _grouped(items: Iterable, size: int) -> Iterator[tuple]:
-    """Tuples of so many items that follow each other."""
+    """Yields tuples of `size` consecutive items."""
     return zip(*[iter(items)] * size, strict=True)

@@ -1,12 +1,11 @@
 """A folder of augmented data, written in shards by a program that may be killed at any moment.
 
     output_dir/
-        manifest.json                        settings from the start, counts when all is there
-        augmented-00000-of-00012.jsonl, …    an object a line: a row, then its copies
+        manifest.json                        settings from the start, counts at the end
+        augmented-00000-of-00012.jsonl, …    one object per line: a row, then its copies
 
-Shard i of S holds the rows from N i / S to N (i + 1) / S, so the shards one after the other are
-the same bytes whatever S is. A shard has its name when it is whole; a restart writes those that
-are missing.
+Shard i of S contains the rows from N i / S to N (i + 1) / S, so the concatenated shards are the
+same bytes for any S. A shard gets its name once it is complete; a restart writes the missing ones.
 """
 
 import glob
@@ -27,7 +26,7 @@ from kbert.io.progress import Progress
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-# Rows of the table in a shard, where their number is not given: so much a kill may cost.
+# Default number of table rows in a shard: what a kill costs at most.
 ROWS_OF_A_SHARD = 1024
 
 
@@ -38,25 +37,25 @@ def write_augmented(
     shards: int | None = None,
     verbose: bool = False,
 ) -> dict[str, Any]:
-    """Augments a table into a folder.
+    """Writes an augmented table to a folder.
 
-    Killed at any moment and called again with the same arguments it resumes, and the
-    files have the same bytes as those of an uninterrupted run. A finished folder is only read.
+    After a kill, another call with the same arguments resumes, and the files have the same bytes as
+    those of an uninterrupted run. If the folder is finished, nothing is written.
 
     Args:
-        output_dir: the folder; made where it is not there.
-        augmenter: What augments the table.
-        shards: files to write. None: one for every 1,024 rows.
-        verbose: show a progress bar.
+        output_dir: folder to write to, created if missing.
+        augmenter: augmenter with the table.
+        shards: number of files to write; None = one for every 1,024 rows.
+        verbose: whether to show a progress bar.
 
     Returns:
         The manifest: `settings`, `columns`, `counts` (`rows` of the table, `copies`, `lines`) and
         `shards` (`file`, `lines`, `bytes`, `crc32` of each).
 
     Raises:
-        ValueError: the folder holds an augmentation of other data, of another model or of other
-            settings.
-        OSError: the disk is full or cannot be written; finished shards are kept.
+        ValueError: the folder contains an augmentation of other data, by another model or with
+            other settings; or `shards` is out of range.
+        OSError: the disk is full or not writable; finished shards are kept.
     """
     output_dir = os.fspath(output_dir)
     size = len(augmenter.table)
@@ -96,17 +95,17 @@ def write_augmented(
 
 
 def read_augmented(folder: PathLike) -> Table:
-    """The rows that `write_augmented` wrote: each row of the table, followed by its copies.
+    """Loads what `write_augmented` has written: each row of the table, followed by its copies.
 
     Args:
-        folder: a finished folder.
+        folder: finished folder of `write_augmented`.
 
     Returns:
-        A table with the columns of the one that was augmented.
+        A table with the same columns as the augmented one.
 
     Raises:
-        FileNotFoundError: there is no manifest in the folder, or a shard is not there.
-        ValueError: the folder is not finished, or a shard is not as it was written.
+        FileNotFoundError: the manifest or a shard is missing.
+        ValueError: the folder is not finished, or a shard was changed after it was written.
     """
     folder = os.fspath(folder)
     manifest = _read(folder)
@@ -148,7 +147,7 @@ def _line(table: Table, row: int, record: dict[str, Any]) -> str:
 
 
 def _describe(folder: str, name: str) -> dict[str, Any]:
-    """What a manifest says of a shard."""
+    """Returns the manifest's entry for a shard."""
     lines = checksum = size = 0
     with Path(folder, name).open("rb") as file:
         while block := file.read(1 << 20):

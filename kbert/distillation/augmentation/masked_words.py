@@ -1,4 +1,4 @@
-"""The words that a masked language model expects in the place of another.
+"""Replacement candidates for a word, predicted by a masked language model.
 
 Shapes: `B` rows, `T` tokens, `V` vocabulary, `M` candidates.
 """
@@ -15,27 +15,27 @@ from kbert.data.tables.rows import Rows
 from kbert.distillation.augmentation.neighbours import whole_words
 from kbert.tasks import Pretraining
 
-# Logits move by rounding with the shape of a batch. Where the last candidate and the first that is
-# none are nearer than this (and than this share of the largest logit), the row is computed alone:
-# so the candidates depend on the text alone.
+# Rounding of logits depends on the shape of a batch. If the last candidate and the first rejected
+# word are closer than `_NEAR` plus `_NEAR_SHARE` times the largest logit, the row is computed
+# alone. So the candidates depend only on the text.
 _NEAR, _NEAR_SHARE = 1e-5, 1e-4
 
 
 class MaskedWords:
-    """The most probable words for a place of a text, of the vocabulary's whole words.
+    """Predicts the most probable whole words of the vocabulary for a position in a text.
 
-    As in TinyBERT's data_augmentation.py a row is [CLS] masked text [SEP] original text [SEP]: the
-    model sees the word itself in the second segment, and so predicts words of similar meaning.
-    There the most probable M pieces are taken and those that begin with "##" dropped; here M whole
-    words of letters remain, and the word itself is none of them.
+    As in TinyBERT's data_augmentation.py, a row is [CLS] masked text [SEP] original text [SEP]. The
+    model sees the word itself in the second segment, and so predicts words of similar meaning. That
+    script takes the M most probable tokens and drops those that begin with "##". Here the result
+    has M whole words of letters, without the word itself.
 
     Args:
-        task: the masked language model.
-        candidates: M.
-        with_original: whether the row has the second segment. Where the two do not fit into a row,
-            the original text loses its end, and a masked text that alone is too long is read in a
-            window around the masked word.
-        batch_size: the most rows computed at once.
+        task: masked language model.
+        candidates: number M of candidates.
+        with_original: whether rows have the second segment. If both do not fit, the original text
+            is truncated at its end. If the masked text alone is too long, a window around the
+            masked word is used.
+        batch_size: maximum number of rows per batch.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class MaskedWords:
         self._words = {number: word for word, number in whole_words(task.tokenizer).items()}
         size = task.encoder.config.vocabulary_size
         self._usable = np.isin(np.arange(size), list(self._words))  # (V,)
-        # Spellings of one word share the number of the first.
+        # Spellings of one word that differ in case share the id of the first.
         first: dict[str, int] = {}
         self._spelling = np.arange(size, dtype=np.int32)  # (V,)
         for number, word in self._words.items():
@@ -62,7 +62,7 @@ class MaskedWords:
         return {**self.task.build_inputs(*sides), **columns}
 
     def _top(self, features: Tensors) -> tuple[Tensor, Tensor]:
-        """The largest logits of usable words (B, M + 1), and their ids."""
+        """Returns the largest logits of usable words (B, M + 1), and their ids."""
         sequence = self.task.encode(features)["sequence"]  # (B, T, H)
         masked_lm: Any = self.task.masked_lm
         logits = masked_lm(sequence, features["mask_positions"])[:, 0]  # (B, V)
@@ -74,14 +74,14 @@ class MaskedWords:
     def __call__(
         self, texts: Sequence[np.ndarray], places: Sequence[tuple[int, int]]
     ) -> list[list[str]]:
-        """Candidates for words of one piece.
+        """Returns candidates for words that are a single token.
 
         Args:
-            texts: ids of the pieces of each text, without special tokens.
-            places: (number of a text, position of a piece) of each word.
+            texts: token ids of each text, without special tokens.
+            places: (number of the text, position of the token) of each word.
 
         Returns:
-            For each place at most M words, in the order of the vocabulary.
+            For each word at most M candidates, in the order of the vocabulary.
         """
         rows = self._rows(texts, places)
         found: list[list[str]] = [[] for _ in places]
@@ -112,7 +112,7 @@ class MaskedWords:
         )
 
     def _row(self, ids: np.ndarray, place: int) -> tuple[np.ndarray, int, np.ndarray]:
-        """The masked text, the position of its mask, and the original text, as far as they fit."""
+        """Returns masked text, position of its mask, and original text, truncated to a row."""
         budget = self.task.row_length - 2
         budget -= self.task.form.separators if self.with_original else 0
         start = min(max(place - budget // 2, 0), max(len(ids) - budget, 0))
@@ -122,7 +122,7 @@ class MaskedWords:
 
 
 def _is_near(values: np.ndarray, count: int) -> bool:
-    """Whether rounding may decide who is the last candidate, of logits from the largest down."""
+    """Whether rounding may decide which word is the last candidate; logits in descending order."""
     if len(values) <= count or not np.isfinite(values[count]):
         return False
     largest = np.abs(values).max()

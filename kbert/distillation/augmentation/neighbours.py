@@ -1,4 +1,4 @@
-"""The nearest neighbours of words, for words of several pieces.
+"""Nearest neighbours of words, as candidates for words of several subwords.
 
 Shapes: `W` words, `D` width.
 """
@@ -14,20 +14,20 @@ from kbert.io import fingerprints
 from kbert.tokenizers.base import Tokenizer
 from kbert.word_vectors import WordVectors
 
-# Similarities that exist at a time.
+# Number of similarities in memory at a time.
 _BLOCK = 16 << 20
-# Further words that a product in float32 finds, and float64 then ranks: so the result does not
-# depend on the shape of a block.
+# Additional words that the product in float32 selects; float64 then ranks all. So the result does
+# not depend on the shape of a block.
 _SPARE = 64
 
 
 class Neighbours:
-    """Words of letters, and which of them lie nearest to one.
+    """Words of letters with vectors, and a search for the nearest ones.
 
     Args:
-        words: W words of letters, each once.
-        vectors: (W, D).
-        other_names: other spellings of a word -> its row.
+        words: W distinct words of letters.
+        vectors: vectors of the words, (W, D).
+        other_names: other spelling of a word -> row of that word.
 
     Example:
         >>> found = Neighbours(["film", "movie", "pen"], np.array([[1, 0.1], [1, 0], [0, 1]]))
@@ -43,7 +43,7 @@ class Neighbours:
     ) -> None:
         self.words = list(words)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        # A vector of zeros has no direction, and no neighbours.
+        # A zero vector has no direction and no neighbours.
         self._directions = np.divide(vectors, norms, where=norms > 0, out=np.zeros_like(vectors))
         self._directions = self._directions.astype(np.float32)
         self._has_direction = norms[:, 0] > 0
@@ -52,7 +52,7 @@ class Neighbours:
 
     @classmethod
     def among(cls, vectors: WordVectors) -> Self:
-        """Neighbours among the words of letters that have a vector.
+        """Creates neighbours from the words of letters in word vectors.
 
         Raises:
             ValueError: there is no such word.
@@ -75,19 +75,19 @@ class Neighbours:
         return f"{fingerprints.crc32([words, self._directions]):08x}"
 
     def row(self, word: str) -> int | None:
-        """The row of a word, of its lower case where it has none itself, or None."""
+        """Returns the row of a word, or of its lower case, or None if neither has one."""
         row = self._rows.get(word, self._rows.get(word.lower()))
         return row if row is not None and self._has_direction[row] else None
 
     def nearest(self, words: Sequence[str], count: int) -> list[list[str]]:
-        """The words of the largest cosine, each word's own spellings left out.
+        """Returns the words with the largest cosine similarity, without the word's own spellings.
 
         Args:
-            words: whose neighbours.
-            count: how many neighbours.
+            words: words whose neighbours are searched.
+            count: number of neighbours per word.
 
         Returns:
-            For each word at most `count` words, the nearest first; none for one without a vector.
+            For each word at most `count` words, the nearest first; none if it has no vector.
         """
         rows = [self.row(word) for word in words]
         found: list[list[str]] = [[] for _ in words]
@@ -105,7 +105,7 @@ class Neighbours:
         near = np.argpartition(-cosines, wanted - 1)[:wanted]
         near = np.sort(near[np.isfinite(cosines[near])])
         exact = self._directions[near].astype(np.float64) @ self._directions[row].astype(np.float64)
-        # Rounded, so that words of the same vector stay in their order.
+        # Rounded, so that words with equal vectors keep their order.
         order = np.argsort(-np.round(exact, 9), kind="stable")
         own = {word.casefold(), self._folded[row]}
         others = (near[place] for place in order if self._folded[near[place]] not in own)
@@ -113,16 +113,16 @@ class Neighbours:
 
 
 def model_neighbours(task: Any, words: Iterable[str]) -> Neighbours:
-    """Neighbours in a model's own table: a word's vector is the mean of those of its pieces.
+    """Returns neighbours by a model's token embeddings, averaged over the subwords of a word.
 
     Args:
-        task: has an encoder with a token table, and its tokenizer.
+        task: task with a tokenizer and an encoder that has a token table.
         words: words of letters in addition to those of the vocabulary.
 
     Returns:
-        The vocabulary's whole words and `words`. Of spellings with the same pieces ("Film" and
-        "film" for an uncased model) one stands for all; a word that the vocabulary cannot spell
-        has no vector.
+        Neighbours among the vocabulary's whole words and `words`. Spellings with the same subwords
+        ("Film" and "film" for an uncased model) are one entry. A word that contains [UNK] has no
+        vector.
     """
     tokenizer = task.tokenizer
     names = sorted({*whole_words(tokenizer), *words} - {""}, key=lambda x: (x != x.lower(), x))
@@ -146,7 +146,7 @@ def model_neighbours(task: Any, words: Iterable[str]) -> Neighbours:
 
 
 def whole_words(tokenizer: Tokenizer) -> dict[str, int]:
-    """The words of letters that are one piece of a vocabulary, and begin a word -> their ids."""
+    """Returns the words of letters that are a single, word-initial token: word -> id."""
     special = set(tokenizer.special_ids)
     ids = [
         number

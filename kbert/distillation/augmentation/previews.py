@@ -1,4 +1,4 @@
-"""A preview before the work: examples of copies, and an estimate of the time."""
+"""Preview of an augmentation: examples of copies, and an estimate of the time."""
 
 import time
 
@@ -7,18 +7,18 @@ from kbert.metrics import text_table
 from kbert.training.run.log import duration
 
 _SHOWN_COPIES, _SHOWN_WORDS, _SHOWN_CANDIDATES = 4, 6, 8
-# Rows that are timed, after a first one for which graphs are traced.
+# Number of timed rows; the examples before them have traced the graphs.
 _TIMED_ROWS = 64
 
 
 def preview(augmenter: Augmenter, *, examples: int = 3) -> str:
-    """The first rows with some copies, what is replaced in brackets, and estimates for the whole.
+    """Shows the first rows with some copies, replacements in brackets, and estimates for the table.
 
     Nothing is written.
 
     Args:
-        augmenter: of the table.
-        examples: rows to show.
+        augmenter: augmenter with the table.
+        examples: number of rows to show.
 
     Returns:
         The text to print.

@@ -1,4 +1,4 @@
-"""Augmenting data in one call."""
+"""Augments data in one call."""
 
 import os
 from collections.abc import Collection
@@ -26,35 +26,35 @@ def augment(
     verbose: bool = False,
     **settings: Any,
 ) -> Table:
-    """Copies every text of a table with words replaced by others that fit (TinyBERT).
+    """Augments a table with copies of its texts in which words are replaced (TinyBERT).
 
-    A word of one piece is masked, and a masked language model predicts the most probable words for
-    its place; a word of several pieces gets the nearest words in an embedding space. Then a text is
-    copied, and in a copy each word is replaced by one of its candidates with some probability.
-    Stop words, numbers and punctuation stay, and so do labels and all other columns. Jiao et al.
-    2020, https://arxiv.org/abs/1909.10351, algorithm 1.
+    For a word that is a single token, a masked language model predicts the most probable words at
+    its position. Candidates for a word of several subwords are its nearest neighbours in an
+    embedding space. In each copy of a text, each word is replaced by one of its candidates with
+    some probability. Stop words, numbers, punctuation, labels and all other columns stay the same.
+    Jiao et al. 2020, https://arxiv.org/abs/1909.10351, algorithm 1.
 
     Args:
-        data: what `kbert.data.as_table` takes: texts, pairs, lists of tagged words (tags stay with
-            their places), with labels or without.
-        model: the masked language model.
-        output_dir: folder to write to, see `write_augmented`; None keeps all in memory.
-        stop_words: in lower case; they stay.
-        vectors: in which words of several pieces have their neighbours: vectors, or a file that
-            `kbert.word_vectors.WordVectors.load` reads, of which the first `MAX_VECTORS` words
-            count. None: the model's own table of tokens.
-        batch_size: rows that the model computes at once; it changes no result.
-        shards: files to write to `output_dir`.
-        verbose: show a progress bar, where there is a folder.
-        **settings: `copies` (30), `candidates` (15), `replaced_share` (0.4), `with_original`,
-            `seed`; see `AugmentationSettings`.
+        data: data in any form that `kbert.data.as_table` accepts: texts, pairs or lists of tagged
+            words (tags keep their positions), with or without labels.
+        model: masked language model.
+        output_dir: folder to write to, see `write_augmented`; None = all stays in memory.
+        stop_words: words that are not replaced, in lower case.
+        vectors: word vectors in which to search neighbours of words with several subwords: an
+            object, or a file that `kbert.word_vectors.WordVectors.load` reads, of which the first
+            `MAX_VECTORS` words are used. None = the model's token embeddings.
+        batch_size: rows per batch of the model; the result does not depend on it.
+        shards: number of files to write to `output_dir`.
+        verbose: whether to show a progress bar, if there is a folder.
+        **settings: fields of `AugmentationSettings`: `copies` (30), `candidates` (15),
+            `replaced_share` (0.4), `with_original` and `seed`.
 
     Returns:
-        Each row, followed by its copies: those that equal the row or each other count once.
+        A table with each row, followed by its distinct copies that differ from the row.
 
     Raises:
-        ValueError: a table with questions or choices, a setting that is out of range, or what
-            `write_augmented` raises.
+        ValueError: the table has questions or choices, a setting is out of range, or
+            `write_augmented` raises it.
 
     Example:
         >>> import kbert

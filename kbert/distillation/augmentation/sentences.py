@@ -1,6 +1,6 @@
-"""The words of a text that may be replaced, and the text with others in their place.
+"""Finds the words of a text that may be replaced, and replaces them.
 
-What stands around a word stays as it is: white space, punctuation, numbers and stop words.
+White space, punctuation, numbers and stop words around them do not change.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-# Each of these is a word, as BERT's tokenizer has it: CJK ideographs.
+# CJK ideographs: each of them is a word, as in BERT's tokenizer.
 _IDEOGRAPHS = (
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf"
     "\U0002f800-\U0002fa1f"
@@ -21,13 +21,13 @@ Span = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """A text and where its replaceable words stand.
+    """A text and the positions of its replaceable words.
 
     Attributes:
-        text: as a language model reads it.
+        text: the text for a language model.
         spans: start and end of each replaceable word, in characters, from left to right.
-        words: for a list of words: the list, of which `text` is the join by blanks.
-        numbers: for a list of words: which of them each span is.
+        words: the words, if the value is a list of words; `text` joins them with blanks.
+        numbers: number in `words` of the word at each span, if the value is a list of words.
 
     Example:
         >>> sentence = Sentence.of("It's a lovely film, of 1999.", {"it", "s", "a", "of"})
@@ -44,11 +44,11 @@ class Sentence:
 
     @classmethod
     def of(cls, value: str | Sequence[str], stop_words: Collection[str]) -> "Sentence":
-        """The sentence of a text, or of a list of words that are replaced whole.
+        """Creates a sentence from a text, or from a list of words that are replaced as a whole.
 
         Args:
-            value: text or words.
-            stop_words: in lower case, stay.
+            value: text or list of words.
+            stop_words: words that are not replaced, in lower case.
         """
         if isinstance(value, str):
             spans: Any = tuple(find_words(value))
@@ -66,15 +66,15 @@ class Sentence:
         return cls(text, tuple(spans[number] for number in kept), tuple(value), tuple(kept))
 
     def word(self, number: int) -> str:
-        """A replaceable word."""
+        """Returns the replaceable word with a number."""
         start, end = self.spans[number]
         return self.text[start:end]
 
     def replaced(self, words: Mapping[int, str]) -> str | list[str]:
-        """The text, or the list of words, with other words.
+        """Returns the text, or the list of words, with words replaced.
 
         Args:
-            words: number of a replaceable word -> what takes its place.
+            words: number of a replaceable word -> its replacement.
         """
         if self.words is not None:
             new = list(self.words)
@@ -90,7 +90,7 @@ class Sentence:
 
 
 def find_words(text: str) -> list[Span]:
-    """Where the words of letters stand; a run with a digit in it is none.
+    """Returns the spans of words of letters; a run with a digit in it is not a word.
 
     Example:
         >>> text = "Déjà-vu in the 1930s"
@@ -101,7 +101,7 @@ def find_words(text: str) -> list[Span]:
 
 
 def is_word(word: str) -> bool:
-    """Whether the whole of a string is one word of letters.
+    """Whether a whole string is one word of letters.
 
     >>> [is_word(word) for word in ("film", "don't", "a1", "")]
     [True, False, False, False]
@@ -110,7 +110,7 @@ def is_word(word: str) -> bool:
 
 
 def match_case(word: str, other: str) -> str:
-    """`other` with a capital letter, or in capitals, where `word` is so.
+    """Returns `other` capitalised or in upper case, if `word` is.
 
     >>> match_case("Film", "show"), match_case("USA", "France"), match_case("film", "Paris")
     ('Show', 'FRANCE', 'Paris')
@@ -130,14 +130,14 @@ def _of_letters(run: str) -> bool:
 
 @functools.cache
 def _pattern() -> re.Pattern:
-    """An ideograph, or a run of letters, digits and the marks on them."""
+    """Returns a pattern for an ideograph, or a run of letters, digits and their marks."""
     marks = _marks().pattern[1:-1]
     return re.compile(f"[{_IDEOGRAPHS}]|(?:(?![{_IDEOGRAPHS}])[^\\W_]|[{marks}])+")
 
 
 @functools.cache
 def _marks() -> re.Pattern:
-    """Accents and vowel signs: Python's `\\w` leaves them out."""
+    """Returns a pattern for accents and vowel signs, which Python's `\\w` does not match."""
     codes = range(0x300, min(0x20000, sys.maxunicode))
     marks = [chr(code) for code in codes if unicodedata.category(chr(code))[0] == "M"]
     return re.compile(f"[{''.join(marks)}]")

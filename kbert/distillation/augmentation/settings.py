@@ -1,17 +1,17 @@
-"""How texts are augmented."""
+"""Settings of data augmentation."""
 
 from kbert.core.options import Options, option
 
-# Of GloVe's 400,000 words, which stand in the order of their frequency, TinyBERT reads these.
+# TinyBERT uses the first 100,000 of GloVe's 400,000 words, which are sorted by frequency.
 MAX_VECTORS = 100_000
 
 
 class AugmentationSettings(Options):
-    """The numbers of algorithm 1 of TinyBERT.
+    """Settings of TinyBERT's data augmentation, algorithm 1.
 
     (Jiao et al. 2020, https://arxiv.org/abs/1909.10351; its defaults are M = 15, N = 30, p = 0.4.
-    The authors' data_augmentation.py takes other N for some tasks of GLUE: 20 for SST-2 and QNLI,
-    10 for MNLI and QQP.)
+    The authors' data_augmentation.py uses other N for some GLUE tasks: 20 for SST-2 and QNLI, 10
+    for MNLI and QQP.)
 
     Args:
         {options}

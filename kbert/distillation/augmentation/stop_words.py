@@ -1,8 +1,8 @@
 """Words that are not replaced: the function words of English.
 
-The list was compiled for kbert from the closed classes of English grammar; it is no copy of
-another. Contractions stand as the pieces that punctuation leaves of them ("don't": don, t), also
-as the Penn Treebank splits them ("wo n't": wo, n, t).
+The list was compiled for kbert from the closed classes of English grammar; it is not a copy of
+another list. Contractions are listed as the parts between punctuation ("don't": don, t), also as
+the Penn Treebank splits them ("wo n't": wo, n, t).
 """
 
 import os
@@ -48,14 +48,14 @@ STOP_WORDS: frozenset[str] = frozenset(" ".join(_GROUPS.values()).split())
 
 
 def read_stop_words(path: PathLike) -> frozenset[str]:
-    """A file of words, one a line; empty lines are skipped and case does not matter.
+    """Loads stop words from a file, one per line; empty lines are skipped, case does not matter.
 
     Args:
-        path: the file, UTF-8, plain or `.gz`.
+        path: file in UTF-8, plain or `.gz`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a line of several words, by its number.
+        ValueError: a line has several words; the message has its number.
 
     Example:
         >>> import tempfile

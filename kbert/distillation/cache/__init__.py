@@ -1,4 +1,4 @@
-"""A cache on disk of a teacher's outputs, which are computed once for each text."""
+"""A disk cache of a teacher's outputs, which are computed once per text."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Keys of rows: a hash of what an encoder reads of each, in whatever table it is.
+"""Keys of rows: hashes of the encoder's inputs, independent of the table.
 
 Shapes: B rows of a batch, W texts of a row, T tokens, see `kbert.distillation.cache.layout`.
 """
@@ -12,19 +12,20 @@ import numpy as np
 from kbert.tasks.fine_tuning.text_rows import SWAPPED
 
 KEY_BYTES = 16
-# What the tasks' models read; labels and weights are no part of a row.
+# Features that the tasks' models read; labels and weights are not part of a key.
 _READ = ("token_ids", "segment_ids", SWAPPED)
 
 
 def row_keys(features: Mapping[str, Any], num_segments: int) -> tuple[np.ndarray, np.ndarray]:
-    """Keys and sizes of the rows of a batch, the same in a batch of any width.
+    """Returns keys and sizes of the rows of a batch, which do not depend on the batch's padding.
 
     Args:
-        features: "token_ids" and "padding_mask" (B, T) or (B, W, T), "segment_ids", ….
-        num_segments: of the model; without segments it does not read theirs.
+        features: features of the batch: "token_ids" and "padding_mask", (B, T) or (B, W, T),
+            "segment_ids", ….
+        num_segments: number of the model's segments; for 0, segment ids are ignored.
 
     Returns:
-        Keys (B,) of 16 bytes, and (B, 2) int32: W and T of each row without its padding.
+        Keys (B,) of 16 bytes, and sizes (B, 2) int32: W and T of each row without its padding.
 
     Example:
         >>> ids, mask = np.array([[7, 8, 0], [7, 8, 9]]), np.array([[1, 1, 0], [1, 1, 1]])
@@ -54,5 +55,5 @@ def row_keys(features: Mapping[str, Any], num_segments: int) -> tuple[np.ndarray
 
 
 def _last(real: Any) -> np.ndarray:
-    """(B, n) bool -> (B,) int32, one more than the place of the last that is true; at least 1."""
+    """(B, n) bool -> (B,) int32: one more than the index of the last true value; at least 1."""
     return np.where(real, np.arange(1, real.shape[1] + 1), 1).max(1).astype(np.int32)

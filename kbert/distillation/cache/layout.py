@@ -1,7 +1,7 @@
-"""The shapes of cached outputs.
+"""Shapes of cached outputs.
 
-A row is one text, or several that the encoder reads separately: the windows of a long text, or the
-choices of a question. Padding is not cached.
+A row is one text, or several that the encoder reads as separate sequences: the windows of a long
+text, or the choices of a question. Padding is not cached.
 
 Shapes: n rows, W texts of a row, T tokens of the longest of them.
 """
@@ -14,17 +14,17 @@ import numpy as np
 
 TEXTS, TOKENS = "texts", "tokens"
 HEADS = "predictions"
-FILL = -1e9  # of logits that are absent: 0 after a softmax
+FILL = -1e9  # padding of logits: 0 after a softmax
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How one output of a row is cached.
+    """Shape and type of one cached output of a row.
 
     Args:
-        axes: sizes; "texts" stands for W and "tokens" for T.
-        dtype: of the numbers.
-        fill: padding in a batch where a row is shorter than others.
+        axes: sizes of the axes; "texts" stands for W and "tokens" for T.
+        dtype: type of the numbers.
+        fill: padding value for rows that are shorter than others in a batch.
 
     Example:
         >>> layout = Layout((TEXTS, TOKENS, 8), "float16")
@@ -37,16 +37,16 @@ class Layout:
     fill: float = 0.0
 
     def shape(self, texts: int, tokens: int) -> tuple[int, ...]:
-        """The shape of a row, or of each row of a batch."""
+        """Returns the shape of the output for a row with W texts and T tokens."""
         sizes: dict[Any, Any] = {TEXTS: texts, TOKENS: tokens}
         return tuple(sizes.get(axis, axis) for axis in self.axes)
 
     def static_shape(self) -> list[int | None]:
-        """The shape of any row, None for axes that vary."""
+        """Returns the shape of any row, with None for axes that vary."""
         return [None if isinstance(axis, str) else axis for axis in self.axes]
 
     def counts(self, sizes: np.ndarray) -> np.ndarray:
-        """(n, 2) W and T of rows -> (n,) int64, the number of values of each."""
+        """W and T of rows (n, 2) -> number of values of each row, (n,) int64."""
         texts, tokens = np.asarray(sizes, np.int64).T
         lengths: dict[Any, Any] = {TEXTS: texts, TOKENS: tokens}
         count = np.ones(len(sizes), np.int64)
@@ -55,18 +55,18 @@ class Layout:
         return count
 
     def bytes_of(self, sizes: np.ndarray) -> np.ndarray:
-        """(n, 2) W and T of rows -> (n,) int64."""
+        """W and T of rows (n, 2) -> bytes of each row, (n,) int64."""
         return self.counts(sizes) * np.dtype(self.dtype).itemsize
 
     def trim(self, values: np.ndarray, texts: int, tokens: int) -> np.ndarray:
-        """A row of a batch without its padding, as one long vector."""
+        """Returns a row of a batch without its padding, flattened."""
         return values[tuple(slice(size) for size in self.shape(texts, tokens))].ravel()
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON, for the manifest."""
+        """Returns the layout as a dict for JSON, for the manifest."""
         return {**dataclasses.asdict(self), "axes": list(self.axes)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Layout":
-        """The reverse of `to_json`."""
+        """Creates a layout from the result of `to_json`."""
         return cls(tuple(values["axes"]), values["dtype"], values["fill"])

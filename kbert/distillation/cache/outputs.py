@@ -1,6 +1,6 @@
-"""A teacher's outputs by name: taken from its forward pass, and restored as a `Reading`.
+"""A teacher's outputs by name: collects them from a forward pass, and restores a `Reading`.
 
-Shapes: B rows of a batch, W texts of a row, R = B · W rows of the encoder, T tokens.
+Shapes: B rows of a batch, W texts of a row, R = B · W sequences of the encoder, T tokens.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ _OF_HEAD = {"row": (), "token": (TOKENS,), "choice": (TEXTS,)}
 
 
 def identity(teacher: FineTuningTask) -> dict[str, Any]:
-    """What a teacher's outputs depend on besides the text, as JSON can hold it."""
+    """Returns all that a teacher's outputs depend on besides the text, as a dict for JSON."""
     read = {name: getattr(teacher, name, None) for name in ("labels", "multi_label", "pooling")}
     return {
         "kind": type(teacher).__name__,
@@ -43,7 +43,7 @@ def _weights(teacher: FineTuningTask) -> Iterator[fingerprints.Part]:
 
 
 def layout_of(name: str, teacher: FineTuningTask, dtype: str) -> Layout:
-    """How an output of tokens is cached, such as "hidden_states/2" (see `Term.reads_of`)."""
+    """Returns the layout of a token-wise output such as "hidden_states/2", see `Term.reads_of`."""
     if not isinstance(teacher.encoder, Encoder):
         raise ValueError(
             "Of an encoder outside the BERT family a cache holds predictions of heads alone: use "
@@ -60,14 +60,14 @@ def layout_of(name: str, teacher: FineTuningTask, dtype: str) -> Layout:
 
 
 def returned(names: Iterable[str]) -> dict[str, bool]:
-    """The arguments with which an encoder returns these outputs."""
+    """Returns the arguments of an encoder that request these outputs."""
     kinds = {_parts(name)[0] for name in names}
     asked = {"return_hidden_states": _HIDDEN in kinds, "return_internals": bool(kinds - {_HIDDEN})}
     return {name: True for name, is_asked in asked.items() if is_asked}
 
 
 def head_layout(teacher: FineTuningTask, values: np.ndarray) -> Layout:
-    """How a head's logits, (B, …) of a batch, are cached: in float32, for they are few."""
+    """Returns the layout of a head's logits (B, …); they are few, and so cached in float32."""
     axes = _OF_HEAD[teacher.predicts_per]
     return Layout((*axes, *values.shape[1 + len(axes) :]), "float32", FILL)
 
@@ -78,13 +78,13 @@ def is_head(name: str) -> bool:
 
 
 def take(reading: Reading, names: Iterable[str], mask: Tensor, dtype: str) -> dict[str, Tensor]:
-    """The outputs of these names, each (B, …), and the predictions of all heads.
+    """Returns the named outputs, each (B, …), and the predictions of all heads.
 
     Args:
         reading: the teacher's outputs for a batch.
-        names: of outputs of tokens.
+        names: names of token-wise outputs.
         mask: the batch's padding mask, (B, T) or (B, W, T).
-        dtype: for them; predictions are float32.
+        dtype: type of the token-wise outputs; predictions are float32.
     """
     texts = ops.shape(mask)[1] if len(mask.shape) == 3 else 1
     found = {
@@ -105,10 +105,10 @@ def take(reading: Reading, names: Iterable[str], mask: Tensor, dtype: str) -> di
 def restore(
     features: Tensors, teacher: FineTuningTask, student: Reading, with_heads: bool
 ) -> Reading:
-    """The teacher's `Reading` of a batch, from the cached outputs in it.
+    """Returns the teacher's `Reading` of a batch, restored from cached outputs.
 
     Args:
-        features: name of an output -> (B, …).
+        features: name of an output -> cached values (B, …).
         teacher: the model that computed them.
         student: the student's outputs for the same batch.
         with_heads: whether predictions are restored.

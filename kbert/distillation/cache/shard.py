@@ -22,15 +22,16 @@ _SUMS = "checksums"
 def write_shard(
     folder: str, keys: np.ndarray, sizes: np.ndarray, outputs: Mapping[str, Sequence[np.ndarray]]
 ) -> str:
-    """Writes a shard, whole or not at all, and returns its path.
+    """Writes a complete shard, or nothing, and returns its path.
 
-    Its name is a hash of what it holds: two processes that write the same write one file.
+    The name is a hash of the shard's keys and output names, so that two processes that write the
+    same rows write one file.
 
     Args:
-        folder: where to.
-        keys: (n,) of 16 bytes.
-        sizes: (n, 2) int32, see `row_keys`.
-        outputs: name -> n vectors.
+        folder: folder of the cache.
+        keys: keys of the rows, (n,) of 16 bytes.
+        sizes: sizes of the rows, (n, 2) int32, see `row_keys`.
+        outputs: name -> n flat arrays.
     """
     raw = np.frombuffer(keys.tobytes(), np.uint8).reshape(-1, KEY_BYTES)
     arrays: dict[str, np.ndarray] = {"keys": raw, "sizes": np.asarray(sizes, np.int32)}
@@ -50,16 +51,16 @@ class Shard:
     """An existing shard; the checksum of an output is verified when it is first read.
 
     Args:
-        path: the file.
-        layouts: name -> how an output is kept.
+        path: file of the shard.
+        layouts: name of an output -> its layout.
 
     Attributes:
-        keys: (n,) of 16 bytes.
-        sizes: (n, 2) int32.
-        names: of the outputs it holds.
+        keys: keys of the rows, (n,) of 16 bytes.
+        sizes: sizes of the rows, (n, 2) int32: W and T of each.
+        names: names of the outputs in the shard.
 
     Raises:
-        ValueError: the file is damaged or cut short.
+        ValueError: the file is damaged or truncated.
     """
 
     def __init__(self, path: str, layouts: Mapping[str, Layout]) -> None:
@@ -84,7 +85,7 @@ class Shard:
         return len(self.keys)
 
     def row(self, name: str, number: int) -> np.ndarray:
-        """One output of a row, without padding."""
+        """Returns one output of a row, without padding."""
         if name not in self._arrays:
             self._arrays[name] = self._open(name)
         start, end = self._ends[name][number : number + 2]
@@ -92,7 +93,7 @@ class Shard:
         return self._arrays[name][start:end].reshape(shape)
 
     def close(self) -> None:
-        """Closes the file; the next row opens it again."""
+        """Closes the file; the next call of `row` opens it again."""
         self._arrays = {}
 
     def _open(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The size of a cache on disk, known before anything is written.
+"""The size of a cache on disk, computed before anything is written.
 
 Shapes: n rows.
 """
@@ -11,18 +11,18 @@ import numpy as np
 from kbert.distillation.cache.layout import Layout
 from kbert.distillation.cache.store import Store, show_bytes
 
-_INDEX_BYTES = 24  # of a row: its key and its sizes
+_INDEX_BYTES = 24  # bytes per row for its key and its sizes
 
 
 class CacheSize(NamedTuple):
     """The size of a cache on disk.
 
     Attributes:
-        rows: of the table, equal ones counted once.
-        total_bytes: of all of them.
-        missing_rows: whose outputs are not computed yet.
-        missing_bytes: of these.
-        by_output: name -> bytes of all rows.
+        rows: number of distinct rows of the table.
+        total_bytes: bytes of all rows.
+        missing_rows: number of rows whose outputs are not computed yet.
+        missing_bytes: bytes of the missing rows.
+        by_output: name of an output -> bytes of all rows.
     """
 
     rows: int
@@ -48,14 +48,14 @@ def cache_size(
     layouts: Mapping[str, Layout],
     needed: Sequence[str],
 ) -> CacheSize:
-    """The size of distinct rows; a row is missing if one of the needed outputs is.
+    """Returns the size of distinct rows; a row is missing if one of its needed outputs is.
 
     Args:
         store: the cache.
-        keys: (n,).
-        sizes: (n, 2), see `row_keys`.
-        layouts: of all outputs that are cached.
-        needed: names of those that the loss reads.
+        keys: keys of the rows, (n,).
+        sizes: sizes of the rows, (n, 2), see `row_keys`.
+        layouts: name -> layout of all outputs to cache.
+        needed: names of the outputs that the loss reads.
     """
     places = {name: store.find(keys, name) for name in layouts}
     absent = np.any([places[name] < 0 for name in needed], axis=0)

@@ -1,4 +1,4 @@
-"""A folder of shards and its manifest: which outputs of which rows are cached.
+"""A folder of shards and its manifest, with the cached outputs of rows.
 
 Shapes: N rows, B rows of a batch, W texts of a row, T tokens.
 """
@@ -20,30 +20,30 @@ from kbert.io.paths import local_only
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-SHARD_BYTES, SHARD_ROWS = 64 << 20, 4096  # what a kill loses at most
+SHARD_BYTES, SHARD_ROWS = 64 << 20, 4096  # size of a shard: what a kill loses at most
 _OPEN_SHARDS = 256
-_ROW_BITS = 32  # of a place, below those of the shard's number
+_ROW_BITS = 32  # low bits of a place, for the row; the shard's number is above them
 
 Row = tuple[bytes, np.ndarray, Mapping[str, np.ndarray]]
 
 
 class Store:
-    """The outputs of one teacher.
+    """The cached outputs of one teacher.
 
-    Shards are written under temporary names and renamed, and never changed. So a process that is
-    killed leaves whole ones, and any number of processes read them.
+    Shards are written under temporary names, renamed, and never changed. So a killed process leaves
+    complete shards only, and any number of processes can read them.
 
     Args:
-        folder: of the cache; made when the first shard is written.
-        teacher: what identifies the teacher, as JSON can hold it.
-        dtype: of outputs of tokens.
+        folder: folder of the cache, created when the first shard is written.
+        teacher: identity of the teacher, as a dict for JSON.
+        dtype: type of token-wise outputs.
 
     Attributes:
-        layouts: name -> how an output is cached.
+        layouts: name of an output -> its layout.
 
     Raises:
-        ValueError: the folder holds another teacher's outputs, or in another dtype; a shard is
-            damaged.
+        ValueError: the folder contains outputs of another teacher or with another dtype, or a shard
+            is damaged.
     """
 
     def __init__(self, folder: PathLike, teacher: Mapping[str, Any], dtype: str) -> None:
@@ -56,7 +56,7 @@ class Store:
         self.refresh()
 
     def refresh(self) -> None:
-        """Loads what other processes have written."""
+        """Loads shards that other processes have written."""
         manifest = read_note(os.path.join(self.folder, MANIFEST), "The manifest of a cache")
         if manifest is None:
             return
@@ -67,7 +67,7 @@ class Store:
                 self._shards[name] = Shard(os.path.join(self.folder, name), self.layouts)
 
     def find(self, keys: np.ndarray, name: str) -> np.ndarray:
-        """(N,) keys -> (N,) int64, the place of this output of each row; -1 where it is not."""
+        """Keys (N,) -> place of this output for each row, (N,) int64; -1 if it is not cached."""
         shards = tuple(x for x, shard in self._shards.items() if name in shard.names)
         if not shards:
             return np.full(len(keys), -1, np.int64)
@@ -82,10 +82,10 @@ class Store:
         return np.where(known[at] == keys, places[at], -1)
 
     def write(self, rows: Iterable[Row], layouts: Mapping[str, Layout]) -> None:
-        """Adds rows, each (key, (2,) W and T, name -> vector); only one process at a time.
+        """Adds rows: (key, W and T (2,), name -> flat array) each; for one process at a time.
 
         Raises:
-            OSError: the disk is full, or cannot be written.
+            OSError: the disk is full or not writable.
         """
         if not layouts.items() <= self.layouts.items() or not self._shards:
             self.layouts |= layouts
@@ -100,16 +100,16 @@ class Store:
         self.refresh()
 
     def read(self, name: str, places: np.ndarray, texts: int, tokens: int) -> np.ndarray:
-        """One output of the rows of a batch.
+        """Returns one output of the rows of a batch.
 
         Args:
-            name: of the output.
-            places: (B,), from `find`.
-            texts: W of the batch.
-            tokens: T of the batch.
+            name: name of the output.
+            places: places of the rows, (B,), from `find`.
+            texts: number W of texts per row in the batch.
+            tokens: number T of tokens per text in the batch.
 
         Returns:
-            (B, …) as the layout says.
+            The values (B, …) in the shape of the output's layout, padded.
         """
         layout = self.layouts[name]
         batch = np.full((len(places), *layout.shape(texts, tokens)), layout.fill, layout.dtype)
@@ -123,7 +123,7 @@ class Store:
         return batch
 
     def check_space(self, needed: int) -> None:
-        """Raises OSError if the disk has fewer bytes free."""
+        """Raises OSError if the disk has fewer than `needed` bytes free."""
         folder = os.path.abspath(self.folder)
         while not os.path.exists(folder):
             folder = os.path.dirname(folder)
@@ -156,7 +156,7 @@ def _bytes_of(row: Row) -> int:
 
 
 def show_bytes(size: float) -> str:
-    """With a prefix: 1.23 MB.
+    """Formats a number of bytes with a decimal prefix, such as 1.23 MB.
 
     >>> show_bytes(8), show_bytes(1_234_567)
     ('8 B', '1.23 MB')

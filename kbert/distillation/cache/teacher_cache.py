@@ -1,4 +1,4 @@
-"""A teacher that computes each row once, for all epochs, stages, seeds and students.
+"""Caches a teacher's outputs: each row is computed once for all epochs, stages, seeds, students.
 
 Shapes: N rows, B rows of a batch.
 """
@@ -28,36 +28,36 @@ from kbert.io.progress import Progress
 from kbert.tasks import EncoderTask, FineTuningTask, Pretraining
 
 DTYPES = ("float16", "float32")
-_ROWS_AT_ONCE = 256  # that are hashed together
-_PLACES = 20  # that are masked in a row of 128 tokens
+_ROWS_AT_ONCE = 256  # rows hashed per batch
+_PLACES = 20  # masked positions in a row of 128 tokens
 
 
 class TeacherCache:
-    """The outputs of a teacher for the rows of tables, in a folder.
+    """A cache folder with the outputs of a teacher for the rows of tables.
 
-    Rows are identified by their tokens, so any table, order or split that holds the same texts
-    finds them. Missing rows are computed and added. A row takes, in float16:
+    Rows are identified by their tokens, so they are found for any table, order or split with the
+    same texts. Missing rows are computed and added. In float16, a row takes:
 
-    - 4 bytes for each logit of a head: 8 of two classes, whatever the length;
-    - 2 · T · H bytes for each layer of hidden states that a term of the loss compares, the
-      embeddings being one, and for each of queries, keys and values;
+    - 4 bytes for each logit of a head: 8 for two classes, at any length;
+    - 2 · T · H bytes for each layer of hidden states that a term of the loss compares (the
+      embeddings are one), and for each of queries, keys and values;
     - 2 · N · T² bytes for each layer of attention scores;
-    - 24 bytes for its key.
+    - 24 bytes for its key and sizes.
 
-    T are the tokens of the row itself; padding is not cached. Logits are always float32. Float16
-    changes a loss by some 1e-5 of its value.
+    T is the number of tokens of the row itself; padding is not cached. Logits are always float32.
+    Float16 changes a loss by about 1e-5 of its value.
 
     Args:
-        folder: of the cache: of one teacher, for any number of students and tables.
-        student: the task that makes the rows.
-        teacher: the task that computes their outputs.
-        terms: terms of the loss: what they compare is cached.
+        folder: folder of the cache, for one teacher and any number of students and tables.
+        student: task that makes the rows.
+        teacher: task that computes their outputs.
+        terms: terms of the loss; the outputs that they compare are cached.
         reads_heads: whether the loss compares heads.
-        dtype: of hidden states and attention: "float16" or "float32".
+        dtype: type of cached hidden states and attention, "float16" or "float32".
 
     Raises:
-        ValueError: tasks whose rows differ in every epoch, an encoder whose outputs are not
-            cached, or another dtype.
+        ValueError: rows of the tasks differ in every epoch, outputs of the encoder cannot be
+            cached, or the dtype is another one.
     """
 
     def __init__(
@@ -87,29 +87,30 @@ class TeacherCache:
                 f"so that it is cached. Received: {names}"
             )
         self._reads_heads = reads_heads
-        # A few bytes more, and the stage that trains the head finds its targets in the cache.
+        # For a few more bytes, a later stage that trains the head finds its targets in the cache.
         self._has_heads = reads_heads or type(student) is type(teacher)
         self._returned = outputs.returned(of_tokens)
         self._forward = inference.compiled(self._outputs, *teacher.parts.values(), check=False)
 
     def size(self, rows: Rows) -> CacheSize:
-        """The size on disk of the rows of a table."""
+        """Returns the size on disk of the rows of a table."""
         store = self._open()
         keys, sizes, first = self._distinct(rows)
         layouts = self._all_layouts(store, rows)
         return cache_size(store, keys[first], sizes[first], layouts, self._needed(layouts))
 
     def fill(self, rows: Rows, batch_size: int, verbose: str | int = "auto") -> CachedRows:
-        """Computes the teacher's outputs of missing rows, and finds all rows.
+        """Computes the teacher's outputs of missing rows, and returns all rows with their places.
 
         Args:
-            rows: N of them.
-            batch_size: of the teacher.
-            verbose: "auto" for a progress bar where it takes longer than a moment, 0 for none.
+            rows: N rows of a table.
+            batch_size: rows per batch of the teacher.
+            verbose: progress bar: "auto" = if it takes longer than a moment, 0 = none.
 
         Raises:
-            OSError: the disk is or would be full.
-            ValueError: see `Store`.
+            OSError: the disk is full, or would be.
+            ValueError: the folder contains outputs of another teacher or with another dtype, a
+                shard is damaged, or an output is not finite.
         """
         store = self._open()
         keys, sizes, first = self._distinct(rows)
@@ -131,7 +132,7 @@ class TeacherCache:
         return CachedRows(store, {name: store.find(keys, name) for name in needed})
 
     def reading(self, batch: Tensors, student: Reading) -> Reading:
-        """The teacher's outputs in a batch of `CachedRows.attach`."""
+        """Returns the teacher's outputs from a batch of `CachedRows.attach`."""
         features = {
             name.removeprefix(outputs.FEATURE): values
             for name, values in batch.items()
@@ -148,7 +149,7 @@ class TeacherCache:
         return Store(self.folder, outputs.identity(self._teacher), self._dtype)
 
     def _distinct(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Keys (N,) and sizes (N, 2) of all rows, and the first of each that are equal."""
+        """Returns keys (N,) and sizes (N, 2) of all rows, and numbers of the distinct rows."""
         keys, sizes = np.empty(len(rows), "S16"), np.empty((len(rows), 2), np.int32)
         for index, features in self._predictor.batches(rows, _ROWS_AT_ONCE):
             keys[index], sizes[index] = row_keys(features, self._segments)
@@ -156,7 +157,7 @@ class TeacherCache:
         return keys, sizes, np.sort(first)
 
     def _all_layouts(self, store: Store, rows: Rows) -> dict[str, Layout]:
-        """Of all cached outputs; those of heads are in the manifest, or found by a forward pass."""
+        """Returns all layouts; those of heads come from the manifest or a forward pass."""
         if not self._has_heads:
             return self._layouts
         heads = {name: x for name, x in store.layouts.items() if outputs.is_head(name)}
@@ -183,7 +184,7 @@ class TeacherCache:
         batch_size: int,
         verbose: str | int,
     ) -> Iterator[Row]:
-        """The teacher's outputs of some rows, the longest first."""
+        """Yields the teacher's outputs of rows, the longest first."""
         done = 0
         with Progress("", len(numbers), " examples", verbose=verbose) as bar:
             for index, features in self._predictor.batches(rows, batch_size, numbers):
@@ -208,11 +209,11 @@ class TeacherCache:
 
 
 class CachedRows:
-    """The rows of a table, all of them in a cache.
+    """The rows of a table, all of which are cached.
 
     Args:
         store: the cache.
-        places: name of an output -> (N,), its place in the cache.
+        places: name of an output -> place of each row in the cache, (N,).
     """
 
     def __init__(self, store: Store, places: Mapping[str, np.ndarray]) -> None:
@@ -220,13 +221,14 @@ class CachedRows:
         self._places = dict(places)
 
     def attach(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Batches of these rows with the teacher's outputs added to the features.
+        """Adds the teacher's outputs to the features of batches.
 
         Args:
-            dataset: as `bucketed_batches` makes it, with `rows` (B,) and `padding_mask`.
+            dataset: batches of these rows from `bucketed_batches`, with `rows` (B,) and
+                `padding_mask`.
 
         Returns:
-            The same, with "teacher/…" (B, …) for every output, padded as the batch is.
+            The same batches with "teacher/…" (B, …) for every output, padded like the batch.
         """
         names = list(self._places)
         dtypes = [self._store.layouts[name].dtype for name in names]

@@ -1,4 +1,4 @@
-"""Adapters: trained in a few weights, kept in kilobytes, many on one encoder.
+"""Adapters: few trainable weights, files of kilobytes, several on one encoder.
 
 task = kbert.tasks.TextClassifier.from_preset("bert-base-uncased", new_head=True, labels=labels)
 kbert.edit.adapters.add(task, "lora", rank=8)

@@ -1,7 +1,7 @@
-"""Bottlenecks in the folders of `adapters`, AdapterHub's package.
+"""Reads and writes bottlenecks in the format of `adapters`, AdapterHub's package.
 
 (Format: adapters 1.3, `adapter_config.json` and `adapter.safetensors`, which its `save_adapter`
-writes with `use_safetensors=True`. What it writes without, `pytorch_adapter.bin`, is a pickle.)
+writes with `use_safetensors=True`. Without that option it writes `pytorch_adapter.bin`, a pickle.)
 """
 
 import math
@@ -23,7 +23,7 @@ from kbert.models import Encoder
 
 WEIGHTS_FILE = "adapter.safetensors"
 _HINT = ", written with use_safetensors=True: pytorch_adapter.bin is a pickle and is never read"
-# Where the two bottlenecks of a layer lie: behind the attention, behind the feed-forward part.
+# Names of a layer's two bottlenecks: after the attention, after the feed-forward part.
 _BERT = "encoder.layer", ("attention.output.adapters", "output.adapters")
 _PLACES = {
     **dict.fromkeys(("bert", "electra", "roberta", "xlm-roberta"), _BERT),
@@ -33,7 +33,8 @@ _PLACES = {
     ),
 }
 _PARTS = ("attention", "feed_forward")
-# What changes what a bottleneck computes, and is not read: any other value is refused.
+# Settings that change what a bottleneck computes and that kbert does not support: any other value
+# raises an error.
 _ONLY: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("adapter_residual_before_ln", "cross_adapter", "is_parallel"), (False,)),
     **dict.fromkeys(("ln_before", "ln_after", "phm_layer", "use_gating"), (False,)),
@@ -41,7 +42,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("dropout", "stochastic_depth"), (0.0,)),
     **{"inv_adapter": (None,), "leave_out": ([],), "scaling": (1.0,)},
 }
-# Whether there is a bottleneck behind the attention, and whether it reads the residual's norm.
+# (Bottleneck after the attention?, reads the norm of the residual?) -> kind of adapter.
 _KINDS: dict[tuple[bool, bool], type[Houlsby | Pfeiffer]] = {
     (True, False): Houlsby,
     (False, True): Pfeiffer,
@@ -55,22 +56,23 @@ _OLD = {"gelu": "gelu_new", "gelu_orig": "gelu"}
 
 
 def read_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) -> Any:
-    """Adds the bottlenecks of a folder that `adapters` has written.
+    """Loads the bottlenecks of a folder that `adapters` has written into a model.
 
     Args:
-        model: a `kbert.Encoder` with the weights of its base, or a task on one; of BERT, RoBERTa,
-            XLM-RoBERTa, ELECTRA or DistilBERT. Heads are files of their own there, and not read.
-        folder: with `adapter_config.json` and `adapter.safetensors`, of "double_seq_bn" (Houlsby)
-            or "seq_bn" (Pfeiffer).
-        name: of the adapter; None = as in the folder.
+        model: a `kbert.Encoder` with the weights of the adapter's base, or a task on one; BERT,
+            RoBERTa, XLM-RoBERTa, ELECTRA or DistilBERT. Heads are separate files in `adapters`, and
+            are not loaded.
+        folder: folder with `adapter_config.json` and `adapter.safetensors`, an adapter of kind
+            "double_seq_bn" (Houlsby) or "seq_bn" (Pfeiffer).
+        name: name of the adapter in the model; None = the name in the folder.
 
     Returns:
-        The model; the adapter runs.
+        The model, with the adapter active.
 
     Raises:
         FileNotFoundError: a file is missing, or the weights are a pickle.
-        ValueError: it is of another kind, has options that kbert knows not, or other weights than
-            the encoder has places for; then the model is as it was.
+        ValueError: the adapter is of another kind, has options that kbert does not support, or its
+            weights do not fit the encoder; then the model is unchanged.
     """
     encoder = encoder_of(model)
     content, arrays = read_folder(folder, WEIGHTS_FILE, "adapters", _HINT)
@@ -81,7 +83,7 @@ def read_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) ->
             "Of `adapters` a folder with the settings of one adapter is read, its name and its "
             f"config. Received: {', '.join(content)} in {source}"
         )
-    if "version" not in content:  # of adapter-transformers 1, whose names were others
+    if "version" not in content:  # adapter-transformers 1 used other names
         theirs = config.get("non_linearity")
         config = {**config, "non_linearity": _OLD.get(str(theirs), theirs)}
     weights = _weights(encoder, found, arrays, source)
@@ -94,16 +96,16 @@ def read_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) ->
 
 
 def write_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) -> None:
-    """Writes bottlenecks as `adapters` reads them: `model.load_adapter(folder)`.
+    """Writes bottlenecks in the format of `adapters`, which loads them by `load_adapter(folder)`.
 
     Args:
         model: an encoder, or a task on one.
-        folder: made where it is missing.
-        name: of the adapter; None = the one that runs.
+        folder: folder to write to, created if missing.
+        name: name of the adapter; None = the active one.
 
     Raises:
-        ValueError: the adapter is none of Houlsby's, without norms, or Pfeiffer's; it trains the
-            pooler too; or the encoder is of another architecture.
+        ValueError: the adapter is neither Houlsby without norms nor Pfeiffer, it trains the pooler
+            too, or the encoder's architecture is not supported.
     """
     encoder = encoder_of(model)
     name = running(model) if name is None else name
@@ -143,18 +145,18 @@ def write_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) -
 
 
 def reduction_factor(hidden: int, size: int) -> float:
-    """What `adapters` divides the width by, `int(hidden // factor)`, to make that size.
+    """Returns a factor for `adapters`, which computes the size as `int(hidden // factor)`.
 
     Args:
-        hidden: the width.
-        size: of the bottlenecks.
+        hidden: width of the encoder.
+        size: size of the bottlenecks.
 
     Example:
         >>> [int(768 // factor) for factor in (768 / 13, reduction_factor(768, 13))]
         [12, 13]
     """
     factor = hidden / size
-    # Rounded up, the factor goes into the width one time less.
+    # If the quotient was rounded up, the floor division would give one less.
     return factor if int(hidden // factor) == size else math.nextafter(factor, 0)
 
 
@@ -191,10 +193,10 @@ def _architecture(encoder: Any) -> str:
 
 
 def _layout(encoder: Any) -> tuple[str, tuple[str, str]]:
-    """What stands before the number of a layer, and the two places in it.
+    """Returns the prefix of layer names, and the names of a layer's two bottlenecks.
 
     Raises:
-        ValueError: the encoder is of an architecture whose folders are not known here.
+        ValueError: the encoder's architecture is not supported.
     """
     plain_blocks(encoder, "adapters")
     kind = _architecture(encoder) if isinstance(encoder, Encoder) else type(encoder).__name__
@@ -206,7 +208,7 @@ def _layout(encoder: Any) -> tuple[str, tuple[str, str]]:
 
 
 def _weights(encoder: Any, name: str, arrays: Arrays, source: Path) -> dict[_Place, np.ndarray]:
-    """The weights of a folder by their places here; with or without the prefix of a model."""
+    """Returns the weights of a folder by their place in kbert; a model's prefix is optional."""
     stem, places = _layout(encoder)
     parts = dict(zip(places, _PARTS, strict=True))
     pattern = re.compile(
@@ -232,7 +234,7 @@ def _weights(encoder: Any, name: str, arrays: Arrays, source: Path) -> dict[_Pla
 
 
 def _variables(encoder: Any, name: str) -> Iterator[tuple[_Place, Any]]:
-    """The weights of the bottlenecks here, by their places."""
+    """Yields the bottleneck weights of the encoder with their places."""
     for layer, block in enumerate(encoder.blocks):
         for part, bottleneck in zip(_PARTS, slot(block, name).bottlenecks, strict=True):
             for direction in () if bottleneck is None else ("down", "up"):

@@ -17,11 +17,11 @@ from kbert.layers import Dense, SelfAttention
 
 
 class Prefix(Adapter):
-    """Keys and values that every token attends to besides, in each layer.
+    """Prefix tuning: additional keys and values that every token attends to, in each layer.
 
     (Li & Liang 2021, https://arxiv.org/abs/2101.00190; Liu et al. 2021, "P-Tuning v2",
-    https://arxiv.org/abs/2110.07602, for encoders. Without the layers that the first trains them
-    through.)
+    https://arxiv.org/abs/2110.07602, for encoders. The reparameterisation layers of the first paper
+    are not used.)
     """
 
     kind = "prefix"
@@ -41,10 +41,10 @@ class Prefix(Adapter):
 
 
 class KeysValues(keras.layers.Layer):
-    """Keys and values (1, N, G, D); that is also what it is built with.
+    """Trainable keys and values (1, N, G, D); `build` gets that shape.
 
     Args:
-        initializer_range: sigma of both.
+        initializer_range: standard deviation of the normal that initialises both.
     """
 
     def __init__(self, initializer_range: float, **kwargs: Any) -> None:
@@ -57,16 +57,16 @@ class KeysValues(keras.layers.Layer):
             setattr(self, name, self.add_weight(name=name, shape=input_shape, initializer=normal))
 
     def keys_values(self) -> tuple[Tensor, Tensor]:
-        """Both."""
+        """Returns the keys and the values."""
         return self.key, self.value
 
 
 class ProjectedAttention(Adapter):
-    """Projected attention layers, "PALs": a small attention beside each block.
+    """Projected attention layers (PALs): a small attention in parallel to each block.
 
-    (Stickland & Murray 2019, https://arxiv.org/abs/1902.02671: into the small width and back by
-    projections that all layers share, an attention of its own in each, without an output layer.)
-    The way back begins with zeros, so that nothing is changed at the start.
+    (Stickland & Murray 2019, https://arxiv.org/abs/1902.02671: all layers share the projections to
+    the small width and back. Each layer has its own attention, without an output layer.)
+    The projection back is initialised with zeros, so that outputs do not change at the start.
     """
 
     kind = "pal"
@@ -90,7 +90,7 @@ class ProjectedAttention(Adapter):
             **{"initializer_range": self.initializer_range, "dtype": kwargs["dtype"]},
             "use_bias": False,
         }
-        # One of each, in the slots of all blocks: a block holds all that it reads.
+        # All blocks share these two layers; each block contains all layers that it uses.
         into = Dense(self.size, name="into", **common)
         back = Dense(config.hidden_size, name="back", **{**common, "initializer_range": 0.0})
         for block in plain_blocks(encoder, self.kind):
@@ -114,12 +114,12 @@ class SmallAttention(SelfAttention):
 
 
 class ParallelAttention(keras.layers.Layer):
-    """`back(attention(into(x)))`, the `parallel` of a `kbert.layers.Block`.
+    """`back(attention(into(x)))`, the `parallel` edit of a `kbert.layers.Block`.
 
     Args:
         into: dense layer (B, T, H) -> (B, T, M).
-        attention: on it.
-        back: dense layer to (B, T, H).
+        attention: attention layer on the output of `into`.
+        back: dense layer (B, T, M) -> (B, T, H).
     """
 
     def __init__(
@@ -142,6 +142,6 @@ class ParallelAttention(keras.layers.Layer):
     def parallel(
         self, x: Tensor, bias: Tensor | None, training: bool, positions: Tensor | None
     ) -> Tensor:
-        """(B, T, H) -> (B, T, H), or the rows of the positions."""
+        """(B, T, H) -> (B, T, H), or the outputs at `positions` only."""
         outputs, _ = self.small(self.into(x), bias, training=training, positions=positions)
         return self.back(outputs)

@@ -1,8 +1,8 @@
-"""What adapters share: they are added to a built encoder, chosen, merged and taken out again.
+"""Base class of adapters, and functions that add, activate, merge and remove them.
 
 An adapter is a set of small layers in the slots of an encoder's layers (`kbert.layers.slots`).
-The weights of the encoder itself, its base, stay as they are, and are frozen. So one base carries
-many adapters, of which one runs, or none.
+The weights of the encoder itself, the base, are frozen. So one base can have several adapters, of
+which at most one is active.
 """
 
 import contextlib
@@ -23,19 +23,20 @@ from kbert.models.edits import Variants
 from kbert.models.encoder import Encoder
 from kbert.models.generators.decoder import Decoder
 
-# A layer with a slot, what is put into it, and what that is built with.
+# A layer with a slot, the layer to put into it, and the shape to build that layer with.
 Filled = tuple[Editable, keras.layers.Layer, Shape]
 
 
 class Adapter(Registered, Options, sort="adapter"):
-    """A frozen dataclass of its options that says which layers go into which slots.
+    """Base class of adapters: a frozen dataclass of options that defines layers for the slots.
 
-    A subclass is known by its `kind` once it is defined, and is added by it.
+    A subclass is registered under its `kind` when it is defined; `add` uses that name.
 
     Attributes:
-        kind: what `add` and folders call it.
-        learning_rate: the peak of `fit`, where none is given.
-        takes_decoders: whether it runs in a KV cache, token by token, as in a whole row.
+        kind: name of the adapter kind in `add` and in folders.
+        learning_rate: default peak learning rate of `fit`.
+        takes_decoders: whether it computes the same token by token with a KV cache as on a whole
+            sequence, so that decoders support it.
     """
 
     learning_rate: ClassVar[float] = 1e-3
@@ -48,22 +49,22 @@ class Adapter(Registered, Options, sort="adapter"):
     )
 
     def check_encoder(self, encoder: Any) -> None:
-        """Raises ValueError where the encoder has no place for it."""
+        """Raises ValueError if the encoder does not support the adapter."""
 
     def slots(self, encoder: Any, **kwargs: Any) -> Iterator[Filled]:
-        """The slots that it fills, in the encoder's order.
+        """Yields the slots of the adapter and their layers, in the encoder's order.
 
         Args:
-            encoder: a built one.
+            encoder: a built encoder or decoder.
             **kwargs: `name` and `dtype` of the layers.
         """
         raise NotImplementedError
 
     def merge(self, encoder: Any, name: str) -> None:
-        """Adds to the base's weights what the adapter of that name adds to its outputs.
+        """Merges the adapter `name` into the base's weights.
 
         Raises:
-            ValueError: an adapter of this kind is no difference of weights.
+            ValueError: an adapter of this kind is not a sum with the base's weights.
         """
         raise ValueError(
             "Only what adds to the base's weights can be merged into them: lora and bitfit. "
@@ -75,11 +76,12 @@ class Adapters(Variants):
     """The adapters of an encoder.
 
     Args:
-        encoder: Whose they are.
+        encoder: Encoder or decoder with the adapters.
 
     Attributes:
-        switch: Which one runs, by the attribute of the layers that holds it.
-        version: Grows where a graph of before no longer says what is computed.
+        switch: Switch that names the active adapter, by its attribute in the layers.
+        added: Name -> adapter.
+        version: Number that increases when graphs that were traced before become invalid.
     """
 
     def __init__(self, encoder: Any) -> None:
@@ -94,7 +96,7 @@ class Adapters(Variants):
 
     @property
     def active(self) -> str | None:
-        """The name of the one that runs where no context says another; None = none."""
+        """The name of the active adapter outside of `using` contexts; None = none."""
         return _name_of(self.switch.active)
 
     @active.setter
@@ -103,14 +105,14 @@ class Adapters(Variants):
 
     @property
     def current(self) -> str | None:
-        """The name of the one that runs here."""
+        """The name of the active adapter in this context; None = none."""
         return _name_of(self.switch.current)
 
     def running(self, name: str | None) -> str | None:
-        """The one that a task runs which keeps to that name, or to none.
+        """Returns the adapter that a task runs: `name`, or for None the encoder's active one.
 
         Raises:
-            ValueError: It was taken out, by the encoder or another task.
+            ValueError: The adapter was removed or merged through the encoder or another task.
         """
         if name is not None and name not in self.added:
             raise ValueError(
@@ -155,7 +157,7 @@ class Adapters(Variants):
 
 
 def _attribute(name: str | None) -> str | None:
-    """Of the layers, which holds what an adapter has put into them: a part of weights' paths."""
+    """Returns the layers' attribute for an adapter; it is also a part of its weights' paths."""
     return None if name is None else f"adapter_{name}"
 
 
@@ -164,26 +166,26 @@ def _name_of(attribute: str | None) -> str | None:
 
 
 def add(model: Any, kind: str, *, name: str | None = None, **options: Any) -> Any:
-    """Adds an adapter to an encoder, which runs from now on, and freezes all other weights.
+    """Adds an adapter to an encoder, activates it, and freezes the encoder's other weights.
 
-    What it begins with changes the outputs little or not at all. A head on the encoder stays as
-    trainable as it is.
+    Its initial weights change the outputs little or not at all. Heads of a task remain trainable
+    or frozen, as they were.
 
     Args:
-        model: a `kbert.Encoder`, a `kbert.Decoder`, or a task on one. A task on texts keeps to the
-            adapter that it was given, whichever of the encoder's another task or `activate`
-            chooses; a `CausalLM` runs its decoder's.
-        kind: "houlsby", "pfeiffer", "lora", "bitfit", "prefix" or "pal", or one that
-            your own module has defined (`Adapter`).
-        name: of the adapter: letters, digits and underscores; None = the kind.
-        **options: of the kind, such as `rank` of "lora"; see `kbert.edit.adapters`.
+        model: a `kbert.Encoder`, a `kbert.Decoder`, or a task on one. A task with an encoder keeps
+            its own adapter, even if another task or `activate` chooses another one for the encoder.
+            A `CausalLM` uses the active adapter of its decoder.
+        kind: "houlsby", "pfeiffer", "lora", "bitfit", "prefix" or "pal", or the kind of an
+            `Adapter` that your own module defines.
+        name: name of the adapter: letters, digits and underscores; None = the kind.
+        **options: options of the kind, such as `rank` of "lora"; see `kbert.edit.adapters`.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: the kind is not known, an option is out of range, the encoder has no place for
-            it, or has an adapter of that name.
+        ValueError: the kind is unknown, an option is out of range, or the encoder does not support
+            the adapter or has one of that name.
 
     Example:
         >>> import kbert
@@ -203,7 +205,7 @@ def add(model: Any, kind: str, *, name: str | None = None, **options: Any) -> An
 
 
 def insert(model: Any, adapter: Adapter, name: str) -> Any:
-    """`add` of options that are made already."""
+    """Like `add`, for an `Adapter` object."""
     encoder = encoder_of(model)
     if not isinstance(name, str) or not re.fullmatch(r"\w+", name):
         raise ValueError(
@@ -251,7 +253,7 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
 
 @contextlib.contextmanager
 def inserting(model: Any, adapter: Adapter, name: str) -> Iterator[None]:
-    """`insert`, and a context that gives it weights: where they do not fit, nothing has changed."""
+    """Inserts an adapter; if the context, which loads weights, raises ValueError, undoes it."""
     encoder = encoder_of(model)
     of_task, of_encoder = getattr(model, "variant", None), _state(encoder).active
     trainable = [(weight, weight.trainable) for weight in encoder.weights]
@@ -269,19 +271,19 @@ def inserting(model: Any, adapter: Adapter, name: str) -> Iterator[None]:
 
 
 def enable_lora(model: Any, rank: int, **options: Any) -> Any:
-    """Keras' method: `add(model, "lora", rank=rank)`."""
+    """Adds a LoRA adapter under Keras' method name: `add(model, "lora", rank=rank)`."""
     return add(model, "lora", rank=rank, **options)
 
 
 def parse(text: str) -> Adapter:
-    """The adapter that a flag says: its kind, and after a colon its options.
+    """Returns the adapter that a flag describes: a kind, and after a colon its options.
 
     Args:
-        text: such as "lora" or "lora:rank=16,targets=query+key+value", see
+        text: text of the flag, such as "lora" or "lora:rank=16,targets=query+key+value"; see
             `kbert.core.options.parse_kind`.
 
     Raises:
-        ValueError: the kind is not known, or an option is out of range.
+        ValueError: the kind or an option is unknown, or an option is out of range.
 
     Example:
         >>> parse("lora:rank=16,targets=query+key").targets
@@ -298,14 +300,14 @@ def parse(text: str) -> Adapter:
 
 
 def activate(model: Any, name: str | None) -> None:
-    """Chooses the adapter that runs and is trained.
+    """Activates an adapter: it runs and is trained.
 
-    Of functions that were traced before each adapter has its own: nothing is traced twice.
+    An encoder's traced functions are kept per adapter: switching back to one does not retrace.
 
     Args:
-        model: an encoder, or a task on one, which then keeps to it.
-        name: of the adapter; None = none of them, and a task follows its encoder again. The base
-            stays frozen.
+        model: an encoder, or a task on one. A task keeps this adapter whatever its encoder does.
+        name: name of the adapter; None = no adapter on an encoder; a task follows its encoder
+            again. The base stays frozen.
 
     Raises:
         ValueError: there is no such adapter, or none at all.
@@ -323,7 +325,7 @@ def activate(model: Any, name: str | None) -> None:
 
 
 def using(encoder: Any, name: str | None) -> contextlib.AbstractContextManager:
-    """A context in which that adapter of an encoder runs, or none.
+    """Returns a context in which the adapter `name` of an encoder is active; None = none.
 
     Raises:
         ValueError: there is no such adapter.
@@ -332,7 +334,7 @@ def using(encoder: Any, name: str | None) -> contextlib.AbstractContextManager:
 
 
 def remove(model: Any, name: str) -> None:
-    """Takes an adapter out again; the base stays frozen, see `kbert.training.thaw`.
+    """Removes an adapter; the base stays frozen, see `kbert.training.thaw`.
 
     Raises:
         ValueError: there is no such adapter.
@@ -351,19 +353,19 @@ def remove(model: Any, name: str) -> None:
 
 
 def merge(model: Any, name: str | None = None) -> None:
-    """Makes an adapter part of the base: the same outputs, and no more to compute.
+    """Merges an adapter into the base: the same outputs without the adapter's compute.
 
-    The base stays frozen, so that `fit` goes on with the heads alone: `kbert.training.thaw(task)`
-    has all of it trained again. Other tasks that keep to the adapter have to be told, by
-    `activate(task, None)`.
+    The base stays frozen, so that `fit` trains only the heads; `kbert.training.thaw(task)` makes
+    all weights trainable again. Call `activate(task, None)` for other tasks with this adapter.
 
     Args:
         model: an encoder, or a task on one.
-        name: of the adapter; None = the one that runs.
+        name: name of the adapter; None = the active one.
 
     Raises:
-        ValueError: there is no such adapter, it is none of weights, or the encoder has others,
-            which were trained on the base as it is, or an edit that would change what is merged.
+        ValueError: there is no such adapter, or its kind cannot be merged; or the encoder has other
+            adapters, which were trained on the current base, or an edit that would change the
+            merged weights.
     """
     encoder = encoder_of(model)
     name = running(model) if name is None else name
@@ -388,10 +390,10 @@ def merge(model: Any, name: str | None = None) -> None:
 
 
 def restore(encoder: Any, content: Mapping[str, Any], source: str) -> None:
-    """Adds the adapters that a preset describes, their weights drawn; see `Adapters.record`.
+    """Adds the adapters that a preset describes, newly initialised; see `Adapters.record`.
 
     Raises:
-        ValueError: they are not understood; the message names `source`.
+        ValueError: the description is invalid; the message names `source`.
     """
     try:
         for name, options in content["added"].items():
@@ -404,7 +406,7 @@ def restore(encoder: Any, content: Mapping[str, Any], source: str) -> None:
 
 
 def known(encoder: Any, name: str | None) -> Adapters:
-    """The adapters of an encoder, of which that is one."""
+    """Returns the adapters of an encoder; raises ValueError if `name` is not one of them."""
     state = _state(encoder)
     if name is not None and name not in state.added:
         raise ValueError(
@@ -420,33 +422,33 @@ def _state(encoder: Any) -> Adapters:
 
 
 def running(model: Any) -> str | None:
-    """The name of the adapter that a model runs.
+    """Returns the name of the active adapter of a model, or None.
 
     Raises:
-        ValueError: a task keeps to one that was taken out, by its encoder or another task.
+        ValueError: a task's adapter was removed or merged through its encoder or another task.
     """
     return _state(encoder_of(model)).running(getattr(model, "variant", None))
 
 
 def weights_of(encoder: Any, name: str | None) -> list[keras.Variable]:
-    """Those of one adapter, in the encoder's order."""
+    """Returns the weights of one adapter, in the encoder's order."""
     marked = f"/adapter_{name}/"
     return [] if name is None else [x for x in encoder.weights if marked in x.path]
 
 
 def base_weights(encoder: Any) -> list[keras.Variable]:
-    """The encoder's without those of adapters."""
+    """Returns the encoder's weights without those of adapters."""
     return [weight for weight in encoder.weights if "/adapter_" not in weight.path]
 
 
 def encoder_of(model: Any) -> Any:
-    """The encoder or decoder of a task, or it itself.
+    """Returns the encoder or decoder of a task, or the model itself if it is one.
 
     Raises:
-        TypeError: it is none.
+        TypeError: the model is neither.
     """
     encoder = getattr(model, "encoder", model)
-    encoder = getattr(encoder, "decoder", encoder)  # of a CausalLM, and of a DecoderEncoder
+    encoder = getattr(encoder, "decoder", encoder)  # for a CausalLM and a DecoderEncoder
     if not isinstance(encoder, Encoder | Decoder):
         raise TypeError(
             "Adapters are added to a kbert.Encoder or a kbert.Decoder, or to a task on one. "
@@ -456,7 +458,7 @@ def encoder_of(model: Any) -> Any:
 
 
 def slot(layer: Editable, name: str) -> Any:
-    """What an adapter has put into a layer, or None."""
+    """Returns the layer of an adapter in the slot of `layer`, or None."""
     return getattr(layer, f"adapter_{name}", None)
 
 

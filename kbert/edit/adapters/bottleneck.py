@@ -1,4 +1,4 @@
-"""Bottlenecks behind the parts of each block: Houlsby's two, Pfeiffer's one.
+"""Bottleneck adapters after the parts of each block: Houlsby's two, Pfeiffer's one.
 
 Shapes: `...` any leading axes, `H` hidden width, `M` size of the bottleneck.
 """
@@ -18,12 +18,12 @@ from kbert.layers.activations import get_activation
 
 
 class Bottleneck(keras.layers.Layer):
-    """`up(activation(down(x)))`, which begins near zero.
+    """`up(activation(down(x)))`, with outputs near zero at initialisation.
 
     Args:
-        size: M.
-        activation: a name that `kbert.layers.get_activation` knows.
-        initializer_range: sigma of both kernels.
+        size: width M of the bottleneck.
+        activation: name of the activation, see `kbert.layers.get_activation`.
+        initializer_range: standard deviation of the initial values of both kernels.
     """
 
     def __init__(
@@ -49,12 +49,13 @@ class Bottleneck(keras.layers.Layer):
 
 
 class BlockBottlenecks(keras.layers.Layer):
-    """What stands behind the parts of a block, see `kbert.layers.Block`.
+    """The bottlenecks after the parts of a block, see `kbert.layers.Block`.
 
     Args:
-        parts: of "attention" and "feed_forward" those that have a bottleneck.
-        normed: whether it reads the residual's norm in the place of the part's output (Pfeiffer).
-        **options: of `Bottleneck`.
+        parts: parts with a bottleneck: "attention", "feed_forward" or both.
+        normed: whether the bottleneck reads the norm of the residual instead of the part's output
+            (Pfeiffer).
+        **options: arguments of `Bottleneck`.
     """
 
     def __init__(
@@ -81,12 +82,12 @@ class BlockBottlenecks(keras.layers.Layer):
 
     @property
     def attention(self) -> Any:
-        """Behind the attention's dropout, or None."""
+        """The function applied after the attention's dropout, or None."""
         return self._behind(self.bottlenecks[0])
 
     @property
     def feed_forward(self) -> Any:
-        """Behind the feed-forward part's dropout, or None."""
+        """The function applied after the feed-forward part's dropout, or None."""
         return self._behind(self.bottlenecks[1])
 
     def _behind(self, bottleneck: Bottleneck | None) -> Any:
@@ -111,13 +112,13 @@ class _Bottlenecks(Adapter):
 
 
 class Houlsby(_Bottlenecks):
-    """Two bottlenecks a block, behind each part and before its residual; norms are trained too.
+    """Two bottlenecks per block, after each part and before its residual; norms are trained too.
 
     (Houlsby et al. 2019, https://arxiv.org/abs/1902.00751; google-research/adapter-bert.)
     """
 
     kind = "houlsby"
-    learning_rate = 3e-4  # that code's
+    learning_rate = 3e-4  # as in google-research/adapter-bert
 
     initializer_range: float = option(1e-3, help="Sigma of their kernels.", above=0)
     norms: bool = option(True, help="Whether scale and shift of the norms are trained too.")
@@ -135,7 +136,7 @@ class Houlsby(_Bottlenecks):
 
 
 class Pfeiffer(_Bottlenecks):
-    """One bottleneck a block, behind the feed-forward part, on the norm of its residual.
+    """One bottleneck per block, after the feed-forward part, on the norm of its residual.
 
     (Pfeiffer et al. 2021, https://arxiv.org/abs/2005.00247; "seq_bn" of the `adapters` package.)
     """

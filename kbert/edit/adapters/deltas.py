@@ -12,12 +12,12 @@ from kbert.layers import Dense, LayerNorm
 
 
 class DenseDelta(keras.layers.Layer):
-    """Kernel and bias, from zeros, that are added to those of a dense layer.
+    """Differences, initially zero, that are added to the kernel and bias of a dense layer.
 
     Args:
-        units: width of its output.
-        kernel: whether there is one.
-        bias: likewise.
+        units: width O of the dense layer's output.
+        kernel: whether there is a difference for the kernel.
+        bias: whether there is a difference for the bias.
     """
 
     def __init__(self, units: int, *, kernel: bool, bias: bool, **kwargs: Any) -> None:
@@ -33,14 +33,14 @@ class DenseDelta(keras.layers.Layer):
             self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
 
     def call(self, rows: Tensor, training: bool = False) -> Tensor:
-        """What is added to the output: (N, O), or (O,) without a kernel."""
+        """Returns the term to add to the output: (N, O), or (O,) without a kernel."""
         if self.kernel is None:
             return self.bias
         outputs = keras.ops.matmul(rows, self.kernel)
         return outputs if self.bias is None else outputs + self.bias
 
     def merge_into(self, dense: Dense) -> None:
-        """Adds the weights to those of the layer."""
+        """Adds the differences to the weights of the layer."""
         pairs: Any = ((self.kernel, dense.kernel), (self.bias, dense.bias))
         for own, its in pairs:
             if own is not None:
@@ -48,11 +48,11 @@ class DenseDelta(keras.layers.Layer):
 
 
 class NormDelta(keras.layers.Layer):
-    """Scale and shift, from zeros, that are added to those of a `LayerNorm`.
+    """Differences, initially zero, that are added to scale and shift of a `LayerNorm`.
 
     Args:
-        gamma: whether there is one.
-        beta: likewise.
+        gamma: whether there is a difference for the scale.
+        beta: whether there is a difference for the shift.
     """
 
     def __init__(self, *, gamma: bool, beta: bool, **kwargs: Any) -> None:
@@ -66,12 +66,12 @@ class NormDelta(keras.layers.Layer):
             setattr(self, name, weight)
 
     def scale_and_shift(self, gamma: Any, beta: Any) -> tuple[Any, Any]:
-        """Those of a norm, (W,) each or None -> what it computes with."""
+        """Scale and shift of a norm, (O,) each or None -> the same plus the differences."""
         gamma = gamma if self.gamma is None else gamma + self.gamma
         return gamma, beta if self.beta is None else beta + self.beta
 
     def merge_into(self, norm: LayerNorm) -> None:
-        """Adds the weights to those of the layer."""
+        """Adds the differences to the weights of the layer."""
         pairs: Any = ((self.gamma, norm.gamma), (self.beta, norm.beta))
         for own, its in pairs:
             if own is not None:

@@ -1,19 +1,19 @@
-"""Files by which folders of adapters are known: kbert's own, and those of other packages."""
+"""Files that identify adapter folders: those of kbert and those of other packages."""
 
 from typing import NamedTuple
 
 ADAPTER_FILE = "adapter.json"
-FOREIGN_FILE = "adapter_config.json"  # of peft and of `adapters`
+FOREIGN_FILE = "adapter_config.json"  # used by peft and by `adapters`
 
 
 class EditFile(NamedTuple):
-    """What a file of that name says to whoever reads or writes models.
+    """Messages for code that finds an adapter file where it reads or writes a model.
 
     Attributes:
-        what: What the folder holds.
-        alone: What to do where there is no model beside it.
-        beside: What becomes of it beside a model; None = such a folder is none of ours.
-        config_keys: Keys of a model's `config.json` that are its own, and say nothing of the model.
+        what: Content of the folder.
+        alone: End of the message if the folder contains no model: what to do instead.
+        beside: End of the warning if the folder also contains a model; None = no warning.
+        config_keys: Keys of a model's `config.json` that belong to the adapter, not to the model.
     """
 
     what: str

@@ -1,4 +1,4 @@
-"""Folders of adapters: `adapter.json` and the few weights, beside the preset they belong to."""
+"""Adapter folders: `adapter.json` and the adapter's weights, without those of the base."""
 
 import json
 import os
@@ -38,17 +38,17 @@ _KEYS = {"format_version", "adapter", "base", "name", "task", "labels"}
 
 
 def save(model: Any, folder: PathLike, *, name: str | None = None) -> None:
-    """Writes an adapter, and the heads of the task it was trained in, to a folder of its own.
+    """Saves an adapter, and the heads of the task it was trained with, to a folder.
 
     Args:
-        model: a task with an adapter; or an encoder or decoder, for the adapter alone. Of a
-            decoder's input tokens (`kbert.models.DecoderEncoder`), which are drawn for each task,
-            the vectors are kept with the adapter.
-        folder: made where it is missing.
-        name: of the adapter; None = the one that runs.
+        model: a task with an adapter; or an encoder or decoder, to save the adapter without heads.
+            The embeddings of a decoder's input tokens (`kbert.models.DecoderEncoder`), which are
+            newly initialised for each task, are saved with the adapter.
+        folder: folder to write to, created if missing.
+        name: name of the adapter; None = the active one.
 
     Raises:
-        ValueError: there is no such adapter, a weight is NaN or infinite, or the folder holds a
+        ValueError: there is no such adapter, a weight is NaN or infinite, or the folder contains a
             model, whose weights would be overwritten.
     """
     encoder = encoder_of(model)
@@ -82,20 +82,20 @@ def save(model: Any, folder: PathLike, *, name: str | None = None) -> None:
 
 
 def load(model: Any, folder: PathLike, *, name: str | None = None) -> Any:
-    """Adds the adapter of a folder to the encoder it was trained on.
+    """Loads the adapter of a folder into the encoder it was trained on.
 
     Args:
-        model: the encoder or decoder; or a task, whose heads are set too where the folder has some.
-        folder: that `save` has written.
-        name: what it is called here; None = as in the folder.
+        model: the encoder or decoder; or a task, whose heads are loaded too if the folder has some.
+        folder: folder that `save` has written.
+        name: name of the adapter in the model; None = the name in the folder.
 
     Returns:
-        The model; the adapter runs.
+        The model, with the adapter active.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: it is damaged, belongs to another base, or its heads are not the task's; then
-            the model is as it was.
+        ValueError: the folder is damaged, the adapter was trained on another base, or its heads are
+            not those of the task; then the model is unchanged.
     """
     content, arrays = _read(folder)
     encoder, source = encoder_of(model), os.fspath(folder)
@@ -120,18 +120,19 @@ def load(model: Any, folder: PathLike, *, name: str | None = None) -> Any:
 def load_task(
     base: Any, folder: PathLike, *, tokenizer: Any = None, name: str | None = None
 ) -> Task:
-    """The task of a folder: its heads and its adapter on the base that they were trained on.
+    """Loads the task of a folder: its heads and its adapter, on the base they were trained on.
 
     Args:
-        base: the preset of the base, wherever `from_preset` finds it; or its encoder, a
-            `kbert.models.DecoderEncoder` or a `kbert.Decoder`, that several tasks may share.
-        folder: that `save` has written of a task.
-        tokenizer: of the encoder, where `base` is one.
-        name: what the adapter is called here; None = as in the folder.
+        base: preset of the base, in any form that `from_preset` accepts; or its encoder, a
+            `kbert.models.DecoderEncoder` or a `kbert.Decoder`, which several tasks may share.
+        folder: folder that `save` has written for a task.
+        tokenizer: tokenizer of the encoder, if `base` is an encoder.
+        name: name of the adapter in the task; None = the name in the folder.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: the folder holds an adapter without a task, is damaged, or of another base.
+        ValueError: the folder contains an adapter without a task, is damaged, or the adapter was
+            trained on another base.
 
     Example:
         >>> import tempfile, kbert
@@ -166,7 +167,7 @@ def load_task(
         new = {"new_head": True} if found.has_head else {}
         task = found.from_preset(base, **new, **settings)
     else:
-        encoder_of(base)  # or raises
+        encoder_of(base)  # raises if it is none
         if isinstance(base, Task) and tokenizer is None:
             tokenizer = base.tokenizer
         if tokenizer is None:
@@ -179,10 +180,11 @@ def load_task(
 
 
 def checksum(encoder: Any, adapter: Adapter, input_rows: int = 0) -> str:
-    """Of the weights that an adapter was trained on: names, shapes and values.
+    """Returns a checksum of the weights that an adapter was trained on: names, shapes and values.
 
-    The pooler apart where the adapter has trained it: the folder holds it whole; and a decoder's
-    last rows of the token table, which are of `input_rows` tokens that are drawn for a task.
+    It excludes the pooler if the adapter has trained it, because the folder contains it whole. It
+    also excludes a decoder's last `input_rows` rows of the token table: the embeddings of these
+    tokens are newly initialised for a task.
     """
     return fingerprints.blake2b(_base_weights(encoder, adapter, input_rows))
 
@@ -206,14 +208,14 @@ def _heads(task: Any) -> dict[str, keras.layers.Layer]:
 
 
 def _of_adapter(encoder: Any, name: str, adapter: Adapter) -> dict[str, np.ndarray]:
-    """The adapter's weights, under names that do not hold its own."""
+    """Returns the adapter's weights, under names without the adapter's own name."""
     marked = f"/adapter_{name}/"
     arrays = {
         key.replace(marked, "/adapter/"): array
         for key, array in get_arrays(encoder, "encoder").items()
         if marked in key
     }
-    if adapter.pooler:  # whole: its base may have been drawn
+    if adapter.pooler:  # saved whole, because its base may have been randomly initialised
         for part in ("kernel", "bias"):
             if (key := f"encoder/pooler/adapter/{part}") in arrays:
                 base = keras.ops.convert_to_numpy(getattr(encoder.pooler, part).value)
@@ -287,7 +289,7 @@ def _check_base(model: Any, adapter: Adapter, content: Mapping[str, Any], source
 
 
 def _input_rows(model: Any) -> int:
-    """How many of a decoder's tokens are inputs of tasks alone."""
+    """Returns how many of a decoder's tokens are input tokens, which only tasks use."""
     host = getattr(model, "encoder", model)
     return len(INPUT_TOKENS) if getattr(host, "has_input_tokens", False) else 0
 
@@ -297,10 +299,11 @@ def _table(encoder: Any) -> np.ndarray:
 
 
 def _with_input_tokens(model: Any, rows: np.ndarray | None, source: str) -> np.ndarray | None:
-    """The token table with the vectors of a folder, where there are some.
+    """Returns the token table with the folder's embeddings of input tokens; None without any.
 
     Raises:
-        ValueError: the model reads no such tokens, or reads others that adapters were trained on.
+        ValueError: only one of folder and model has such embeddings, their shapes differ, or
+            adapters on the decoder were trained with other ones.
     """
     encoder, number = encoder_of(model), _input_rows(model)
     if rows is None and not number:

@@ -1,4 +1,4 @@
-"""What folders of other packages share: a JSON file of settings beside a file of weights."""
+"""Adapter folders of other packages: a JSON file of settings and a file of weights."""
 
 import json
 import os
@@ -16,17 +16,17 @@ from kbert.io.paths import Path
 def read_folder(
     folder: PathLike, weights_file: str, package: str, hint: str = ""
 ) -> tuple[dict[str, Any], Arrays]:
-    """Settings and weights.
+    """Reads settings and weights.
 
     Args:
-        folder: with `FOREIGN_FILE` and the file of weights.
-        weights_file: its name; safetensors.
-        package: that has written the folder, for messages.
-        hint: what to do where the weights are not there.
+        folder: folder with `FOREIGN_FILE` and the file of weights.
+        weights_file: name of the file of weights, in safetensors format.
+        package: package that has written the folder, for messages.
+        hint: addition to the message if the file of weights is missing.
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: one is damaged.
+        ValueError: a file is damaged.
     """
     path = Path(folder)
     for file, more in ((FOREIGN_FILE, ""), (weights_file, hint)):
@@ -42,13 +42,13 @@ def read_folder(
 def check_only(
     content: Mapping[str, Any], only: Mapping[str, Collection[Any]], what: str, source: Any
 ) -> None:
-    """Raises ValueError for a setting that changes what is computed and is not read.
+    """Raises ValueError for an unsupported value of a setting that changes the computation.
 
     Args:
-        content: the settings; one that is missing is as the last value allowed.
-        only: name -> the values that are allowed.
-        what: whose settings they are.
-        source: the file.
+        content: the settings; a missing one counts as the last of the allowed values.
+        only: name of a setting -> its allowed values.
+        what: what the settings describe, for the message.
+        source: file of the settings, for the message.
     """
     for key, allowed in only.items():
         *_, usual = allowed
@@ -64,10 +64,10 @@ def write_folder(
     """Writes both files, or neither.
 
     Args:
-        folder: made where it is missing.
+        folder: folder to write to, created if missing.
         content: the settings.
         arrays: the weights.
-        weights_file: their file's name.
+        weights_file: name of the file of weights.
     """
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""LoRA: a difference of low rank for some kernels; and BitFit: one for the biases alone.
+"""LoRA, low-rank updates of some kernels, and BitFit, updates of the biases only.
 
 Shapes: `N` rows, `I` width in, `O` width out, `R` rank.
 """
@@ -27,13 +27,14 @@ TARGETS = ("query", "key", "value", "attention_output", "intermediate", "output"
 
 
 class Lora(Adapter):
-    """`x @ A @ B` beside some of the kernels (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
+    """Adds `x @ A @ B` to the outputs of some kernels (Hu et al. 2021).
 
-    B begins with zeros, so that nothing is changed at the start.
+    See https://arxiv.org/abs/2106.09685. B is initialised with zeros, so that outputs do not change
+    at the start.
     """
 
     kind = "lora"
-    learning_rate = 5e-4  # the paper's on GLUE, table 9
+    learning_rate = 5e-4  # the paper's value on GLUE, table 9
 
     rank: int = option(8, help="Columns of A, rows of B.", at_least=1)
     alpha: float | None = option(
@@ -62,7 +63,7 @@ class Lora(Adapter):
 
     @property
     def scale(self) -> float:
-        """What `A @ B` is multiplied with."""
+        """The factor of `A @ B`."""
         return (self.rank if self.alpha is None else self.alpha) / self.rank
 
     def slots(self, encoder: Any, **kwargs: Any) -> Iterator[Filled]:
@@ -85,9 +86,9 @@ class Lora(Adapter):
 
 
 def columns(dense: Dense) -> list[tuple[str, int, int]]:
-    """What the columns of a dense layer in a block are for: target, first column, end.
+    """Returns (target, first column, end) for each target of a block's dense layer.
 
-    Keys and values may be of fewer heads than queries, and there the layer says its `widths`.
+    Keys and values may have fewer heads than queries; then the layer has an attribute `widths`.
     """
     *_, parent, name = dense.path.split("/")
     if name in _COLUMNS:
@@ -108,11 +109,11 @@ class LowRank(keras.layers.Layer):
     """`x @ A @ B` for some columns of a dense layer's kernel.
 
     Args:
-        chosen: of each part its name, first column and end.
-        units: O of the dense layer.
-        rank: R.
-        scale: what the product is multiplied with.
-        dropout: rate on x.
+        chosen: name, first column and end of each adapted part of the kernel.
+        units: width O of the dense layer's output.
+        rank: rank R.
+        scale: factor of the product.
+        dropout: dropout rate on x.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class LowRank(keras.layers.Layer):
 
     def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
-        # As peft: uniform, of the variance 1 / (3 I).
+        # Like peft: uniform with variance 1 / (3 I).
         uniform = keras.initializers.RandomUniform(-(width**-0.5), width**-0.5)
         self.pairs = []
         for target, begin, end in self.chosen:
@@ -149,12 +150,12 @@ class LowRank(keras.layers.Layer):
         return ops.matmul(ops.matmul(rows, ops.cast(a, rows.dtype)), ops.cast(b, rows.dtype))
 
     def difference(self) -> Tensor:
-        """The kernel (I, O) that is the same, float32."""
+        """Returns the equivalent difference of the kernel, (I, O) in float32."""
         a, b = (ops.cast(x, "float32") for x in self._joined())
         return ops.matmul(a, b)
 
     def _joined(self) -> tuple[Tensor, Tensor]:
-        """All A beside each other, all B where their columns are: two products do for all."""
+        """Joins all A side by side and all B at their columns, so that two products suffice."""
         a = ops.concatenate([a for a, _ in self.pairs], axis=1)
         rows = [
             ops.pad(b * ops.cast(self.scale, b.dtype), ((0, 0), (begin, self.units - end)))
@@ -164,9 +165,10 @@ class LowRank(keras.layers.Layer):
 
 
 class BitFit(Adapter):
-    """The biases alone (Ben Zaken et al. 2021, https://arxiv.org/abs/2106.10199).
+    """Trains only the biases (Ben Zaken et al. 2021, https://arxiv.org/abs/2106.10199).
 
-    Those of all dense layers and norms of the encoder, as differences of their own.
+    It trains differences to the biases of all dense layers and norms of the encoder, except those
+    of the pooler.
     """
 
     kind = "bitfit"

@@ -1,4 +1,4 @@
-"""LoRA in the folders of peft: `adapter_config.json` and `adapter_model.safetensors`.
+"""Reads and writes LoRA in peft's format: `adapter_config.json`, `adapter_model.safetensors`.
 
 (Format: peft 0.17, `src/peft/tuners/lora/config.py` and `utils/save_and_load.py`.)
 """
@@ -26,20 +26,21 @@ from kbert.models.weights import set_parts
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-# What changes what LoRA computes, and is not read: any other value is refused.
+# Settings that change what LoRA computes and that kbert does not support: any other value raises an
+# error.
 _ONLY: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("use_dora", "use_rslora", "fan_in_fan_out", "lora_bias"), (None, False)),
     **dict.fromkeys(("rank_pattern", "alpha_pattern"), (None, {})),
     **dict.fromkeys(("layers_to_transform", "layers_pattern", "layer_replication"), (None, [])),
     **dict.fromkeys(("bias",), (None, "none")),
     **dict.fromkeys(("trainable_token_indices", "target_parameters"), (None, [])),
-    # Others, such as "pissa" and "olora", have changed the base's kernels too.
+    # Others, such as "pissa" and "olora", also change the kernels of the base.
     "init_lora_weights": ("gaussian", "eva", "orthogonal", None, False, True),
 }
-# What peft takes where the folder does not say it.
+# peft's defaults, if the folder does not contain these settings.
 _RANK = _ALPHA = 8
-# What says nothing of what is computed once the weights are there; of others peft knows more than
-# kbert does.
+# Settings that kbert reads, or that have no effect once the weights are loaded. Any other setting
+# must be unset, because its effect is unknown here.
 _READ = {
     *("peft_type", "peft_version", "task_type", "auto_mapping", "base_model_name_or_path"),
     *("revision", "inference_mode", "r", "lora_alpha", "lora_dropout", "target_modules"),
@@ -49,23 +50,23 @@ _READ = {
 
 
 def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
-    """Adds the LoRA of a folder that peft has written.
+    """Loads the LoRA of a folder that peft has written into a model.
 
     Args:
-        model: a `kbert.Encoder` with the weights of its base, or a task on one. The head that the
-            folder holds of a fine-tuned model (`modules_to_save`) becomes the task's, such as
-            `TextClassifier.from_preset(base, labels=[…], new_head=True)`: the folder has no names
-            of classes.
-        folder: with `adapter_config.json` and `adapter_model.safetensors`.
-        name: of the adapter.
+        model: a `kbert.Encoder` with the weights of the adapter's base, or a task on one. If the
+            folder contains the head of a fine-tuned model (`modules_to_save`), pass a task, such as
+            `TextClassifier.from_preset(base, labels=[…], new_head=True)`, which gets that head. The
+            folder has no names of classes.
+        folder: folder with `adapter_config.json` and `adapter_model.safetensors`.
+        name: name of the adapter in the model.
 
     Returns:
-        The model; the adapter runs.
+        The model, with the adapter active.
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: it is of another kind than LoRA, has options that kbert knows not, or weights
-            that the encoder has no place for; then the model is as it was.
+        ValueError: the adapter is not LoRA, has options that kbert does not support, or weights
+            that do not fit the encoder; then the model is unchanged.
     """
     encoder = encoder_of(model)
     content, arrays = read_folder(folder, WEIGHTS_FILE, "peft")
@@ -109,7 +110,7 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
         )
     rank = content.get("r", _RANK)
     adapter = Lora(
-        rank=cast(int, rank),  # checked there
+        rank=cast(int, rank),  # checked by `Lora`
         alpha=content.get("lora_alpha", _ALPHA),
         dropout=content.get("lora_dropout") or 0.0,
         targets=targets,
@@ -136,15 +137,15 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
 def _saved_modules(
     model: Any, saved: Arrays, source: str
 ) -> tuple[dict[str, keras.layers.Layer], Arrays]:
-    """What peft saved whole, as layers of the model and their weights.
+    """Returns the layers of the model that peft saved whole, and their weights.
 
     Args:
         model: an encoder or a task.
-        saved: the weights that are not LoRA's, under their names there.
-        source: where they are from, for the message.
+        saved: the weights that do not belong to LoRA, under their names in the folder.
+        source: file of the weights, for the message.
 
     Raises:
-        ValueError: a weight that the model has no place for.
+        ValueError: a weight does not belong to any of these layers.
     """
     encoder = encoder_of(model)
     parts = dict(model.parts) if model is not encoder else {}
@@ -184,16 +185,16 @@ def _saved_modules(
 
 
 def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None:
-    """Writes a LoRA as peft reads it, for the base in transformers' class without a head.
+    """Writes a LoRA in peft's format, for the base in transformers' class without a head.
 
     Args:
         model: an encoder, or a task on one.
-        folder: made where it is missing.
-        name: of the adapter; None = the one that runs.
+        folder: folder to write to, created if missing.
+        name: name of the adapter; None = the active one.
 
     Raises:
-        ValueError: the adapter is no LoRA, trains the pooler too, or the encoder is of no
-            architecture of Hugging Face's.
+        ValueError: the adapter is not LoRA, or trains the pooler too; or Hugging Face has no
+            architecture for the encoder.
     """
     encoder = encoder_of(model)
     name = running(model) if name is None else name
@@ -236,12 +237,12 @@ def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None
 
 
 def _places(encoder: Any) -> Iterator[tuple[str, str, str, np.ndarray | None]]:
-    """Of each kernel that LoRA can be of: the layer's path, the target, and the module there.
+    """Yields (layer path, target, PEFT module, rows) for each kernel that LoRA can adapt.
 
-    Last the rows there that are the target's, where the module is of several targets; else None.
+    The last item is the target's rows in a module that joins several targets, and otherwise None.
 
     Raises:
-        ValueError: it is a decoder.
+        ValueError: the model is a decoder.
     """
     if not isinstance(encoder, Encoder):
         raise ValueError(
@@ -263,14 +264,14 @@ def _places(encoder: Any) -> Iterator[tuple[str, str, str, np.ndarray | None]]:
             for target, module in zip(targets, modules, strict=True):
                 yield dense.path, target, module, None
         elif len(modules) == 1:
-            (name,) = rule.sources  # whose rows the architecture may order otherwise
+            (name,) = rule.sources  # the architecture may order its rows differently
             rows = architecture.fold({name: np.arange(dense.units)[:, None]}, content)[name][:, 0]
             for target, first, end in columns(dense):
                 yield dense.path, target, modules[0], rows[first:end]
 
 
 def _find(arrays: Mapping[str, Any] | Arrays, module: str, part: str) -> str | None:
-    """The name of a weight: with or without the prefix of a model with a head."""
+    """Returns the name of a weight, which may have the prefix of a model with a head; or None."""
     end = f"{module}.lora_{part}.weight"
     for key in arrays:
         head, _, tail = key.partition(_PREFIX)

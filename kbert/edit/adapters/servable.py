@@ -1,4 +1,4 @@
-"""One SavedModel for many tasks on one encoder: a signature for each, the base stored once."""
+"""One SavedModel for several tasks on one encoder: signatures per task, the base stored once."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,20 +11,21 @@ from kbert.signatures import MAX_BYTES, Signature
 def export(
     tasks: Mapping[str, Any], directory: PathLike, max_bytes: int = MAX_BYTES, **options: Any
 ) -> str:
-    """Writes tasks with adapters on one encoder as one SavedModel.
+    """Exports tasks with adapters on one encoder as one SavedModel.
 
     Args:
-        tasks: name -> task; the first answers `serving_default` too.
-        directory: as of `Task.export`.
-        max_bytes: likewise.
+        tasks: name -> task; the first task's signature is also `serving_default`.
+        directory: folder of the model; it is written to `directory/<n+1>/`, where n is the newest
+            version.
+        max_bytes: maximum length of a text in a request, in bytes (default: 100,000).
         **options: arguments of the tasks' `signatures`.
 
     Returns:
         The path written. Its signatures are "NAME_SIGNATURE", such as "reviews_classify".
 
     Raises:
-        ValueError: the tasks have no names, are not on one encoder, or one of them has no adapter
-            of its own.
+        ValueError: the tasks have no names, are not on one encoder, or one of them has no own
+            adapter.
     """
     if not isinstance(tasks, Mapping) or not tasks:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Where an adapter may act in a model: by seam, or in the blocks of BERT's kin."""
+"""Layers of a model where an adapter may act: layers with a seam, or BERT-like blocks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,10 +7,10 @@ from kbert.layers import Block, SelfAttention
 
 
 def plain_blocks(encoder: Any, kind: str) -> list[Block]:
-    """The encoder's blocks, each once.
+    """Returns the encoder's blocks, each once.
 
     Raises:
-        ValueError: they are none of `kbert.layers.Block`.
+        ValueError: a block does not compute like `kbert.layers.Block`.
     """
     for block in encoder.blocks:
         own = [getattr(type(block), name, None) for name in ("call", "_attended", "_forwarded")]
@@ -23,10 +23,10 @@ def plain_blocks(encoder: Any, kind: str) -> list[Block]:
 
 
 def plain_attentions(encoder: Any, kind: str) -> list[SelfAttention]:
-    """The attentions of the blocks.
+    """Returns the attentions of the blocks.
 
     Raises:
-        ValueError: they are not `kbert.layers.SelfAttention` alone.
+        ValueError: an attention does not compute like `kbert.layers.SelfAttention`.
     """
     attentions = [block.attention for block in plain_blocks(encoder, kind)]
     for attention in attentions:
@@ -39,12 +39,12 @@ def plain_attentions(encoder: Any, kind: str) -> list[SelfAttention]:
 
 
 def sites(encoder: Any, *seams: str) -> Iterator[Any]:
-    """The layers below an encoder where an adapter may act, adapters' and the pooler's apart.
+    """Yields the layers of an encoder where an adapter may act, without pooler and adapters.
 
     Args:
-        encoder: A built one.
-        *seams: Of which a site has one: "product", where rows are multiplied with a kernel;
-            "scale_and_shift" of norms.
+        encoder: A built encoder or decoder.
+        *seams: Methods of which a layer must have at least one: "product", a product of rows and a
+            kernel; "scale_and_shift" of norms.
     """
     of_pooler = [] if encoder.pooler is None else list(encoder.pooler._flatten_layers())
     for layer in encoder._flatten_layers():

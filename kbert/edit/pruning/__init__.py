@@ -1,4 +1,4 @@
-"""Pruning: what an encoder can do without is taken out of it, and it is smaller and faster.
+"""Pruning: removes parts that an encoder can do without, to make it smaller and faster.
 
 importance = kbert.edit.pruning.head_importance(task, texts, answers)
 small = kbert.edit.pruning.prune_heads(task, kbert.edit.pruning.least_important(importance, 0.4))

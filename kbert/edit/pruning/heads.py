@@ -1,4 +1,4 @@
-"""Heads and neurons that are taken out of an encoder, so that its kernels are smaller.
+"""Structured pruning: removes heads and neurons from an encoder, so that its kernels are smaller.
 
 Shapes: `H` hidden width, `N` heads before, `D` width of a head, `I` neurons before: the width
 inside a feed-forward part.
@@ -18,26 +18,29 @@ from kbert.edit.pruning.rebuilding import Cut, plain_encoder, rebuilt, sizes_of,
 _LAYER = r"encoder/layers/(\d+)/"
 _HEADS = re.compile(_LAYER + r"attention/(qkv|output)/(kernel|bias)")
 _NEURONS = re.compile(_LAYER + r"feed_forward/(intermediate|output)/(kernel|bias)")
-# Number of a block -> the heads, or neurons, of it.
+# Number of a block -> numbers of its heads or neurons.
 Chosen = Mapping[int, Iterable[int]]
 
 
 def least_important(
     importance: Sequence[np.ndarray], share: float, *, at_least: int = 1, by_layer: bool = False
 ) -> dict[int, list[int]]:
-    """Which heads or neurons to prune: those with the smallest values.
+    """Chooses the heads or neurons to prune: those with the smallest importance.
 
     Args:
-        importance: of each block the values of its heads, or neurons; see `head_importance`.
-        share: of all of them that is chosen, in [0, 1); rounded down.
-        at_least: how many are left in each block, and how many at the fewest.
-        by_layer: whether the share is of each block, and not of all together.
+        importance: one array per block with the importance of its heads or neurons; see
+            `head_importance`.
+        share: share of heads or neurons to prune, in [0, 1); their number is rounded down.
+        at_least: minimum number of heads or neurons that remain in each block.
+        by_layer: whether the share applies to each block separately, not to all together.
 
     Returns:
-        Number of the block -> numbers of its heads, sorted; blocks that lose none are left out.
+        Number of the block -> numbers of its heads or neurons, sorted. Blocks that lose none are
+        left out.
 
     Raises:
-        ValueError: a share out of range, or one that leaves too few.
+        ValueError: the share or `at_least` is out of range, the importance is not finite, or too
+            few would remain.
 
     Example:
         >>> least_important([np.array([3.0, 1.0]), np.array([2.0, 5.0])], 0.5)
@@ -51,7 +54,7 @@ def least_important(
             "Importance is a finite number for each head or neuron of a block, of which one at "
             f"least is left. Received: at_least={at_least}, shapes {[x.shape for x in values]}"
         )
-    # The most important of each block are no candidates.
+    # The `at_least` most important of each block are not candidates.
     ranks = [np.argsort(x, kind="stable") for x in values]
     candidates = [rank[: max(len(rank) - at_least, 0)] for rank in ranks]
     if by_layer:
@@ -79,25 +82,25 @@ def least_important(
 
 
 def prune_heads(model: Any, heads: Chosen) -> Any:
-    """Takes attention heads out: their queries, keys and values, and their rows of the output.
+    """Removes attention heads: their queries, keys and values, and their rows of the output kernel.
 
-    What is left computes what the model computes whose other heads give zeros. The config says it
-    by the edit "pruned" (`kbert.edit.Pruned`), so that the model is saved, loaded,
-    exported, counted, trained and pruned again like any other. Heads that are left keep their
-    order, and are numbered anew.
+    The result computes the same as the original model with the outputs of these heads set to zero.
+    The config records it as the edit "pruned" (`kbert.edit.Pruned`). So the model is saved, loaded,
+    exported, counted, trained and pruned again like any other. The remaining heads keep their
+    order, and are renumbered.
 
     Args:
-        model: a `kbert.Encoder` of BERT's kin, or a task on one; it stays as it is.
-        heads: number of a block -> numbers of its heads, both from 0; a block is a layer, or the
-            layers that share its weights. See `least_important`.
+        model: a BERT-like `kbert.Encoder`, or a task on one; it is not changed.
+        heads: number of a block -> numbers of the heads to remove, both from 0. A block is a layer,
+            or the layers that share its weights. See `least_important`.
 
     Returns:
         A new encoder or task, not compiled.
 
     Raises:
-        TypeError: the model is neither.
-        ValueError: a head that is not there, a block without any left, heads that share keys and
-            values or have slopes (ALiBi), adapters, or an encoder that is not of BERT's kin.
+        TypeError: the model is neither an encoder nor a task on one.
+        ValueError: a head does not exist, a block has none left, heads share keys and values or
+            have slopes (ALiBi), the encoder has adapters, or it is not BERT-like.
 
     Example:
         >>> import kbert
@@ -117,24 +120,24 @@ def prune_heads(model: Any, heads: Chosen) -> Any:
 
 
 def prune_neurons(model: Any, neurons: Chosen) -> Any:
-    """Takes neurons out of feed-forward parts: columns of the first layer, rows of the second.
+    """Removes neurons of feed-forward parts: columns of the first kernel, rows of the second.
 
-    What is left computes what the model computes whose other neurons give zeros. Where all blocks
-    are left as wide inside, the config has another `intermediate_size`; else the edit "pruned"
-    says the width of each.
+    The result computes the same as the original model with the outputs of these neurons set to
+    zero. If all blocks end up with the same width, it is the config's new `intermediate_size`.
+    Otherwise the edit "pruned" records the width of each block.
 
     Args:
-        model: as of `prune_heads`.
-        neurons: number of a block -> numbers of its neurons, both from 0; of a gated part a neuron
-            is a column of both halves.
+        model: a BERT-like `kbert.Encoder`, or a task on one; it is not changed.
+        neurons: number of a block -> numbers of the neurons to remove, both from 0. In a gated
+            part, a neuron is a column of both halves.
 
     Returns:
         A new encoder or task, not compiled.
 
     Raises:
-        TypeError: the model is neither.
-        ValueError: a neuron that is not there, a block without any left, adapters, or an encoder
-            that is not of BERT's kin.
+        TypeError: the model is neither an encoder nor a task on one.
+        ValueError: a neuron does not exist, a block has none left, the encoder has adapters, or it
+            is not BERT-like.
 
     Example:
         >>> import kbert
@@ -153,30 +156,29 @@ def prune_neurons(model: Any, neurons: Chosen) -> Any:
 
 
 def neuron_magnitudes(model: Any) -> list[np.ndarray]:
-    """How large the weights of each neuron are: the root of the sum of their squares.
+    """Returns the L2 norm of the weights of each neuron, incoming and outgoing.
 
-    Those that lead to it and those that lead away from it. It needs no data; `neuron_importance`
-    is of a task.
+    It needs no data. `neuron_importance` measures the importance for a task.
 
     Args:
-        model: as of `prune_heads`.
+        model: a BERT-like `kbert.Encoder`, or a task on one.
 
     Returns:
-        Of each block (I,).
+        One array (I,) per block.
     """
     found = []
     for block in plain_encoder(model).blocks:
         part = block.feed_forward
         kernels = (part.intermediate.kernel, part.output_dense.kernel)
         into, away = (keras.ops.convert_to_numpy(x).astype("float64") for x in kernels)
-        # (H, I), or (H, 2 I) where it is gated, and (I, H).
+        # (H, I), or (H, 2 I) if it is gated, and (I, H).
         squares = (into**2).sum(0).reshape(-1, len(away)).sum(0) + (away**2).sum(1)
         found.append(np.sqrt(squares))
     return found
 
 
 def _kept(chosen: Chosen, before: list[int], what: str) -> list[np.ndarray]:
-    """Of each block the numbers of those that are left."""
+    """Returns the numbers of the remaining heads or neurons of each block."""
     kept = [np.arange(number) for number in before]
     for block, numbers in chosen.items():
         if not 0 <= block < len(before):
@@ -200,7 +202,10 @@ def _kept(chosen: Chosen, before: list[int], what: str) -> list[np.ndarray]:
 
 
 def _cut(pattern: re.Pattern, kept: list[np.ndarray], before: list[int], parts: int) -> Cut:
-    """Leaves columns of the first dense layer, in each of its parts, and rows of the second."""
+    """Returns a `Cut` that keeps columns of the first dense layer and rows of the second.
+
+    The columns are the same in each of the `parts` of the first layer.
+    """
 
     def cut(arrays: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
         for name, array in arrays.items():
@@ -216,12 +221,12 @@ def _cut(pattern: re.Pattern, kept: list[np.ndarray], before: list[int], parts: 
 
 
 def _columns(array: np.ndarray, kept: np.ndarray, number: int, parts: int) -> np.ndarray:
-    """Of (…, parts · number · width) those columns whose number is kept, in every part."""
+    """Keeps the columns of (…, parts · number · width) whose number is in `kept`, in every part."""
     *leading, width = array.shape
     split = array.reshape(*leading, parts, number, width // (parts * number))
     return split[..., kept, :].reshape(*leading, -1)
 
 
 def _rows(array: np.ndarray, kept: np.ndarray, number: int) -> np.ndarray:
-    """Of (number · width, H) the rows whose number is kept."""
+    """Keeps the rows of (number · width, H) whose number is in `kept`."""
     return array.reshape(number, -1, array.shape[-1])[kept].reshape(-1, array.shape[-1])

@@ -1,10 +1,10 @@
-"""What heads and neurons are worth to a task: the gradient of a mask.
+"""Importance of heads and neurons for a task: the gradient of the loss with respect to a mask.
 
 (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", https://arxiv.org/abs/1905.10650,
 section 4.1, equation 2; pruning.py of pmichel31415/are-16-heads-really-better-than-1.)
 
-Shapes: `B` rows of a batch, `N` heads of a layer, `I` its neurons, `U` either of them, `D` numbers
-that each of them gives.
+Shapes: `B` rows of a batch, `N` heads of a layer, `I` neurons of a layer, `U` heads or neurons, `D`
+outputs of each head or neuron.
 """
 
 import contextlib
@@ -35,31 +35,30 @@ def head_importance(
     normalize: bool = True,
     batch_size: int = inference.BATCH_SIZE,
 ) -> list[np.ndarray]:
-    """How much the loss depends on each attention head.
+    """Returns how much the loss depends on each attention head.
 
-    The mean over examples of |∂ loss / ∂ mask|, where each head's output is multiplied with a mask
-    of 1. It needs one pass forward and backward, and no dropout; several losses of a task (masked
-    words and next sentences) are added, each divided by its weight over all examples. Where an
-    example is read in several rows, such as the windows of a long context, it is the mean over the
-    rows.
+    Each head's output is multiplied by a mask of 1; the importance is the mean over examples of
+    |∂ loss / ∂ mask|. It takes one forward and backward pass without dropout. If a task has several
+    losses (masked words and next sentences), they are added, each divided by its total weight over
+    all examples. If an example has several rows, such as the windows of a long context, the mean is
+    over rows.
 
     Args:
-        task: on a `kbert.Encoder` of BERT's kin.
-        data: labelled examples, as `fit` of a fine-tuned task takes them; of any task a
-            `tf.data.Dataset` of batches that ends, and gives the same when it is read again.
-        labels: their labels, where `data` holds none.
-        normalize: whether each layer's values are divided by the root of the sum of their squares,
-            as the authors do (after Molchanov et al. 2017), so that shares of different layers
-            compare.
-        batch_size: rows that go through the model together; what is found does not depend on it.
+        task: task on a BERT-like `kbert.Encoder`.
+        data: labelled examples in any form that `fit` of a fine-tuning task accepts; or, for any
+            task, a finite `tf.data.Dataset` of batches that is the same in each iteration.
+        labels: labels of the examples if `data` contains none.
+        normalize: whether the values of each layer are divided by their L2 norm, so that values of
+            different layers are comparable, as the authors do (after Molchanov et al. 2017).
+        batch_size: rows per batch; the result does not depend on it.
 
     Returns:
-        Of each block (N,): a block is a layer, or the layers that share its weights.
+        One array (N,) per block: a block is a layer, or the layers that share its weights.
 
     Raises:
-        TypeError: no task on an encoder.
-        ValueError: data without rows, an encoder that is not of BERT's kin, adapters, or another
-            backend than TensorFlow.
+        TypeError: `task` is not a task on an encoder.
+        ValueError: the data have no rows, the encoder is not BERT-like or has adapters, or the
+            backend is not TensorFlow.
 
     Example:
         >>> import kbert
@@ -85,16 +84,17 @@ def neuron_importance(
     normalize: bool = True,
     batch_size: int = inference.BATCH_SIZE,
 ) -> list[np.ndarray]:
-    """As `head_importance`, for the neurons inside the feed-forward parts.
+    """Like `head_importance`, for the neurons inside the feed-forward parts.
 
-    A neuron is what the second dense layer reads in one column.
+    A neuron is one input of the second dense layer.
 
     Returns:
-        Of each block (I,).
+        One array (I,) per block.
 
     Raises:
-        TypeError: as of `head_importance`.
-        ValueError: likewise.
+        TypeError: `task` is not a task on an encoder.
+        ValueError: the data have no rows, the encoder is not BERT-like or has adapters, or the
+            backend is not TensorFlow.
     """
     _, neurons = sizes_of(_encoder(task).config)
     layers = [block.feed_forward.output_dense for block in task.encoder.blocks]
@@ -110,15 +110,15 @@ def _encoder(task: Any) -> Any:
 
 
 class _Mask(keras.layers.Layer):
-    """An edit of a dense layer: multiplies what that reads with a mask of the example."""
+    """An edit of a dense layer: multiplies the layer's inputs by a mask of each example."""
 
-    mask: Any = None  # (B, U), of the batch that is read
+    mask: Any = None  # (B, U), mask of the current batch
 
     def build(self, input_shape: Any) -> None:
-        """It has no weights."""
+        """Does nothing: the edit has no weights."""
 
     def call(self, rows: Tensor, kernel: Tensor, training: bool = False) -> tuple[Tensor, Tensor]:
-        """Rows (n, U · D), those of one example in a row."""
+        """Rows (n, U · D), where those of one example are adjacent."""
         if self.mask is None:
             return rows, kernel
         batch, units = ops.shape(self.mask)
@@ -158,8 +158,8 @@ def _importance(
                 mask.mask = values
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(ones)
-                # What the encoder gives is kept whole: no windows in groups, one example after
-                # the other.
+                # Under `capturing` a task reads whole sequences and does not group windows, so
+                # the rows of one example are adjacent.
                 with capturing(task.encoder):
                     losses = [total for total, _ in _terms(task, features).values()]
                     loss = ops.sum(ops.stack(losses) * factors)
@@ -181,7 +181,7 @@ def _importance(
 
 @contextlib.contextmanager
 def _masked(layers: Sequence[Dense]) -> Iterator[list[_Mask]]:
-    """Puts a mask before the product of each layer, and takes it out again."""
+    """Adds a mask before the product of each layer, and removes it at the end of the context."""
     masks = [_Mask(name=_NAME, dtype=layer.dtype_policy) for layer in layers]
     try:
         for layer, mask in zip(layers, masks, strict=True):
@@ -193,7 +193,7 @@ def _masked(layers: Sequence[Dense]) -> Iterator[list[_Mask]]:
 
 
 def _terms(task: EncoderTask, features: Tensors) -> dict[str, tuple[Tensor, Tensor]]:
-    """The losses, as pairs of float32."""
+    """Returns the losses as pairs (numerator, weight) in float32."""
     losses, _ = task.loss_terms(features, training=False)
     return {
         name: (ops.cast(total, "float32"), ops.cast(weight, "float32"))
@@ -201,7 +201,7 @@ def _terms(task: EncoderTask, features: Tensors) -> dict[str, tuple[Tensor, Tens
     }
 
 
-# Gives how many rows of a batch count, and its features as arrays; it may be called again.
+# () -> pairs of a batch's number of real rows and its features; it can be called several times.
 _Batches = Callable[[], Iterable[tuple[int, dict[str, np.ndarray]]]]
 
 
@@ -237,7 +237,7 @@ def _batches(task: EncoderTask, data: Any, labels: Any, batch_size: int) -> _Bat
 
 
 def _factors(batches: _Batches, weigh: Callable) -> tuple[np.ndarray, int]:
-    """What each loss is multiplied with to be a mean over all rows' weights; the number of rows."""
+    """Returns factors that make each loss a weighted mean over all rows, and the number of rows."""
     rows = 0
     weights: dict[str, float] = {}
     for number, features in batches():
@@ -251,5 +251,5 @@ def _factors(batches: _Batches, weigh: Callable) -> tuple[np.ndarray, int]:
             "Every loss must count something: examples, words or masks. Received: data without "
             f"any for {', '.join(empty)}"
         )
-    # Times the rows, by which the sum of their gradients is divided at the end.
+    # Multiplied by the rows, because the sum of gradients is divided by them at the end.
     return np.array([rows / weight for weight in weights.values()], "float32"), rows

@@ -1,4 +1,4 @@
-"""Training with layers left out, so that any number of them can be left out afterwards.
+"""LayerDrop: skips random layers in training, so that layers can be removed afterwards.
 
 (Fan et al. 2019, "Reducing Transformer Depth on Demand with Structured Dropout",
 https://arxiv.org/abs/1909.11556, section 3.)
@@ -16,24 +16,25 @@ from kbert.edit.pruning.rebuilding import plain_encoder
 
 
 class LayerDrop(keras.callbacks.Callback):
-    """A callback of `fit`: in every update each layer is left out with a probability of `rate`.
+    """A callback of `fit` that skips each layer with probability `rate` in every update.
 
-    A layer that is left out gives back what it is given. After such training, pretraining or
-    fine-tuning, `keep_layers(task, "alternate", …)` loses little: no layer has come to rely on the
-    one before it. Nothing is scaled, and evaluations run all layers. The whole batch, over
-    micro-batches and devices, is without the same layers; which they are follows from the seed and
-    the number of the update alone, so that a run which was ended resumes exactly. A step computes
-    as much as one without the callback.
+    A skipped layer returns its input. After pretraining or fine-tuning with this callback,
+    `keep_layers(task, "alternate", …)` loses little: no layer has learned to rely on the previous
+    one. Nothing is rescaled, and evaluations run all layers. The same layers are skipped for the
+    whole batch, across micro-batches and devices. They depend on the seed and the number of the
+    update only, so that an interrupted run resumes exactly. Skipping does not save compute in
+    training.
 
-    The rate is nothing of the model, and no preset says it.
+    The rate belongs to the training, not to the model: presets do not contain it.
 
     Args:
-        rate: the paper's is 0.2; for a model of a quarter of the layers and less, 0.5.
-        seed: of the draws.
+        rate: probability that a layer is skipped. The paper uses 0.2, and 0.5 for a model with a
+            quarter of the layers or fewer.
+        seed: seed of the random choices.
 
     Raises:
-        ValueError: a rate out of range; in `fit`: an encoder that is not of BERT's kin, layers that
-            share weights, or another backend than TensorFlow.
+        ValueError: the rate is out of range; in `fit`: the encoder is not BERT-like, layers share
+            weights, or the backend is not TensorFlow.
 
     Example:
         >>> import kbert
@@ -56,7 +57,7 @@ class LayerDrop(keras.callbacks.Callback):
         self._blocks: list[Any] = []
 
     def left_out(self, step: int, num_layers: int) -> list[int]:
-        """Numbers of the layers that the update after so many others goes around.
+        """Returns the numbers of the layers that are skipped after `step` updates.
 
         Example:
             >>> [LayerDrop(0.5).left_out(step, 4) for step in (0, 1, 2)]
@@ -73,7 +74,7 @@ class LayerDrop(keras.callbacks.Callback):
                 "Layers are left out by TensorFlow's engine: KERAS_BACKEND=tensorflow. "
                 f"Received: KERAS_BACKEND={keras.backend.backend()}"
             )
-        encoder = plain_encoder(getattr(self.model, "student", self.model))  # of a distiller
+        encoder = plain_encoder(getattr(self.model, "student", self.model))  # a distiller's student
         if encoder.config.num_blocks < encoder.config.num_layers:
             raise ValueError(
                 "Layers that share their weights are one block, and are left out together. "
@@ -97,9 +98,9 @@ class LayerDrop(keras.callbacks.Callback):
         import tensorflow as tf
 
         seed = tf.stack([tf.cast(step, tf.int32), tf.constant(self.seed, tf.int32)])
-        # One draw of a stream for each layer: neighbouring seeds are as independent as any.
+        # Element `layer` of the step's stream: consecutive seeds are as independent as any others.
         return tf.random.stateless_uniform([layer + 1], seed)[layer] < self.rate
 
     def _trace_anew(self) -> None:
-        """A step that was traced before knows nothing of the draws, or still makes them."""
+        """Retraces the train step: the traced one does not skip layers yet, or still skips them."""
         self.model.make_train_function(force=True)

@@ -1,4 +1,4 @@
-"""Encoders with some of their layers left out.
+"""Removal of whole layers from encoders.
 
 (Sajjad et al. 2020, "On the Effect of Dropping Layers of Pre-trained Transformer Models",
 https://arxiv.org/abs/2004.03844; Fan et al. 2019, "LayerDrop", https://arxiv.org/abs/1909.11556,
@@ -23,27 +23,27 @@ _LAYER = re.compile(r"encoder/layers/(\d+)/(.*)")
 
 
 def keep_layers(model: Any, layers: Sequence[int] | str, number: int | None = None) -> Any:
-    """Leaves the other layers out: a model that is not as deep.
+    """Removes all layers except the given ones.
 
-    It computes what the model computes whose other layers give back what they are given. A layer
-    keeps its window, the wavelengths of its positions, and its heads and neurons. The model is
-    trained afterwards; of one that was pretrained, to be fine-tuned, the bottom layers are the ones
-    to keep (Sajjad et al., section 5.1).
+    The result computes the same as the original model with the removed layers replaced by the
+    identity. A layer keeps its window, the wavelengths of its positions, and its heads and neurons.
+    Train the model afterwards. If a pretrained model is to be fine-tuned, keep the bottom layers
+    (Sajjad et al., section 5.1).
 
     Args:
-        model: a `kbert.Encoder` of BERT's kin, or a task on one; it stays as it is.
-        layers: numbers of those to keep, from 0, ascending; or "bottom", the first ones, "top", the
-            last, or "alternate": spread evenly from the first on, layer i · L / M, rounded down.
-        number: how many, M, with a name; a list says it itself.
+        model: a BERT-like `kbert.Encoder`, or a task on one; it is not changed.
+        layers: numbers of the layers to keep, from 0, ascending; or "bottom", the first layers,
+            "top", the last layers, or "alternate", layers spread evenly from the first on: layer
+            i · L / M, rounded down.
+        number: number M of layers to keep if `layers` is a name; not needed for a list.
 
     Returns:
         A new encoder or task, not compiled.
 
     Raises:
-        TypeError: the model is neither.
-        ValueError: layers that are not there or not in their order, or that share weights in a
-            way which no config says of those that are left; adapters, or an encoder that is not of
-            BERT's kin.
+        TypeError: the model is neither an encoder nor a task on one.
+        ValueError: layers do not exist or are not ascending, or the kept layers share weights in a
+            way that no config describes; the encoder has adapters, or is not BERT-like.
 
     Example:
         >>> import kbert
@@ -63,12 +63,12 @@ def keep_layers(model: Any, layers: Sequence[int] | str, number: int | None = No
     heads, neurons = ([sizes[block] for block in blocks] for sizes in sizes_of(config))
     changes: dict[str, Any] = {
         **{"num_layers": len(kept), "attention_pattern": _pattern(config, kept)},
-        "part": None,  # its numbers are of the blocks before
+        "part": None,  # its numbers refer to the blocks before pruning
     }
     if config.num_layer_groups is not None:
         changes["num_layer_groups"] = len(blocks)
     if set(changes["attention_pattern"]) == {GLOBAL}:
-        changes["local_rotary_base"] = None  # of layers with a window
+        changes["local_rotary_base"] = None  # applies to layers with a window only
     smaller = config.replace(**changes)
     places = {block: place for place, block in enumerate(blocks)}
 
@@ -86,7 +86,7 @@ def keep_layers(model: Any, layers: Sequence[int] | str, number: int | None = No
 
 
 def _kept(layers: Sequence[int] | str, number: int | None, depth: int) -> list[int]:
-    """Numbers of the layers that are kept."""
+    """Returns the numbers of the layers to keep."""
     if isinstance(layers, str):
         if layers not in (BOTTOM, TOP, ALTERNATE):
             raise ValueError(
@@ -116,7 +116,7 @@ def _kept(layers: Sequence[int] | str, number: int | None, depth: int) -> list[i
 
 
 def _kept_blocks(config: EncoderConfig, kept: list[int]) -> list[int]:
-    """The blocks that are used by the layers that are kept, in their order."""
+    """Returns the blocks that the kept layers use, in their order."""
     used = [layer * config.num_blocks // config.num_layers for layer in kept]
     blocks = sorted(set(used))
     by_config = [blocks[i * len(blocks) // len(kept)] for i in range(len(kept))]
@@ -129,7 +129,7 @@ def _kept_blocks(config: EncoderConfig, kept: list[int]) -> list[int]:
 
 
 def _pattern(config: EncoderConfig, kept: list[int]) -> tuple[str | int, ...]:
-    """The attention of the layers that are kept, as short as it can be said."""
+    """Returns the shortest attention pattern that describes the kept layers."""
     windows = [GLOBAL if (x := config.window(layer)) is None else x for layer in kept]
     for length in range(1, len(windows)):
         if windows == [windows[i % length] for i in range(len(windows))]:

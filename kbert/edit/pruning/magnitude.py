@@ -1,4 +1,4 @@
-"""Kernels whose small weights become zeros while a model is trained.
+"""Magnitude pruning: sets the smallest weights of kernels to zero during training.
 
 (Zhu & Gupta 2017, "To Prune, or Not to Prune", https://arxiv.org/abs/1710.01878, section 3.)
 """
@@ -18,12 +18,12 @@ from kbert.edit.pruning.schedule import GradualPruning, PruningSettings
 from kbert.models import Encoder
 from kbert.models.weights import named_weights
 
-# Of all dense layers in the blocks of an encoder.
+# Kernels of all dense layers in the blocks of an encoder.
 BLOCKS = ("encoder/layers/*/kernel",)
 
 
 class MagnitudeSettings(PruningSettings):
-    """Of `MagnitudePruning`.
+    """Settings of `MagnitudePruning`.
 
     Args:
         {options}
@@ -37,33 +37,34 @@ class MagnitudeSettings(PruningSettings):
 
 
 class MagnitudePruning(GradualPruning):
-    """A callback of `fit` that sets ever more of the smallest weights to zero, and keeps them so.
+    """A callback of `fit` that gradually sets the smallest weights to zero and keeps them zero.
 
-    Of every kernel the same share: after s updates it is
+    Each kernel has the same share of zeros. After s updates it is
 
         f + (i - f) · (1 - (s - begin) / (end - begin))³
 
-    where i is the `initial_sparsity` and f the `sparsity`: many weights at first, where many are of
-    no use, and ever fewer. The smallest in absolute value are chosen every `frequency` updates, and
-    at the end; between, zeros stay zeros: the masks are applied within each update, before anything
-    reads the weights. At the end exactly `round(f · n)` of a kernel's n weights are zeros.
+    where i is the `initial_sparsity` and f the `sparsity`. So many weights are pruned at first,
+    when many are redundant, and ever fewer later. The weights with the smallest absolute values are
+    chosen every `frequency` updates and at `end_step`. In between, zeros stay zeros: the masks are
+    applied within each update, before anything reads the weights. At the end exactly `round(f · n)`
+    of a kernel's n weights are zeros.
 
     A model with zeros is as large and as slow as before: zeros are stored and multiplied like other
-    numbers. It is compressed well by what archives it (zip, gzip), and is for runtimes with sparse
-    kernels. What is faster and smaller here is `prune_heads`, `prune_neurons` and `keep_layers`.
+    numbers. Archives (zip, gzip) compress it well, and runtimes with sparse kernels can use it. To
+    make a model smaller and faster, use `prune_heads`, `prune_neurons` and `keep_layers`.
 
-    Steps are updates that the optimizer has made; `fit` makes a new one where `compile` was not
-    called. Evaluations before the last weights are chosen do not count for the best weights of a
-    run: these have the full sparsity. A run that was ended resumes exactly. Where a model was
-    pruned before, its zeros stay, as the smallest there are.
+    Steps are updates of the optimizer; without `compile`, `fit` creates a new optimizer.
+    Evaluations before the last choice of weights do not count for the best weights of a run, so
+    that these have the full sparsity. An interrupted run resumes exactly. If a model was pruned
+    before, its zeros stay, because they are its smallest weights.
 
     Args:
         {options}
 
     Raises:
-        ValueError: a value out of range; in `fit`: steps beyond those of the run, patterns that
-            match nothing, a model without an encoder, an optimizer that averages weights, or
-            another backend than TensorFlow.
+        ValueError: a value is out of range; in `fit`: `end_step` is not before the end of the run,
+            a pattern matches nothing, the model has no encoder, the optimizer averages weights, or
+            the backend is not TensorFlow.
 
     Example:
         >>> import kbert
@@ -97,8 +98,8 @@ class MagnitudePruning(GradualPruning):
         self._trace_anew()
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        # Before an update and not after it: what is saved between two of them, a run that resumes
-        # continues with the same choice.
+        # Before an update, not after it: a run that resumes from a checkpoint between two updates
+        # then makes the same choice.
         step = self.step
         if not self.may_be_best and (self.is_due(step) or step >= self.end_step):
             for mask in self._masked.values():
@@ -113,22 +114,22 @@ class MagnitudePruning(GradualPruning):
         super().on_train_end(logs)
 
     def _trace_anew(self) -> None:
-        """A step that was traced before knows nothing of the masks, or still knows them."""
+        """Retraces the train step, because a traced one lacks the masks or still applies them."""
         self.model.make_train_function(force=True)
 
 
 def sparsity(model: Any, kernels: str | Sequence[str] = BLOCKS) -> dict[str, float]:
-    """The share of zeros in each kernel; what is masked (`MovementPruning`) counts as zeros.
+    """Returns the share of zeros in each kernel; masked weights (`MovementPruning`) count as zeros.
 
     Args:
         model: an encoder, or a task on one.
-        kernels: patterns for their names, see `MagnitudePruning`.
+        kernels: one or more patterns for names of kernels, see `MagnitudePruning`.
 
     Returns:
-        Name in a preset -> share.
+        Name of the kernel in a preset -> share of zeros.
 
     Raises:
-        ValueError: no kernel has such a name, or there is no encoder.
+        ValueError: a pattern matches no kernel, or there is no encoder.
     """
     patterns = (kernels,) if isinstance(kernels, str) else tuple(kernels)
     named, shares = _named(model), {}
@@ -142,14 +143,14 @@ def sparsity(model: Any, kernels: str | Sequence[str] = BLOCKS) -> dict[str, flo
 
 
 class _Mask:
-    """Keeps the zeros of a kernel as its constraint, which optimizers apply within an update.
+    """A constraint of a kernel that keeps its zeros; optimizers apply it within an update.
 
     Args:
-        kernel: its zeros stay.
+        kernel: kernel whose zeros stay.
     """
 
     def __init__(self, kernel: keras.Variable) -> None:
-        # That of a run which an error ended is still there.
+        # After a run that ended with an error, its mask is still the constraint.
         before = kernel.constraint
         self._before: Any = before._before if isinstance(before, _Mask) else before
         self._kernel = kernel
@@ -162,7 +163,7 @@ class _Mask:
         return ops.where(self._left, kernel, ops.zeros_like(kernel))
 
     def choose(self, share: float) -> None:
-        """Makes the smallest weights zeros, those that are zeros already first."""
+        """Sets the smallest weights to zero, first those that are masked already."""
         values = self._kernel.numpy()
         number = round(share * values.size)
         sizes = np.where(self._left.numpy(), np.abs(values), -1.0).ravel()
@@ -172,12 +173,12 @@ class _Mask:
         self._kernel.assign(np.where(left.reshape(values.shape), values, 0))
 
     def release(self) -> None:
-        """The kernel is free again; its zeros are weights as others."""
+        """Restores the previous constraint, so that zeros of the kernel may change again."""
         self._kernel.constraint = self._before
 
 
 def _kernels(model: Any, patterns: Sequence[str]) -> Mapping[str, keras.Variable]:
-    """Name in a preset -> weight of two axes or more."""
+    """Returns matching weights with two or more axes: name in a preset -> weight."""
     named = _named(model)
     found: dict[str, keras.Variable] = {}
     for pattern in patterns:
@@ -197,8 +198,8 @@ def _kernels(model: Any, patterns: Sequence[str]) -> Mapping[str, keras.Variable
 
 
 def _named(model: Any) -> dict[str, keras.Variable]:
-    """Name in a preset -> weight."""
-    task = getattr(model, "student", model)  # of a distiller
+    """Returns all weights of a model or task: name in a preset -> weight."""
+    task = getattr(model, "student", model)  # a distiller's student
     parts = {"encoder": task} if isinstance(task, Encoder) else getattr(task, "parts", {})
     named: dict[str, keras.Variable] = {}
     for prefix, layer in parts.items():

@@ -1,4 +1,4 @@
-"""Movement pruning: kernels lose the weights that training moves towards zero.
+"""Movement pruning: masks the weights that training moves towards zero.
 
 (Sanh, Wolf & Rush 2020, "Movement Pruning: Adaptive Sparsity by Fine-Tuning",
 https://arxiv.org/abs/2005.07683, section 4.)
@@ -8,7 +8,7 @@ pruning = kbert.edit.pruning.MovementPruning(0.85, begin_step=500, end_step=2500
 scored.fit(texts, labels, epochs=6, callbacks=[pruning])
 sparse = kbert.edit.pruning.apply_movement(scored)
 
-Shapes: `n` weights of a kernel, or of all of them.
+Shapes: `n` weights of one kernel, or of all kernels.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from kbert.edit.pruning.schedule import GradualPruning, PruningSettings
 
 _SCORES, _MASK = f"/{Movement.kind}/scores", f"/{Movement.kind}/mask"
 _KERNEL = "/kernel"
-# Of the weights in one update, three times the cubic schedule's mean. MiniLM learns at 0.012 %
-# and collapses at 0.33 % (docs/pruning.md).
+# Share of the weights masked in one update above which `fit` warns. The cubic schedule reaches
+# three times its mean. MiniLM learns at 0.012 % and collapses at 0.33 % (docs/pruning.md).
 _MOST_AT_ONCE = 3e-4
 
 
 def with_movement(model: Any) -> Any:
-    """The same model, or task, with the edit "movement" (`kbert.edit.Movement`).
+    """Returns a copy of a model or task with the edit "movement" (`kbert.edit.Movement`).
 
-    Each kernel of a dense layer in the blocks has scores, which are trained with it, and a mask,
-    which a `MovementPruning` in `fit` chooses by them; one of both for each weight. Nothing is
-    masked before, so the outputs are those of the model. It is saved, loaded and resumed like any
-    other. Of each weight there are three numbers in place of one; seven with AdamW's moments, in
-    place of three.
+    In each dense layer of the blocks, every weight of the kernel gets a score and a mask entry. The
+    scores are trained with the kernel, and `MovementPruning` in `fit` sets the mask by them. At
+    first nothing is masked, so the outputs do not change. The model is saved, loaded and resumed
+    like any other. There are three numbers per weight instead of one; with AdamW's moments, seven
+    instead of three.
 
     Args:
-        model: a `kbert.Encoder` of any family, a `kbert.Decoder`, or a task on one; it stays as it
-            is.
+        model: a `kbert.Encoder` of any family, a `kbert.Decoder`, or a task on one; it is not
+            changed.
 
     Returns:
-        A new one, not compiled.
+        A new encoder, decoder or task, not compiled.
 
     Raises:
-        TypeError: the model is neither.
-        ValueError: it has scores already, adapters, or an edit that comes behind them; or its
-            class takes no edits.
+        TypeError: the model is none of these.
+        ValueError: it has scores already, adapters, or an edit that must come after the scores; or
+            its class does not support edits.
 
     Example:
         >>> import kbert
@@ -69,25 +69,26 @@ def with_movement(model: Any) -> Any:
 
 
 def apply_movement(model: Any) -> Any:
-    """The model without scores and masks: what was masked is 0 in its kernels.
+    """Returns a copy without scores and masks, with masked weights set to 0 in the kernels.
 
-    The outputs are the same. It is an ordinary one, of any format; `sparsity` counts its zeros.
+    The outputs are the same. The copy is an ordinary model, and can be saved and exported in any
+    format; `sparsity` returns its share of zeros.
 
     Args:
-        model: what `with_movement` gave, or a preset of it; it stays as it is.
+        model: result of `with_movement`, or a preset of it; it is not changed.
 
     Returns:
-        A new encoder or task, not compiled.
+        A new encoder, decoder or task, not compiled.
 
     Raises:
-        TypeError: the model is neither an encoder nor a task on one.
+        TypeError: the model is no encoder, decoder or task on one.
         ValueError: it has no such edit.
     """
     return without_edit(model, Movement.kind, "with_movement", _masked)
 
 
 class MovementSettings(PruningSettings):
-    """Of `MovementPruning`.
+    """Settings of `MovementPruning`.
 
     Args:
         {options}
@@ -99,37 +100,39 @@ class MovementSettings(PruningSettings):
 
 
 class MovementPruning(GradualPruning):
-    """A callback of `fit` that masks ever more of the weights that move towards zero.
+    """A callback of `fit` that gradually masks the weights that move towards zero.
 
-    Of every kernel those with the lowest scores are masked, by the cubic schedule of
-    `MagnitudePruning`. The paper's warm-up is the updates before `begin_step`, its cool-down those
-    after `end_step`, in which the share stays. A score grows where training moves its weight away
-    from zero, and falls where towards zero (see `kbert.layers.movement`). A masked weight stays as
-    it is, but for weight decay; its score goes on learning, so that it may come back. Masks are
-    chosen anew every `frequency` updates, to the end of the run: 1 is the paper's, more save time.
-    From `end_step` on exactly `round(sparsity · n)` of a kernel's n weights are masked.
+    In each kernel, the weights with the lowest scores are masked, by the cubic schedule of
+    `MagnitudePruning`. The updates before `begin_step` are the paper's warm-up. Those after
+    `end_step` are its cool-down, in which the share of masked weights stays the same. A score grows
+    where training moves its weight away from zero, and falls where it moves towards zero (see
+    `kbert.edit.movement`). A masked weight changes by weight decay only. Its score is still
+    trained, so the weight may return. Masks are chosen again every `frequency` updates until the
+    end of the run: 1 is the paper's value, larger values save time. From `end_step` on exactly
+    `round(sparsity · n)` of a kernel's n weights are masked.
 
-    Of weights with equal scores, such as all before the first update and those of frozen layers,
-    the smallest in absolute value are masked first.
+    Among equal scores, the weights with the smallest absolute values are masked first. All scores
+    are equal before the first update, and those of frozen layers stay so.
 
-    Scores count by their order alone, and they begin at 0: by AdamW, or any optimizer whose steps
-    are proportional to its rate, the masks are the same whatever the scores' learning rate is. So
-    they have that of the weights; the paper's own, 1e-2, chooses no others. They do not decay. A
-    kernel of queries, keys and values counts as one, where the paper has three.
+    Only the order of the scores matters, and they start at 0. So with AdamW, or any optimizer whose
+    steps are proportional to the learning rate, the scores' learning rate does not affect the
+    masks. The scores therefore use the learning rate of the weights; the paper's own, 1e-2, would
+    give the same masks. The scores do not decay. The joint kernel of queries, keys and values
+    counts as one kernel, where the paper has three.
 
-    It is for fine-tuning a pretrained model to few weights: in the paper it is better than
-    magnitudes where less than 15% are left, and worse where more than 70% are (section 6).
+    Use it to fine-tune a pretrained model to few weights. In the paper it is better than magnitude
+    pruning if less than 15% of the weights are left, and worse if more than 70% are (section 6).
 
-    Steps are updates that the optimizer has made; `fit` makes a new one where `compile` was not
-    called. Evaluations before `end_step` do not count for the best weights of a run. Scores and
-    masks are saved with the weights: a run that was ended resumes exactly.
+    Steps are updates of the optimizer; without `compile`, `fit` creates a new optimizer.
+    Evaluations before `end_step` do not count for the best weights of a run. Scores and masks are
+    saved with the weights, so that an interrupted run resumes exactly.
 
     Args:
         {options}
 
     Raises:
-        ValueError: a value out of range; in `fit`: steps beyond those of the run, a model without
-            scores, or another backend than TensorFlow.
+        ValueError: a value is out of range; in `fit`: `end_step` is not before the end of the run,
+            the model has no scores, or the backend is not TensorFlow.
 
     Example:
         >>> import kbert
@@ -152,11 +155,11 @@ class MovementPruning(GradualPruning):
         self._groups: list[list[Any]] = []  # dense layers with scores
 
     def prepare(self, model: Any) -> Any:
-        """`with_movement`."""
+        """Returns `with_movement(model)`."""
         return with_movement(model)
 
     def finish(self, model: Any) -> Any:
-        """`apply_movement`."""
+        """Returns `apply_movement(model)`."""
         return apply_movement(model)
 
     def on_train_begin(self, logs: Logs = None) -> None:
@@ -173,10 +176,10 @@ class MovementPruning(GradualPruning):
         self._groups = [layers] if self.settings.globally else [[layer] for layer in layers]
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        # Before an update and not after it, as of MagnitudePruning.
+        # Before an update, not after it, as in MagnitudePruning.
         step = self.step
         reached = step >= self.end_step
-        # An optimizer may begin behind `end_step`; a run that resumes there has its choice already.
+        # An optimizer may start after `end_step`; a run that resumes there has its masks already.
         late = reached and not self.may_be_best and not self._has_all()
         if self.is_due(step) or step == self.end_step or late:
             for group in self._groups:
@@ -188,7 +191,7 @@ class MovementPruning(GradualPruning):
         self._groups = []
 
     def _has_all(self) -> bool:
-        """Whether as many weights are masked as at the end."""
+        """Whether as many weights are masked as `sparsity` demands at the end."""
         for group in self._groups:
             masks = [layer.movement.mask.numpy() for layer in group]
             masked = sum(int((mask == 0).sum()) for mask in masks)
@@ -198,7 +201,7 @@ class MovementPruning(GradualPruning):
 
 
 def _scored(model: Any) -> list[Any]:
-    """The dense layers with scores of a task, or of a distiller's student."""
+    """Returns the dense layers with scores of a task, or of a distiller's student."""
     task = getattr(model, "student", model)
     found = getattr(task, "model", task)
     edits = getattr(getattr(found, "config", None), "edits", ())
@@ -222,7 +225,7 @@ def _masked(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays:
 
 
 def _choose(layers: list[Any], share: float) -> None:
-    """Masks that share of the weights of some layers, taken together."""
+    """Masks a share of the weights of several layers, ranked together."""
     scores = [tf.reshape(layer.movement.scores.value, [-1]) for layer in layers]
     sizes = [tf.abs(tf.reshape(layer.kernel.value, [-1])) for layer in layers]
     number = sum(x.shape[0] for x in scores)
@@ -234,9 +237,10 @@ def _choose(layers: list[Any], share: float) -> None:
 
 
 def _chosen(scores: tf.Tensor, sizes: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """(n,), 1 for so many of the highest scores; of equal ones the larger weight, then the first.
+    """Returns (n,): 1 for the `number` highest scores, 0 for the rest.
 
-    Exactly so many, however many are equal: at the start all are.
+    Among equal scores the larger weight is chosen, then the first. Exactly `number` are chosen,
+    even if many scores are equal: at the start all are.
     """
     lowest = _nth(scores, number)
     tied = scores == lowest
@@ -259,22 +263,22 @@ def _highest(scores: Any, sizes: Any, number: Any) -> tf.Tensor:
 
 @functools.cache
 def _graph() -> Callable:
-    """One graph for all kernels, on the device where they are."""
+    """Returns one graph for all kernels, which runs on their device."""
     values = tf.TensorSpec([None], tf.float32)
     specs = [values, values, tf.TensorSpec([], tf.int32)]
     return graph(_chosen, autograph=False, input_signature=specs)
 
 
 def _nth(values: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """The number-th highest of some float32 values.
+    """Returns the `number`-th highest of float32 values.
 
-    Found bit by bit, for floats are in the order of their bits, the negative ones backwards: 32
-    passes over memory, where TensorFlow's sort takes six times as long on a CPU.
+    It is found bit by bit, because floats are ordered like their bits (negative ones in reverse).
+    That is 32 passes over memory; TensorFlow's sort takes six times as long on a CPU.
     """
     keys = _swapped(tf.bitcast(values, tf.int32))
     found = tf.constant(-(2**31), tf.int32)
     for bit in range(31, -1, -1):
-        # Of the sign's bit the higher half are those without it.
+        # For the sign bit, the higher half are the values without it.
         higher = tf.zeros([], tf.int32) if bit == 31 else found + (1 << bit)
         found = tf.where(_count(keys >= higher) >= number, higher, found)
     return tf.bitcast(_swapped(found), tf.float32)

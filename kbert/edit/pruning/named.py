@@ -1,4 +1,4 @@
-"""The gradual prunings by name, as a flag says them."""
+"""Gradual pruning methods by the name that a flag gives."""
 
 from kbert.core.options import parse_kind
 from kbert.edit.pruning.magnitude import MagnitudePruning
@@ -12,14 +12,15 @@ GRADUAL: dict[str, type[GradualPruning]] = {
 
 
 def parse(text: str) -> GradualPruning:
-    """The callback that a flag says.
+    """Returns the callback that a flag describes.
 
     Args:
-        text: "magnitude" or "movement", and after a colon the settings, see
+        text: "magnitude" or "movement", a colon and the settings, such as "sparsity=0.85"; see
             `kbert.core.options.parse_kind`.
 
     Raises:
-        ValueError: no such pruning or setting, a value out of range, or no `sparsity`.
+        ValueError: the method or a setting is unknown, a value is out of range, or `sparsity` is
+            missing.
 
     Example:
         >>> pruning = parse("movement:sparsity=0.85,begin_step=0.1")

@@ -1,6 +1,6 @@
-"""A pruned model is a new one: of a smaller config, with the weights that are left.
+"""Rebuilds models with another config: a pruned model is a new model with the remaining weights.
 
-The model that it is made of stays as it is.
+The original model is not changed.
 """
 
 from collections.abc import Callable
@@ -19,19 +19,19 @@ from kbert.models.weights import get_arrays, set_arrays
 from kbert.tasks import Task
 
 _SOURCE = "the model that is pruned"
-# Arrays of one part of a model by their names, and the shapes that the smaller one has -> its own.
+# (Arrays of one part of a model by name, shapes in the new model by name) -> arrays of the new one.
 Cut = Callable[[dict[str, np.ndarray], dict[str, tuple[int, ...]]], Arrays]
 
 
 def encoder_of(model: Any) -> Any:
-    """The encoder, or the decoder, that is made anew.
+    """Returns the encoder or decoder of a model, if its config describes it fully.
 
     Args:
         model: a `kbert.Encoder` or a `kbert.Decoder`, or a task on one.
 
     Raises:
-        TypeError: it is neither.
-        ValueError: it was changed in a way that its config does not say.
+        TypeError: it is none of these.
+        ValueError: it was changed in a way that its config does not describe.
     """
     encoder = model.model if isinstance(model, Task) else model
     if not isinstance(encoder, Encoder | Decoder):
@@ -39,16 +39,17 @@ def encoder_of(model: Any) -> Any:
             "What is pruned or rounded is a kbert.Encoder or kbert.Decoder, or a task on one. "
             f"Received: a {type(encoder).__name__}"
         )
-    encoder.get_config()  # or raises: it is more than its config says
+    encoder.get_config()  # raises if the config does not describe the whole model
     encoder.variants.refuse_config()
     return encoder
 
 
 def plain_encoder(model: Any) -> Encoder:
-    """As `encoder_of`, of blocks whose weights are known: those of BERT's kin.
+    """Like `encoder_of`, but only for BERT-like encoders, whose blocks have known weights.
 
     Raises:
-        ValueError: it has a part, or is of a class of its own.
+        ValueError: the encoder has a `part`, another edit than "pruned" or other blocks, or is of
+            another class.
     """
     encoder = encoder_of(model)
     part = getattr(encoder.config, "part", None)
@@ -74,7 +75,7 @@ def plain_encoder(model: Any) -> Encoder:
 
 
 def sizes_of(config: EncoderConfig) -> tuple[list[int], list[int]]:
-    """Heads and neurons of each block.
+    """Returns the numbers of heads and neurons of each block.
 
     Example:
         >>> import kbert
@@ -91,13 +92,14 @@ def sizes_of(config: EncoderConfig) -> tuple[list[int], list[int]]:
 
 
 def with_sizes(config: EncoderConfig, heads: list[int], neurons: list[int], **changes: Any) -> Any:
-    """A config whose blocks have so many heads and neurons.
+    """Returns a config whose blocks have the given numbers of heads and neurons.
 
-    Where all blocks are as wide inside, that is a field; an edit says what differs from the fields.
-    Heads have their width by `num_heads`, so that fewer of them are always an edit.
+    If all blocks have the same feed-forward width, it is the field `intermediate_size`; otherwise
+    an edit lists the widths. The field `num_heads` determines the width of a head, so that fewer
+    heads always need an edit.
 
     Args:
-        config: the config before.
+        config: the original config.
         heads: attention heads of each block.
         neurons: widths inside the feed-forward part of each block.
         **changes: other fields that change.
@@ -115,16 +117,17 @@ def with_sizes(config: EncoderConfig, heads: list[int], neurons: list[int], **ch
 
 
 def rebuilt(model: Any, config: Any, cut: Cut, *, tokenizer: Any = None) -> Any:
-    """A model of another config, with what `cut` leaves of the weights.
+    """Returns a model with another config and the weights that `cut` returns.
 
     Args:
-        model: an encoder, or a task on one.
-        config: of the new encoder.
-        cut: see `Cut`; called for the encoder, and for each head of a task.
-        tokenizer: of the new task; None = the task's.
+        model: an encoder or a decoder, or a task on one.
+        config: config of the new encoder or decoder.
+        cut: function that maps the weights, see `Cut`; called for each part of the model: the
+            encoder, and the heads of a task.
+        tokenizer: tokenizer of the new task; None = the same as before.
 
     Returns:
-        What `model` is, made as from its preset: not compiled, and in training mode.
+        A model of the same class, as if loaded from a preset: not compiled, and trainable.
     """
     encoder = encoder_of(model)
     small = type(encoder)(config, dtype=encoder.dtype_policy, name=encoder.name)
@@ -139,22 +142,22 @@ def rebuilt(model: Any, config: Any, cut: Cut, *, tokenizer: Any = None) -> Any:
 
 
 def with_edit(model: Any, kind: str, cut: Cut) -> Any:
-    """The model with an edit that has weights in its layers.
+    """Returns a copy of a model with an edit that has weights in the model's layers.
 
     Args:
-        model: an encoder or a decoder, or a task on one; it stays as it is.
-        kind: what configs call the edit, which needs no options.
-        cut: see `Cut`; adds the weights.
+        model: an encoder or a decoder, or a task on one; it is not changed.
+        kind: name of the edit in configs; the edit must not need options.
+        cut: function that adds the weights, see `Cut`.
 
     Raises:
-        ValueError: it has such an edit already, or one that this one does not come behind.
+        ValueError: it has this edit already, or one that must not precede it.
     """
     config = encoder_of(model).config
     return rebuilt(model, config.replace(edits=[*config.edits, {"kind": kind}]), cut)
 
 
 def without_edit(model: Any, kind: str, maker: str, cut: Cut) -> Any:
-    """The model without an edit; arguments as of `with_edit` and `check_edit`."""
+    """Returns a copy of a model without an edit; see `with_edit` and `check_edit` for arguments."""
     config = encoder_of(model).config
     check_edit(config.edits, kind, maker)
     left = [edit for edit in config.edits if edit["kind"] != kind]

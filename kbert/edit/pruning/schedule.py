@@ -1,4 +1,4 @@
-"""What callbacks share that set ever more weights of kernels to zero while a model is trained."""
+"""Gradual pruning: base class of callbacks that zero more and more weights during training."""
 
 import inspect
 from typing import Any, ClassVar
@@ -11,13 +11,13 @@ from kbert.core.types import Logs
 
 
 class PruningSettings(Options):
-    """How the share of zeros grows.
+    """Settings of the schedule by which the share of zeros grows.
 
     Args:
         {options}
 
     Raises:
-        ValueError: a value out of range.
+        ValueError: a value is out of range.
     """
 
     sparsity: float = option(help="Share of zeros at the end.", above=0, below=1)
@@ -51,14 +51,14 @@ class PruningSettings(Options):
             _check_order(*steps)
 
     def in_updates(self, total: int | None) -> tuple[int, int]:
-        """`begin_step` and `end_step` of a run.
+        """Returns `begin_step` and `end_step` of a run as numbers of updates.
 
         Args:
-            total: updates of the run; None = not known.
+            total: number of updates of the run; None = unknown.
 
         Raises:
-            ValueError: there are shares, and the total is not known; or the end is not after the
-                beginning.
+            ValueError: a step is a share and the total is unknown, or `end_step` is not after
+                `begin_step`.
 
         Example:
             >>> PruningSettings(sparsity=0.5, begin_step=10, end_step=0.7).in_updates(200)
@@ -80,7 +80,7 @@ class PruningSettings(Options):
 
 
 def _are_alike(begin: float, end: float) -> bool:
-    """Whether both are updates, or shares of a run; 0 is either."""
+    """Whether both steps are numbers of updates, or both are shares of a run; 0 counts as both."""
     return begin == 0 or isinstance(begin, float) == isinstance(end, float)
 
 
@@ -93,30 +93,31 @@ def _check_order(begin: float, end: float) -> None:
 
 
 class GradualPruning(keras.callbacks.Callback):
-    """A callback of `fit` with a share of zeros that grows: after s updates it is
+    """A callback of `fit` that increases the share of zeros. After s updates it is
 
         f + (i - f) · (1 - (s - begin) / (end - begin))³
 
     where i is the `initial_sparsity` and f the `sparsity` (Zhu & Gupta 2017,
-    https://arxiv.org/abs/1710.01878, section 3). Which weights become zeros, a subclass chooses.
+    https://arxiv.org/abs/1710.01878, section 3). Subclasses choose which weights become zeros.
 
     Attributes:
-        settings_class: what the constructor takes, described where the docstring of a subclass says
-            `{options}`.
-        begin_step: updates before the first weights are chosen; known from the begin of a run on,
-            where the setting is a share of it.
-        end_step: likewise, of the last.
-        may_be_best: whether the sparsity is reached. `train` reads it: weights of before are not
-            the best.
+        settings_class: class of the constructor's arguments; their descriptions replace `{options}`
+            in the docstring of a subclass.
+        begin_step: updates before the first choice of weights; if the setting is a share of the
+            run, it is a number of updates from the start of `fit` on.
+        end_step: updates before the last choice of weights; a share becomes a number of updates
+            like that of `begin_step`.
+        may_be_best: whether the sparsity is reached. `train` reads it: earlier weights do not count
+            as the best.
 
     Args:
         sparsity: share of zeros at the end.
-        **settings: the other fields of `PruningSettings`, or of what a subclass extends it to.
+        **settings: other fields of `settings_class`, such as `end_step`; see `PruningSettings`.
 
     Raises:
-        TypeError: no such setting.
-        ValueError: a value out of range; in `fit`: steps beyond those of the run, or another
-            backend than TensorFlow.
+        TypeError: there is no such setting.
+        ValueError: a value is out of range; in `fit`: `end_step` is not before the end of the run,
+            or the backend is not TensorFlow.
     """
 
     settings_class: ClassVar[type[PruningSettings]] = PruningSettings
@@ -136,15 +137,15 @@ class GradualPruning(keras.callbacks.Callback):
         self.may_be_best = False
 
     def prepare(self, model: Any) -> Any:
-        """The model that can be pruned so in `fit`: itself, or a new one with what that needs."""
+        """Returns the model to call `fit` on: the given one, or a copy with the required edit."""
         return model
 
     def finish(self, model: Any) -> Any:
-        """The ordinary model with zeros, of one that `fit` has pruned."""
+        """Returns an ordinary model with zeros, given the model that `fit` has pruned."""
         return model
 
     def sparsity_after(self, step: int) -> float:
-        """The share of zeros that is wanted after so many updates.
+        """Returns the target share of zeros after `step` updates.
 
         Example:
             >>> pruning = GradualPruning(0.8, begin_step=10, end_step=30)
@@ -158,15 +159,16 @@ class GradualPruning(keras.callbacks.Callback):
         return last + (self.settings.initial_sparsity - last) * left**3
 
     def is_due(self, step: int) -> bool:
-        """Whether weights are chosen after so many updates: by that number alone.
+        """Whether weights are chosen after `step` updates.
 
-        So a run that resumes chooses when the uninterrupted one would.
+        It depends on that number only, so that a resumed run chooses when an uninterrupted one
+        would.
         """
         return step >= self.begin_step and not (step - self.begin_step) % self.settings.frequency
 
     @property
     def step(self) -> int:
-        """Updates that the optimizer has made."""
+        """Number of updates that the optimizer has made."""
         return int(self.model.optimizer.iterations.numpy())
 
     def on_train_begin(self, logs: Logs = None) -> None:
@@ -177,7 +179,7 @@ class GradualPruning(keras.callbacks.Callback):
             )
         updates = self.params.get("updates")
         self.begin_step, self.end_step = self.settings.in_updates(updates)
-        # Earlier updates may be of this run.
+        # With updates made already, this run may be a resumed one: only a fresh run is checked.
         if updates is not None and not self.step and updates <= self.end_step:
             raise ValueError(
                 "The last weights are chosen before the end of a run, so that what is left can "

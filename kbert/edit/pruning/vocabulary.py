@@ -1,7 +1,8 @@
-"""Vocabularies cut to what a domain or a language uses, and the tables that they index with them.
+"""Vocabulary pruning: keeps the tokens that a domain or language uses, and their embeddings.
 
-A multilingual model holds more than half of its weights in the token table; one for two languages
-needs a fraction of it (Abdaoui et al. 2020, "Load What You Need", https://arxiv.org/abs/2010.05609).
+More than half of the weights of a multilingual model are in the token table. A model for two
+languages needs a fraction of it (Abdaoui et al. 2020, "Load What You Need",
+https://arxiv.org/abs/2010.05609).
 
 Shapes: `V` entries before, `W` after.
 """
@@ -31,30 +32,31 @@ def prune_vocabulary(
     min_count: int = 1,
     characters: bool = True,
 ) -> tuple[Any, Tokenizer]:
-    """Cuts the tokens that a corpus does not use out of a model and its tokenizer.
+    """Removes the tokens that a corpus does not use from a model and its tokenizer.
 
-    Every text can still be read: special tokens stay, and what any word is made of, single
-    characters or bytes. A text whose tokens are all kept is split as before, and the model gives
-    the same for it. Words that were unknown may become known: their parts were hidden by longer
-    ones. Every axis of the weights that the vocabulary has is cut: the token table, and of heads
-    the bias, table and columns of masked words.
+    Every text can still be tokenized: special tokens stay, and so do the single characters or bytes
+    that words are made of. A text whose tokens are all kept is tokenized as before, and the model's
+    outputs for it are the same. Unknown words may become known: longer subwords that hid their
+    parts are gone. All weight axes of the vocabulary's size are pruned: the token table, and the
+    bias, table and columns of masked-word heads.
 
     Args:
-        model: a `kbert.Encoder`, or a task on one; it stays as it is.
-        tokenizer: of an encoder; a task has its own.
-        texts: what the model will read, as the tokenizer is given it.
-        keep: further tokens that are kept, such as "[unused1]".
-        min_count: how often a token is seen in the texts, at least, to be kept.
-        characters: of WordPiece, whether all single characters are kept; without it words with
-            others than those of the texts become unknown.
+        model: a `kbert.Encoder`, or a task on one; it is not changed.
+        tokenizer: tokenizer of the encoder; not allowed for a task, which has one.
+        texts: typical texts for the model, in the form that the tokenizer expects.
+        keep: additional tokens to keep, such as "[unused1]".
+        min_count: minimum number of occurrences in the texts for a token to be kept.
+        characters: whether all single characters of a WordPiece vocabulary are kept; otherwise
+            words with characters that are not in the texts become unknown.
 
     Returns:
         A new encoder or task, not compiled, and its tokenizer. Kept tokens keep their order.
 
     Raises:
-        TypeError: the model is neither, or `texts` is one string.
-        ValueError: a kind of tokenizer whose pieces lean on each other in other ways (unigram), a
-            token that is not there, neither texts nor tokens, or an encoder with adapters.
+        TypeError: the model is no encoder or task on one, or `texts` is a single string.
+        ValueError: the tokenizer is not WordPiece or byte-level BPE (subwords of a unigram model
+            depend on each other differently), a token to keep does not exist, there are neither
+            texts nor tokens, or the encoder has adapters.
 
     Example:
         >>> import kbert
@@ -79,7 +81,7 @@ def prune_vocabulary(
         )
 
     def cut(arrays: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
-        # The config changed in nothing else: what axes are shorter are the vocabulary's.
+        # Nothing else in the config changed: axes that are shorter now are the vocabulary's.
         for name, shape in shapes.items():
             for axis, (old, new) in enumerate(zip(arrays[name].shape, shape, strict=True)):
                 if (old, new) == (before, after):
@@ -101,7 +103,9 @@ def kept_tokens(
     min_count: int = 1,
     characters: bool = True,
 ) -> np.ndarray:
-    """Ids of the tokens that `prune_vocabulary` keeps, ascending; arguments and errors as there.
+    """Returns the ids of the tokens that `prune_vocabulary` keeps, ascending.
+
+    Arguments and errors are those of `prune_vocabulary`.
 
     Example:
         >>> import kbert
@@ -143,9 +147,9 @@ def kept_tokens(
 
 
 def _parts(tokenizer: BytePairTokenizer, kept: set[int]) -> set[int]:
-    """Ids of all pieces that kept ones may be merged of, in every way.
+    """Returns the ids of all subwords from which kept ones can be merged, in every way.
 
-    So of a text whose pieces are kept every merge is kept, and its merges come in the same order.
+    So if the subwords of a text are kept, all of its merges are kept, in the same order.
     """
     made_of: dict[str, set[str]] = {}
     for first, second in tokenizer.merges:
@@ -160,7 +164,7 @@ def _parts(tokenizer: BytePairTokenizer, kept: set[int]) -> set[int]:
 
 
 def _smaller(tokenizer: Tokenizer, kept: np.ndarray) -> Tokenizer:
-    """A tokenizer of the same kind and settings with the tokens that are kept."""
+    """Returns a tokenizer of the same class and settings with the kept tokens only."""
     config = tokenizer.get_config()
     config["vocabulary"] = [tokenizer.vocabulary[number] for number in kept]
     if isinstance(tokenizer, BytePairTokenizer):

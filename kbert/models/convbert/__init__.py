@@ -1,1 +1,1 @@
-"""ConvBERT: convolutions beside the attention."""
+"""ConvBERT: convolutions in parallel with the attention."""

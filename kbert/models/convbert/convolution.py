@@ -1,11 +1,11 @@
-"""ConvBERT's mixed attention: half of a layer's width attends, half is convolved.
+"""ConvBERT's mixed attention: half of a layer's width is attention, half is convolution.
 
-What a token is convolved by is made of itself and its neighbours (Jiang et al. 2020, "ConvBERT",
-https://arxiv.org/abs/2008.02496, sections 3.2 and 3.3; model/modeling.py of yitu-opensource/
-ConvBert).
+The convolution weights of a token are computed from the token and its neighbours (Jiang et al.
+2020, "ConvBERT", https://arxiv.org/abs/2008.02496, sections 3.2 and 3.3; model/modeling.py of
+yitu-opensource/ConvBert).
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `D` width of a head, which is H / 2 N,
-`K` tokens of a convolution, `G` groups, `I` width in, `O` width out.
+`K` tokens of a convolution, `G` groups, `I` input width, `O` output width.
 """
 
 from typing import Any
@@ -24,10 +24,10 @@ from kbert.models.parts import Part
 
 
 class OwnNeighbours(keras.layers.Layer):
-    """Which neighbours of a token are of its own example, in packed rows.
+    """Finds which neighbours of a token belong to its own example, in packed rows.
 
     Args:
-        kernel_size: K.
+        kernel_size: number of tokens of a convolution, K.
 
     Example:
         >>> ids = ops.convert_to_tensor([[1, 1, 2]])
@@ -41,10 +41,10 @@ class OwnNeighbours(keras.layers.Layer):
         self.kernel_size = kernel_size
 
     def build(self, input_shape: Shape) -> None:
-        """There is nothing to build."""
+        """Does nothing: the layer has no weights."""
 
     def call(self, x: Tensor, training: bool = False, example_ids: Tensor | None = None) -> Tensors:
-        """The neighbours as "own" (B, T, K) bool; nothing without `example_ids` (B, T)."""
+        """Returns "own" (B, T, K) bool; an empty dict without `example_ids` (B, T)."""
         if example_ids is None:
             return {}
         ids = ops.cast(example_ids, "int32")[..., None]
@@ -53,7 +53,7 @@ class OwnNeighbours(keras.layers.Layer):
 
 
 def neighbours(x: Tensor, kernel_size: int) -> list:
-    """K tensors (B, T, ...): the tokens from K // 2 before to as many behind; 0 beyond the row.
+    """Returns K tensors (B, T, ...): the tokens from K // 2 before to K // 2 after, or zeros.
 
     Example:
         >>> found = neighbours(ops.array([[[1], [2], [3]]]), 3)
@@ -66,12 +66,12 @@ def neighbours(x: Tensor, kernel_size: int) -> list:
 
 
 class SeparableConvolution(keras.layers.Layer):
-    """Every column convolved by itself, then a dense layer over all of them.
+    """Convolves every column by itself, and applies a dense layer to all columns.
 
     Args:
-        units: O.
-        kernel_size: K.
-        initializer_range: of the kernels, see `Dense`.
+        units: output width, O.
+        kernel_size: number of tokens of the convolution, K.
+        initializer_range: standard deviation of the kernels' initial values, see `Dense`.
 
     Example:
         >>> tuple(SeparableConvolution(2, 3)(ops.ones((1, 5, 4))).shape)
@@ -106,13 +106,13 @@ class SeparableConvolution(keras.layers.Layer):
         self.pointwise.build(input_shape)
 
     def call(self, x: Tensor, own: Tensor | None = None) -> Tensor:
-        """(B, T, I) -> (B, T, O); of the neighbours those that `own` (B, T, K) says, or all."""
-        weights = ops.unstack(ops.convert_to_tensor(self.depthwise))  # JAX slices no variable
+        """(B, T, I) -> (B, T, O); reads the neighbours in `own` (B, T, K) only; None = all."""
+        weights = ops.unstack(ops.convert_to_tensor(self.depthwise))  # JAX cannot slice variables
         return self.pointwise(weighted_neighbours(x, weights, own))
 
 
 def weighted_neighbours(x: Tensor, weights: list, own: Tensor | None) -> Any:
-    """(B, T, …): the sum of each token's K neighbours, each times its weight."""
+    """Returns the weighted sum of each token's K neighbours, (B, T, …)."""
     parts = neighbours(x, len(weights))
     if own is not None:
         own = ops.cast(own, x.dtype)
@@ -125,16 +125,16 @@ def weighted_neighbours(x: Tensor, weights: list, own: Tensor | None) -> Any:
 
 
 class MixedAttention(SelfAttention):
-    """Attention of narrow heads beside as many that convolve.
+    """N attention heads of half the usual width, and N heads that convolve.
 
-    A head that convolves takes the mean of its values at a token's K nearest tokens, by weights
-    made of the token's query times what a separable convolution gives there. At both ends of a row
-    there are zeros; padding is read like any other token, as in the original.
+    A head that convolves averages its values over a token's K nearest tokens. The weights are
+    computed from the token's query times the output of a separable convolution. Beyond both ends of
+    a row there are zeros. Padding is read like any other token, as in the original.
 
     Args:
-        num_heads: heads that attend, N; twice of it divides the width of the input.
-        kernel_size: K.
-        **options: of `SelfAttention`.
+        num_heads: number of attention heads, N; twice that number divides the input width.
+        kernel_size: number of tokens of the convolution, K.
+        **options: further arguments of `SelfAttention`.
 
     Example:
         >>> outputs, made = MixedAttention(2, kernel_size=3)(ops.ones((1, 3, 8)))
@@ -150,7 +150,7 @@ class MixedAttention(SelfAttention):
         hidden_size = input_shape[-1]
         width = hidden_size // 2
         self.head_size = width // self.num_heads
-        # Queries, keys, values, and the values that are convolved.
+        # Queries, keys, values, and the values of the convolution.
         self.qkv = self._add_dense(4 * width, input_shape, "qkv")
         self.qkv.widths = (width, width, width)
         self.key_convolution = SeparableConvolution(
@@ -166,7 +166,7 @@ class MixedAttention(SelfAttention):
         )
         self.output_dense = self._add_dense(hidden_size, input_shape, "output")
 
-    # It computes all tokens, whose neighbours it reads: it has no `positions`.
+    # Has no `positions`: neighbours are read, so all tokens are computed.
     def call(  # type: ignore[override]
         self,
         x: Tensor,
@@ -174,13 +174,13 @@ class MixedAttention(SelfAttention):
         training: bool = False,
         shared: Tensors | None = None,
     ) -> Any:
-        """Attends and convolves; what is returned as of `SelfAttention`, of the heads that attend.
+        """Attends and convolves; returns the dict of `SelfAttention` for the attention heads.
 
         Args:
             x: (B, T, H).
-            bias: added to the scores; broadcasts to (B, N, T, T).
+            bias: tensor added to the scores; broadcasts to (B, N, T, T).
             training: whether dropout is active.
-            shared: what `OwnNeighbours` gives for x, or None.
+            shared: output of `OwnNeighbours` for x, or None.
         """
         own = (shared or {}).get("own")
         batch, length, _ = ops.shape(x)
@@ -193,7 +193,7 @@ class MixedAttention(SelfAttention):
 
         spans = self.weights_dense(self.key_convolution(x, own) * projected[0])
         spans = ops.reshape(spans, (*heads[:3], self.kernel_size))
-        # (B, T, N, K), of which those of other examples weigh nothing.
+        # (B, T, N, K); neighbours of other examples get the weight 0.
         weights = ops.softmax(ops.cast(spans, "float32"), axis=-1)
         weights = ops.split(ops.cast(weights, self.compute_dtype), self.kernel_size, axis=-1)
         convolved = ops.reshape(
@@ -204,13 +204,13 @@ class MixedAttention(SelfAttention):
 
 
 class GroupedDense(keras.layers.Layer):
-    """A dense layer for each of some groups of columns, which see none of the others.
+    """Dense layer with a separate kernel for each group of columns.
 
     Args:
-        units: O, of all groups together.
-        num_groups: G; divides I and O.
-        activation: a name `get_activation` knows, or None for the identity.
-        initializer_range: of the kernels, see `Dense`.
+        units: output width of all groups together, O.
+        num_groups: number of groups, G; divides I and O.
+        activation: name of an activation, see `get_activation`; None = the identity.
+        initializer_range: standard deviation of the kernels' initial values, see `Dense`.
 
     Example:
         >>> layer = GroupedDense(6, 2)
@@ -251,12 +251,12 @@ class GroupedDense(keras.layers.Layer):
 
 
 class GroupedFeedForward(FeedForward):
-    """`FeedForward` of two grouped dense layers.
+    """`FeedForward` with two grouped dense layers.
 
     Args:
-        intermediate_size: width between the two.
-        num_groups: G.
-        **options: of `FeedForward`; it is neither gated nor without biases.
+        intermediate_size: width between the two layers.
+        num_groups: number of groups, G.
+        **options: further arguments of `FeedForward`; the layers have biases and are not gated.
 
     Example:
         >>> tuple(GroupedFeedForward(8, num_groups=2, activation="gelu")(ops.ones((1, 3, 4))).shape)
@@ -279,7 +279,7 @@ class GroupedFeedForward(FeedForward):
 
 
 class DynamicConvolution(Part):
-    """ConvBERT's mixed attention; `num_heads` of the config are those that attend.
+    """ConvBERT's mixed attention; `num_heads` of the config is the number of attention heads.
 
     {options}
 

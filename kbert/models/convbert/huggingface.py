@@ -1,4 +1,4 @@
-"""Hugging Face's ConvBERT: ELECTRA's embeddings and heads, and convolutions beside the attention.
+"""Hugging Face's ConvBERT: ELECTRA's embeddings and heads, and convolutions next to attention.
 
 (Jiang et al. 2020, https://arxiv.org/abs/2008.02496.)
 """
@@ -13,13 +13,13 @@ from kbert.checkpoints.keys import known_activation
 from kbert.checkpoints.renames import Rule
 from kbert.core.protocols import TokenizerLike
 
-# Of the part, whose defaults these are:
+# Default options of the part:
 USUAL = {"kernel_size": 9, "num_groups": 1}
 _SUMMARY = {"summary_type": "first", "summary_use_proj": True}
 
 
 class ConvBert(Electra):
-    """Its heads are those that attend times `head_ratio`; as many as attend convolve."""
+    """ConvBERT: `num_attention_heads` is the number of attention heads times `head_ratio`."""
 
     model_type = "convbert"
     part = "dynamic_convolution"
@@ -31,7 +31,7 @@ class ConvBert(Electra):
         *("classifier.", "qa_outputs."),
     )
     defaults: ClassVar[Mapping[str, Any]] = {**Electra.defaults, "embedding_size": 768}
-    # Those of the part are read in `read_fields`.
+    # The part's keys are read in `read_fields`.
     ignored = Electra.ignored | {"conv_kernel_size", "head_ratio", "num_groups"}
     own_fields = (*Electra.own_fields, "part")
     head_dropouts: ClassVar[Mapping[str, tuple[str, float | None]]] = {
@@ -69,7 +69,7 @@ class ConvBert(Electra):
                     shapes=((half,), (half, 1)),
                 ),
             ]
-            if _options(config)["num_groups"] > 1:  # the kernels of groups lie as they do here
+            if _options(config)["num_groups"] > 1:  # grouped kernels have kbert's layout
                 for name, source in (("intermediate", "intermediate"), ("output", "output")):
                     kernel = f"{here}/feed_forward/{name}/kernel"
                     changed.append(Rule(kernel, (f"{there}.{source}.dense.weight",)))
@@ -89,7 +89,7 @@ class ConvBert(Electra):
                 raise ValueError(
                     f"`{key}` must be a whole number above 0. Received: {value!r} in {source}"
                 )
-        # With more heads to one than there are, one attends.
+        # At least one head attends, even if `head_ratio` exceeds the number of heads.
         heads = max(said["num_attention_heads"] // said["head_ratio"], 1)
         part = {name: said[name] for name, usual in USUAL.items() if said[name] != usual}
         return {**found, "num_heads": heads, "part": {"name": self.part, **part}}
@@ -107,7 +107,7 @@ class ConvBert(Electra):
         }
 
     def pooler_activation(self, content: Mapping[str, Any], head: str | None) -> str:
-        if head != "choice":  # where it is the encoder's
+        if head != "choice":  # the activation is the encoder's
             name = content.get("hidden_act", Bert.defaults["hidden_act"])
             found = known_activation(name, ACTIVATIONS, "`hidden_act`", "the config")
         else:

@@ -1,1 +1,1 @@
-"""DeBERTa: attention to contents and distances."""
+"""DeBERTa: attention to content and distance."""

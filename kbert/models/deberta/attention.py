@@ -1,11 +1,11 @@
-"""Disentangled attention: a token's content and its distance have vectors of their own.
+"""Disentangled attention: contents and distances of tokens have separate embeddings.
 
 (He et al. 2020, "DeBERTa", https://arxiv.org/abs/2006.03654, section 3.1; log buckets and shared
 projections: He et al. 2021, "DeBERTaV3", https://arxiv.org/abs/2111.09543, and the code of version
 2, microsoft/DeBERTa, DeBERTa/deberta/disentangled_attention.py.)
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `D` width of a head, `P` tokens that
-attend, `R` rows of the table that `T` tokens reach.
+attend, `R` rows of the distance table that `T` tokens need.
 """
 
 from typing import Any
@@ -29,15 +29,15 @@ TERMS = (CONTENT_TO_POSITION, POSITION_TO_CONTENT)
 
 
 def distance_buckets(position_buckets: int, max_distance: int) -> np.ndarray:
-    """The bucket of each distance from 0 to `max_distance`; farther tokens have that of the last.
+    """Returns the bucket of each distance from 0 to `max_distance`; longer ones use the last entry.
 
-    Up to half of `position_buckets` a distance is its own bucket. Beyond, buckets are as wide as
-    the logarithm is even, and `max_distance - 1` lies in the last one. Computed here and not in the
-    graph: a logarithm that is off by a rounding moves a distance to the next bucket.
+    Up to half of `position_buckets` each distance has its own bucket. After that the buckets are
+    logarithmic, and `max_distance - 1` is in the last one. They are computed here instead of in the
+    graph, because a rounding error in a logarithm would move a distance to the next bucket.
 
     Args:
-        position_buckets: buckets on each side; even. 0: each distance is its own bucket.
-        max_distance: the first distance that is beyond them.
+        position_buckets: number of buckets on each side, even; 0 = each distance has its own.
+        max_distance: first distance beyond the buckets.
 
     Returns:
         (max_distance + 1,) int32.
@@ -57,13 +57,13 @@ def distance_buckets(position_buckets: int, max_distance: int) -> np.ndarray:
 
 
 class DistanceTable(keras.layers.Layer):
-    """A learned vector for each bucket of distances, and which of them the tokens of a row need.
+    """Learned embeddings of the distance buckets, and the lookup for a sequence.
 
     Args:
-        position_buckets: see `distance_buckets`.
-        max_distance: likewise.
-        norm: a layer that normalises the vectors; None = none does.
-        initializer_range: sigma of the truncated normal that they start from.
+        position_buckets: number of buckets on each side, see `distance_buckets`.
+        max_distance: first distance beyond the buckets.
+        norm: layer that normalises the embeddings; None = no normalisation.
+        initializer_range: standard deviation of the truncated normal that initialises them.
 
     Example:
         >>> table = DistanceTable(8, 16, norm=LayerNorm(1e-7))
@@ -95,16 +95,16 @@ class DistanceTable(keras.layers.Layer):
             self.norm.build(shape)
 
     def call(self, x: Tensor, training: bool = False) -> Tensors:
-        """For a batch of rows (B, T, H).
+        """Looks up the embeddings for a batch (B, T, H), of which only T matters.
 
         Returns:
-            "table" (R, H), the rows that T tokens reach; and "rows" (2 T + 1,) int32, which of them
-            is that of the distances -T to T.
+            "table" (R, H), the rows that T tokens need; and "rows" (2 T + 1,) int32, the index in
+            "table" of each distance from -T to T.
         """
         length = ops.shape(x)[1]
         side, last = self.side, len(self._buckets) - 1
-        # Short rows read the middle of the table alone, as far as the bucket of their farthest
-        # distance: the logarithm may run ahead of the distances where it has few to spread over.
+        # Short sequences need only the middle of the table, up to the bucket of their longest
+        # distance. With few distances to spread over, logarithmic buckets can exceed the distances.
         if isinstance(length, int):
             reach = min(side, int(self._buckets[min(length - 1, last)]) + 1)
         else:
@@ -120,21 +120,21 @@ class DistanceTable(keras.layers.Layer):
 
 
 class DisentangledAttention(SelfAttention):
-    """Scores of content and content, content and distance, distance and content.
+    """Attention with scores of content-content, content-distance and distance-content pairs.
 
-    With queries q and keys k of the tokens, and those of the distances' vectors under the same
-    projections or others, the score of i for j is the sum of q_i k_j, q_i k_(i-j) and q_(i-j) k_j
-    over the square root of D times the number of summands.
+    Tokens have queries q and keys k, and so do distance embeddings, by the same or by separate
+    projections. The score of token i for token j is the sum of q_i k_j, q_i k_(i-j) and q_(i-j)
+    k_j, divided by the square root of D times the number of terms.
 
-    The distance of two tokens is that of their places in the row. In a packed row those of one
-    example stand next to each other, so it is the same there, and the bias keeps the others away.
+    The distance of two tokens is that of their positions in the row. In a packed row the tokens of
+    one example are adjacent, so their distances do not change, and the bias masks other examples.
 
     Args:
-        num_heads: heads; divides the width of the input.
-        terms: the summands besides that of the contents: of `TERMS`.
-        table_dropout: rate on the vectors of the distances.
-        shared_projections: whether those have the tokens' projections, or some of their own.
-        **options: of `SelfAttention`.
+        num_heads: number of heads; divides the input width.
+        terms: terms besides content-content, from `TERMS`.
+        table_dropout: dropout rate on the distance embeddings.
+        shared_projections: whether distances use the tokens' projections instead of separate ones.
+        **options: further arguments of `SelfAttention`.
 
     Example:
         >>> x = ops.ones((1, 3, 4))
@@ -176,10 +176,10 @@ class DisentangledAttention(SelfAttention):
         shared: Tensors | None,
         training: bool,
     ) -> Tensor:
-        """As `SelfAttention.products`; `shared` is what `DistanceTable` gives.
+        """Like `SelfAttention.products`; `shared` is the output of `DistanceTable`.
 
         Raises:
-            ValueError: there is no table.
+            ValueError: `shared` is None.
         """
         if shared is None:
             raise ValueError("Disentangled attention reads a table: `shared`. Received: None")
@@ -190,7 +190,7 @@ class DisentangledAttention(SelfAttention):
         scaled = query * scale
         products = ops.matmul(scaled, ops.transpose(key, (0, 1, 3, 2)))  # (B, N, P, T)
         if CONTENT_TO_POSITION in self.terms:
-            # From the distance T - 1 down to -T.
+            # Distances from T - 1 down to -T.
             far_keys = ops.take(far_key, ops.flip(shared["rows"][:-1]), axis=1)
             by_distance = distance_products(scaled, far_keys)  # (B, N, P, 2 T)
             if positions is None:
@@ -198,7 +198,7 @@ class DisentangledAttention(SelfAttention):
             else:
                 products = products + relative_shift_rows(by_distance, positions, ops.shape(key)[2])
         if POSITION_TO_CONTENT in self.terms:
-            # From the distance 1 - T up to T.
+            # Distances from 1 - T up to T.
             far_queries = ops.take(far_query * scale, shared["rows"][1:], axis=1)
             by_key = relative_shift(
                 distance_products(key, far_queries)
@@ -211,7 +211,7 @@ class DisentangledAttention(SelfAttention):
 
     def _project_distances(self, table: Tensor) -> tuple[Tensor, Tensor]:
         if self.shared_projections:
-            # With the values of distances, which nobody reads: R is small.
+            # Also computes the values of distances, which are not used; R is small.
             query, key, _ = (part[0] for part in self._project(table[None]))
             return query, key
         query, key = (
@@ -226,7 +226,7 @@ class DisentangledAttention(SelfAttention):
 
 
 class Disentangled(Part):
-    """DeBERTa's attention, and the table of distances that all layers share.
+    """DeBERTa's attention, and the distance table that all layers share.
 
     {options}
 

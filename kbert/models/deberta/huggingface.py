@@ -1,7 +1,7 @@
-"""Hugging Face's DeBERTa-v2, which DeBERTa-v3's checkpoints are of, and the first DeBERTa.
+"""Hugging Face's DeBERTa-v2, also used by DeBERTa-v3's checkpoints, and the first DeBERTa.
 
 (He et al. 2021, https://arxiv.org/abs/2111.09543, and 2020, https://arxiv.org/abs/2006.03654.) The
-sizes of version 2 above large have a convolution beside the first layer, which kbert has not.
+sizes of version 2 above large have a convolution next to the first layer, which kbert lacks.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from kbert.configs.encoder import EncoderConfig
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
 
-# Of the part, whose defaults these are:
+# Default options of the part:
 USUAL: dict[str, Any] = {
     "position_buckets": 256,
     "max_distance": 512,
@@ -36,10 +36,10 @@ USUAL: dict[str, Any] = {
     "table_norm": True,
 }
 _TERMS = {"p2c": "position_to_content", "c2p": "content_to_position"}
-_RELATIVE = "relative_attention"  # absent, transformers takes False
-# The masked-LM head of `legacy` files and of Microsoft's own, of one function.
+_RELATIVE = "relative_attention"  # transformers' default is False
+# The masked-LM heads of `legacy` files and of Microsoft's own files compute the same.
 _HEAD, _OTHER_HEAD = "cls.predictions.transform.", "lm_predictions.lm_head."
-# Names within an attention of the first version -> of the second.
+# Names in an attention of the first version -> names in the second version.
 _FIRST_NAMES = {
     "q_bias": "query_proj.bias",
     "v_bias": "value_proj.bias",
@@ -49,7 +49,7 @@ _BIAS, _OTHER_BIAS = "cls.predictions.bias", "lm_predictions.lm_head.bias"
 
 
 class DebertaV2(Architecture):
-    """Disentangled attention, no positions besides, and the pooler a part of the classifiers."""
+    """DeBERTa-v2: disentangled attention; the pooler is a part of the classifiers."""
 
     model_type = "deberta-v2"
     part = "disentangled"
@@ -64,7 +64,7 @@ class DebertaV2(Architecture):
         "classifier.",
         "qa_outputs.",
     )
-    # Of the replaced-token detection of version 3: a head with a norm that no class there reads.
+    # Version 3's replaced-token detection head has a norm, and no class there reads it.
     unread = rf"{UNREAD}|^mask_predictions\."
     fields = Bert.fields
     defaults: ClassVar[Mapping[str, Any]] = {
@@ -80,8 +80,8 @@ class DebertaV2(Architecture):
         "norm_rel_ebd": ("none", "layer_norm"),
         "conv_kernel_size": (0, None),
     }
-    # Read in `read_fields`, but for the first two lines: they are of the convolution, of the names
-    # of the masked-LM head, and of training.
+    # The first line is not read: keys of the convolution, of the masked-LM head's names and of
+    # training. The others are read in `read_fields`.
     ignored = IGNORED | frozenset(
         "conv_act conv_groups legacy cls_dropout pooler_dropout "
         "embedding_size max_relative_positions pooler_hidden_act pooler_hidden_size pos_att_type "
@@ -146,7 +146,7 @@ class DebertaV2(Architecture):
         return {**found, "part": part, "positions": positions}
 
     def _read_table(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Options of the part: the norm of the distances' vectors and their projections."""
+        """Returns options of the part: the norm and the projections of distance embeddings."""
         return {
             **({} if content.get("share_att_key", False) else {"shared_projections": False}),
             **({} if content.get("norm_rel_ebd") == "layer_norm" else {"table_norm": False}),
@@ -195,7 +195,7 @@ class DebertaV2(Architecture):
 
 
 class Deberta(DebertaV2):
-    """Every distance has a vector of its own, with projections of its own; keys have no bias."""
+    """DeBERTa: an embedding for every distance, with separate projections; keys have no bias."""
 
     model_type = "deberta"
     title = "DeBERTa"
@@ -217,7 +217,7 @@ class Deberta(DebertaV2):
         return {key: value for key, value in fields.items() if key not in others}
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        """To version 2's names: three projections for one, whose rows are those of a head."""
+        """Converts to version 2's names; splits one projection, ordered by heads, into three."""
         heads = content["num_attention_heads"]
         folded: dict[str, np.ndarray] = {}
         for name, array in super().fold(arrays, content).items():
@@ -268,7 +268,7 @@ class Deberta(DebertaV2):
 
 
 def _renamed(rule: Rule) -> Rule:
-    """The rule of BERT's with the names that projections have here."""
+    """Returns BERT's rule with DeBERTa's names of projections."""
     inner = ".attention.self."
     sources = []
     for source in rule.sources:
@@ -293,7 +293,7 @@ def _count(content: Mapping[str, Any], key: str, absent: int, source: str) -> in
 
 
 def _read_terms(said: Any, source: str) -> list[str]:
-    """`pos_att_type`, a list or with bars between, in the order of the part's."""
+    """Parses `pos_att_type`, a list or a string with bars, into the part's order."""
     names = [x.strip() for x in said.lower().split("|")] if isinstance(said, str) else said
     if not isinstance(names, list) or not names or any(x not in list(_TERMS) for x in names):
         raise ValueError(

@@ -1,1 +1,1 @@
-"""ELMo: the bidirectional language model, and the encoder of its layers."""
+"""ELMo: a bidirectional language model, and an encoder of its layers."""

@@ -1,4 +1,4 @@
-"""A bidirectional language model of ELMo's in numbers, by formula."""
+"""Parameter counts of ELMo's bidirectional language models, by formula."""
 
 import dataclasses
 
@@ -7,16 +7,17 @@ from kbert.configs.elmo import ElmoConfig
 
 @dataclasses.dataclass(frozen=True)
 class ElmoDescription:
-    """A bidirectional language model in numbers; `print` shows it as a table.
+    """Sizes and parameter counts of a bidirectional language model; `print` shows them as a table.
 
     Attributes:
-        name: the name passed; of a config, that of the published models that have it, or None.
-        config: the model's.
-        parameters: of the model, its softmax included where the config has one. The published
+        name: name passed to `describe`; for a config, the names of the published models that have
+            it, or None.
+        config: config of the model.
+        parameters: number of parameters, including the softmax if the config has one. The published
             weights have none.
-        softmax_parameters: the softmax's share of them.
-        tokenizer: the kind that text is prepared with to train it, "words"; it reads characters.
-            None for a config of one's own.
+        softmax_parameters: number of these that belong to the softmax.
+        tokenizer: kind of tokenizer for training data, "words", although the model reads
+            characters. None for a custom config.
     """
 
     name: str | None
@@ -27,7 +28,7 @@ class ElmoDescription:
 
     @property
     def held_parameters(self) -> int:
-        """What `kbert.Elmo(config)` holds: all of them."""
+        """Number of parameters of `kbert.Elmo(config)`: all of them."""
         return self.parameters
 
     def __str__(self) -> str:

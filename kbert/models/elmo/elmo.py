@@ -1,4 +1,4 @@
-"""ELMo: a bidirectional language model over characters, and the layers it gives.
+"""ELMo: a bidirectional language model over characters, and its layers as embeddings.
 
 Shapes: `B` rows, `T` words, `C` characters of a word, `P` width of the projection, `L` LSTM
 layers, `U` units of an LSTM, `D` = 2 directions (0 forward, 1 backward), `V` words of the softmax.
@@ -34,28 +34,28 @@ INPUTS = ("character_ids", "padding_mask")
 
 @keras.saving.register_keras_serializable(package="kbert")
 class Elmo(KerasModel, keras.Model):
-    """Characters of words in, a vector of each layer for every word out.
+    """Encodes the characters of words as embeddings of each word, one for each layer.
 
-    (Peters et al. 2018, https://arxiv.org/abs/1802.05365; bilm/model.py of allenai/bilm-tf.) It is
-    built when constructed, so it has weights at once.
+    (Peters et al. 2018, https://arxiv.org/abs/1802.05365; bilm/model.py of allenai/bilm-tf.) The
+    constructor builds the model, so it has weights at once.
 
     Args:
-        config: sizes and values.
+        config: sizes and options of the model.
         tokenizer: a `kbert.WordTokenizer`, whose first entries are the words of the softmax. It is
-            saved with presets, not in `.keras` files. What goes into the model are characters, for
-            which no vocabulary is needed.
-        mix: a `kbert.layers.ScalarMix`, whose weights are then the model's too. None: the plain
-            mean of the layers, the initial value of a mix.
+            saved in presets but not in `.keras` files. The model's inputs are characters, which
+            need no vocabulary.
+        mix: a `kbert.layers.ScalarMix`, whose weights become part of the model. None = the plain
+            mean of the layers, which is the initial value of a mix.
         name: first part of the weights' paths.
         dtype: a Keras dtype policy or its name, e.g. "mixed_bfloat16".
 
     Attributes:
-        character_cnn, lstm: the parts. `softmax` is None where the config has no vocabulary.
+        character_cnn, lstm: parts of the model. `softmax` is None if the config has no vocabulary.
         characters: a `kbert.CharacterTokenizer` for words of this config's length.
 
     Raises:
-        TypeError: the config is no `ElmoConfig`.
-        ValueError: the tokenizer is no vocabulary for the softmax.
+        TypeError: the config is not an `ElmoConfig`.
+        ValueError: the tokenizer does not fit the softmax.
 
     Example:
         >>> config = ElmoConfig(character_size=4, filters=((1, 4), (2, 8)), num_highway=1,
@@ -135,27 +135,28 @@ class Elmo(KerasModel, keras.Model):
         return {"character_ids": characters, "padding_mask": (None, None)}
 
     def words(self, character_ids: Tensor, training: bool = False) -> Tensor:
-        """The vectors of words by themselves: (B, T, C) -> (B, T, P)."""
+        """Embeds words without context: (B, T, C) -> (B, T, P)."""
         return self.character_cnn(character_ids, training=training)
 
     def call(self, inputs: Any, state: Any | None = None, training: bool = False) -> dict[str, Any]:
-        """Reads a batch in both directions.
+        """Encodes a batch in both directions.
 
         Args:
             inputs: character ids (B, T, C) with 0 for padding, or a dict with "character_ids" and
-                optionally "padding_mask" (B, T), 1 for a word, all of them first in a row. Without
-                a mask a word is where an id is not 0. `elmo.characters.pad_sentences` makes both.
-            state: (L, D, B, U + P), as an earlier call returned it: both directions continue from
-                there. None = zeros.
+                optionally "padding_mask" (B, T), 1 for a word; padding follows the words. Without a
+                mask, positions with an id other than 0 are words. `elmo.characters.pad_sentences`
+                returns both.
+            state: (L, D, B, U + P), state that an earlier call returned; both directions continue
+                from it. None = zeros.
             training: whether dropout is active.
 
         Returns:
-            A dict: "layers", a list of L + 1 tensors (B, T, 2P), the first the words' own vectors
-            twice, the others forward and backward side by side, zeros in padding; "mix" (B, T, 2P);
-            "state" (L, D, B, U + P) float32, after the last word that each direction read.
+            A dict: "layers", a list of L + 1 tensors (B, T, 2P) with zeros in padding: the word
+            embedding twice, then the outputs of both directions concatenated; "mix" (B, T, 2P);
+            "state" (L, D, B, U + P) float32, after the last word of each direction.
 
         Raises:
-            ValueError: an input that is unknown, missing or of another shape.
+            ValueError: an input is unknown, missing or of the wrong shape.
         """
         named = self.integers(_named_inputs(inputs, self.config.max_characters))
         ids, mask = named["character_ids"], named.get("padding_mask")
@@ -181,7 +182,7 @@ class Elmo(KerasModel, keras.Model):
     def compute_output_spec(
         self, inputs: Any, state: Any | None = None, training: bool = False
     ) -> dict[str, Any]:
-        # Written out because PyTorch and JAX cannot trace a length that is not known yet.
+        # Explicit, because PyTorch and JAX cannot trace an unknown length.
         ids = _named_inputs(inputs, self.config.max_characters)["character_ids"]
         batch, length, _ = ids.shape
         config = self.config
@@ -196,43 +197,43 @@ class Elmo(KerasModel, keras.Model):
     def embed(
         self, sentences: Any, stateful: bool = False, *, batch_size: int = 32
     ) -> list[np.ndarray]:
-        """The layers' vectors of the words of sentences.
+        """Embeds the words of sentences by all layers.
 
-        The begin and the end of a sentence are put around each, as the original does, and left out
-        of what is returned.
+        Begin and end markers are added to each sentence, as in the original, and omitted from the
+        result.
 
         Args:
             sentences: lists of words, or texts, which are split at white space.
-            stateful: row b resumes from the state in which the b-th sentence of the last stateful
-                call left both directions, as the original always does. False: each
-                sentence by itself.
-            batch_size: sentences that go through the model together, neighbours in length.
+            stateful: whether row b resumes from the state after the b-th sentence of the last
+                stateful call, in both directions, as the original always does. False = each
+                sentence starts from zeros.
+            batch_size: number of sentences, of similar length, that are encoded together.
 
         Returns:
-            One float32 array (L + 1, T, 2P) a sentence; T is 0 where it has no words.
+            One float32 array (L + 1, T, 2P) for each sentence; T is 0 if it has no words.
 
         Raises:
-            TypeError: one text, or a sentence that is neither text nor list of words.
-            ValueError: a batch size below 1.
+            TypeError: `sentences` is one text, or a sentence is neither a text nor a list of words.
+            ValueError: the batch size is below 1.
         """
         return self._embedder(sentences, stateful, batch_size)
 
     def reset_state(self) -> None:
-        """Forgets what stateful calls of `embed` have left."""
+        """Resets the state of stateful calls of `embed`."""
         self._embedder.reset()
 
     def predict_next(
         self, prefix: str | list[str], top_k: int = 5
     ) -> dict[str, list[tuple[str, float]]]:
-        """What the language model expects behind some words, and before them.
+        """Predicts the word after some words, and the word before them.
 
         Args:
-            prefix: words, or a text that is split at white space. To the forward model it is how a
-                sentence begins, to the backward model how one ends.
-            top_k: answers of each direction.
+            prefix: words, or a text that is split at white space. The forward model reads it as the
+                beginning of a sentence, the backward model as the end of one.
+            top_k: number of predictions in each direction.
 
         Returns:
-            "forward" and "backward", each a list of (word, probability), the likeliest first.
+            "forward" and "backward", each a list of (word, probability), most probable first.
 
         Raises:
             ValueError: the model has no softmax or no tokenizer, or `top_k` is out of range.
@@ -244,21 +245,21 @@ class Elmo(KerasModel, keras.Model):
     ) -> str:
         """Writes `directory/<n+1>/` for TensorFlow Serving: text or words in, embeddings out.
 
-        Its entries are `embed`, of `text` (B,) strings that are split at white space, and
-        `embed_words`, of `words` (B, T) strings with "" behind the last word of a row. Both give
-        `embeddings` (B, L + 1, T, 2P), `mix` (B, T, 2P), zeros behind the last word, and `lengths`
-        (B,), the words of each row.
+        It has two signatures: `embed` takes `text` (B,), strings that are split at white space, and
+        `embed_words` takes `words` (B, T), strings with "" after the last word of a row. Both
+        return `embeddings` (B, L + 1, T, 2P) and `mix` (B, T, 2P) with zeros after the last word,
+        and `lengths` (B,), the number of words in each row.
 
         Args:
-            directory: the model's folder; its newest version is n.
-            max_bytes: of a text, or of the words of a row together; more are refused.
-            **others: none; arguments of Keras' `export` are refused by name.
+            directory: folder of the model; its newest version is n.
+            max_bytes: largest number of bytes of a text, or of all words of a row; more raise.
+            **others: arguments of Keras' `export`, which are not supported and raise.
 
         Returns:
             The path written.
 
         Raises:
-            TypeError: another argument.
+            TypeError: an unsupported argument.
         """
         if others:
             raise TypeError(
@@ -277,17 +278,18 @@ class Elmo(KerasModel, keras.Model):
         mix: ScalarMix | None = None,
         strict: bool = True,
     ) -> "Elmo":
-        """A model with the weights of a folder; heads in it are ignored.
+        """Loads a model with the weights of a folder, without its heads.
 
         Args:
-            path: a kbert folder, one with the `*options.json` and `*weights.hdf5` of a release, a
-                zip file of one, or "hf:owner/name@revision" (see `kbert.hub.locate`).
+            path: a kbert folder, a folder with the `*options.json` and `*weights.hdf5` of a
+                release, a zip file of one, or "hf:owner/name@revision" (see `kbert.hub.locate`).
             dtype: a Keras dtype policy or its name.
-            mix: as in the constructor.
-            strict: False takes the weights that fit by name and logs what it leaves.
+            mix: a `kbert.layers.ScalarMix` of the layers; None = their plain mean.
+            strict: whether the weights must match exactly. False loads the weights whose names
+                match and logs the rest.
 
         Returns:
-            The model, with the folder's words where it holds them.
+            The model, with the folder's words if it has a softmax and the folder has words.
 
         Raises:
             FileNotFoundError: there is no such folder or model.
@@ -301,12 +303,12 @@ class Elmo(KerasModel, keras.Model):
         folder = locate(path)
         checkpoint = read_checkpoint(folder).expect(ElmoConfig)
         config = checkpoint.config
-        # A release may have words beside it, but no softmax over them.
+        # A release may come with words, but has no softmax over them.
         tokenizer = None if config.vocabulary_size is None else words_of(folder)
         with without_drawing():
             elmo = cls(config, tokenizer=tokenizer, mix=mix, dtype=dtype)
             arrays = checkpoint.part("elmo/")
-            if mix is not None:  # it stays as it was handed in
+            if mix is not None:  # its weights do not change
                 arrays |= get_arrays(mix, f"elmo/{mix.name}")
             set_arrays(elmo, "elmo", arrays, checkpoint.source, strict)
         return elmo
@@ -315,13 +317,13 @@ class Elmo(KerasModel, keras.Model):
         """Writes config, weights and words to a folder that `from_preset` reads.
 
         Args:
-            path: the folder; made where it is missing.
+            path: the folder; created if it is missing.
             format: "kbert", or "bilm" for the original's options.json and lm_weights.hdf5, which
                 have no softmax and no words.
 
         Raises:
-            ValueError: an unknown format, a model with a mix, one that the original cannot be, or
-                weights or outputs that are not finite: then the folder is as it was.
+            ValueError: the format is unknown, the model has a mix, the original has no such model,
+                or weights or outputs are not finite. The folder is then unchanged.
         """
         if self.mix is not None:
             raise ValueError(
@@ -348,7 +350,7 @@ class Elmo(KerasModel, keras.Model):
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
         config = dict(config)
         own = ElmoConfig.from_dict(config.pop("config"))
-        trainable = config.pop("trainable", True)  # files of before have no such key
+        trainable = config.pop("trainable", True)  # older files lack the key
         revived = {
             key: keras.saving.deserialize_keras_object(config.pop(key)) for key in ("mix", "dtype")
         }
@@ -359,7 +361,7 @@ class Elmo(KerasModel, keras.Model):
 
 
 def _named_inputs(inputs: Any, characters: int) -> dict[str, Any]:
-    """The inputs of a call by their names, which are checked."""
+    """Returns the inputs of a call by name, after a check of names and shape."""
     if not isinstance(inputs, dict):
         inputs = {"character_ids": inputs}
     unknown = [name for name in inputs if name not in INPUTS]
@@ -377,9 +379,9 @@ def _named_inputs(inputs: Any, characters: int) -> dict[str, Any]:
 
 
 def _reversed_places(mask: Tensor) -> Tensor:
-    """(B, T) where each word of a row lies when the words, and no padding, change their order.
+    """Returns the positions (B, T) that reverse the words of each row but not its padding.
 
-    The numbers count through all rows, for `_reorder`. The order is its own reverse.
+    The positions count through all rows, for `_reorder`. The reversal is its own inverse.
     """
     rows, length = ops.shape(mask)
     places = ops.arange(length, dtype="int32")[None, :]
@@ -389,7 +391,7 @@ def _reversed_places(mask: Tensor) -> Tensor:
 
 
 def _reorder(x: Tensor, places: Tensor) -> Tensor:
-    """(B, T, P), (B, T) -> (B, T, P)."""
+    """Gathers words by positions of `_reversed_places`: (B, T, P), (B, T) -> (B, T, P)."""
     rows, length = ops.shape(places)
     width = x.shape[-1]
     flat = ops.take(ops.reshape(x, (-1, width)), ops.reshape(places, (-1,)), axis=0)
@@ -409,7 +411,7 @@ def _check_vocabulary(tokenizer: WordTokenizer | None, config: ElmoConfig) -> No
 
 
 def words_of(folder: PathLike) -> WordTokenizer | None:
-    """The folder's word tokenizer. A task's folder holds the task's, a character tokenizer."""
+    """Returns a folder's word tokenizer, or None; a task's folder has a character tokenizer."""
     try:
         tokenizer = load_tokenizer(folder)
     except FileNotFoundError:

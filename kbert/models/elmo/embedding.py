@@ -1,7 +1,7 @@
-"""Sentences to embeddings: in batches of neighbours in length, with or without memory.
+"""Embeds sentences in batches of similar length, with or without a state between calls.
 
-Shapes: `B` rows, `T` words with the edges of a sentence, `L` LSTM layers, `D` = 2 directions, `W`
-entries of a row's state, `P` width of the projection.
+Shapes: `B` rows, `T` words with the begin and end of a sentence, `L` LSTM layers, `D` = 2
+directions, `W` entries of a row's state, `P` width of the projection.
 """
 
 from typing import Any
@@ -15,10 +15,10 @@ from kbert.tokenizers.words.characters import as_words
 
 
 class Embedder:
-    """What `Elmo.embed` calls; it keeps the state between stateful calls.
+    """Implements `Elmo.embed`; stores the state between stateful calls.
 
     Args:
-        elmo: the model.
+        elmo: a `kbert.Elmo`.
     """
 
     def __init__(self, elmo: Any) -> None:
@@ -31,11 +31,11 @@ class Embedder:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets the state of all rows."""
+        """Resets the state of all rows to zeros."""
         self._state = self._zeros(0)
 
     def __call__(self, sentences: Any, stateful: bool, batch_size: int) -> list[np.ndarray]:
-        """Arguments and result as of `Elmo.embed`."""
+        """Embeds sentences; arguments and result are those of `Elmo.embed`."""
         inference.check_batch_size(batch_size)
         words = as_words(sentences)
         lengths = words.row_lengths().numpy()
@@ -50,12 +50,12 @@ class Embedder:
             if stateful:
                 self._state[:, :, index] = state
             for place, row in enumerate(index):
-                # A copy lets go of the batch.
+                # A copy, so that the batch can be freed.
                 embedded[row] = layers[:, place, 1 : 1 + lengths[row]].copy()
         return embedded
 
     def _layers(self, features: Tensors) -> Any:
-        """-> (L + 1, B, T, 2P) float32 and the state (L, D, B, W)."""
+        """Returns the layers (L + 1, B, T, 2P) in float32 and the state (L, D, B, W)."""
         state = features["state"]
         inputs = {name: features[name] for name in ("character_ids", "padding_mask")}
         outputs = self._elmo(inputs, state=state, training=False)
@@ -67,7 +67,7 @@ class Embedder:
         return np.zeros((config.num_layers, 2, rows, width), np.float32)
 
     def _grow(self, rows: int) -> None:
-        """Rows that no call has had before begin with zeros."""
+        """Adds zero states for rows that no earlier call had."""
         more = rows - self._state.shape[2]
         if more > 0:
             self._state = np.concatenate([self._state, self._zeros(more)], axis=2)

@@ -1,4 +1,4 @@
-"""ELMo with the interface of an encoder, for tasks that are trained on its layers.
+"""ELMo with the interface of an encoder, for tasks on its layers.
 
 Shapes: `B` batch, `T` words of a row, `C` characters of a word, `L` LSTM layers, `P` projection,
 `H` = 2P.
@@ -21,13 +21,14 @@ from kbert.models.weights import set_arrays
 
 
 class ElmoEncoderConfig(ElmoConfig):
-    """ELMo's config, and what a task reads in an encoder's besides.
+    """ELMo's config with further attributes of an encoder's config that tasks read.
 
     Attributes:
-        num_segments: 0, ELMo knows none.
-        max_positions: words of a row, its ends included. An LSTM reads rows of any length; what
-            they take of memory has this bound, and longer texts are cut or read in windows.
-        initializer_range: of the heads.
+        num_segments: 0, as ELMo has no segments.
+        max_positions: most words in a sequence, including begin and end. An LSTM can read sequences
+            of any length; this bounds the memory, and longer texts are truncated or read in
+            windows.
+        initializer_range: standard deviation of the heads' initial weights.
     """
 
     num_segments: ClassVar[int] = 0
@@ -37,13 +38,13 @@ class ElmoEncoderConfig(ElmoConfig):
 
 @keras.saving.register_keras_serializable(package="kbert")
 class MeanMaxPooling(keras.layers.Layer):
-    """Mean and maximum over the words of each row, side by side: vectors of texts without weights.
+    """Concatenated mean and maximum over the words of each sequence; has no weights.
 
     (The "concat pooling" of Howard & Ruder 2018, https://arxiv.org/abs/1801.06146, section 3.3,
     over all words.)
 
     Args:
-        hidden_size: H.
+        hidden_size: width of the input, H.
 
     Example:
         >>> pooled = MeanMaxPooling(1)(ops.array([[[1.0], [3.0], [9.0]]]), ops.array([[1, 1, 0]]))
@@ -54,10 +55,10 @@ class MeanMaxPooling(keras.layers.Layer):
     def __init__(self, hidden_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.hidden_size = hidden_size
-        self.units = 2 * hidden_size  # width of what it gives
+        self.units = 2 * hidden_size  # output width
 
     def call(self, sequence: Tensor, padding_mask: Tensor) -> dict[str, Any]:
-        """(B, T, H) and (B, T) -> (B, 2H); a row without a word gives zeros."""
+        """(B, T, H) and (B, T) -> (B, 2H); zeros for a sequence without words."""
         real = ops.cast(padding_mask, sequence.dtype)[:, :, None]  # (B, T, 1)
         total = ops.sum(real, axis=1)  # (B, 1)
         mean = ops.sum(sequence * real, axis=1) / ops.maximum(total, 1)
@@ -70,30 +71,30 @@ class MeanMaxPooling(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kbert")
 class ElmoEncoder(KerasModel, keras.Model):
-    """ELMo as tasks use it: a biLM that stays as it is, and a mix of its layers that is trained.
+    """ELMo as tasks use it: a frozen biLM, and a trained mix of its layers.
 
     (Peters et al. 2018, https://arxiv.org/abs/1802.05365, section 3.3: "freeze the weights of the
-    biLM".) A row is `<S>`, words and `</S>`, each of them C character ids.
+    biLM".) A sequence is `<S>`, words and `</S>`, each of them as C character ids.
 
         encoder = kbert.models.ElmoEncoder(kbert.Elmo.from_preset(folder))
         task = kbert.tasks.TokenClassifier(encoder, kbert.CharacterTokenizer(), labels, dropout=0.5)
         task.fit(sentences, labels, learning_rate=1e-3)
 
-    The biLM is frozen: `trainable` of the Elmo passed becomes False, it has no dropout,
-    gradients or slots of an optimizer. `encoder.elmo.trainable = True`, before `fit`, trains it
-    too, with the dropout of its config. A head alone takes a larger rate than fine-tuning does.
+    The biLM is frozen: the constructor sets `elmo.trainable` to False, so it has no dropout,
+    gradients or optimizer slots. `encoder.elmo.trainable = True` before `fit` trains it too, with
+    the dropout of its config. Training a head alone needs a larger learning rate than fine-tuning.
 
     Args:
         elmo: a `kbert.Elmo` without a layer mix.
-        name: first part of the mix's paths.
+        name: first part of the paths of the mix's weights.
 
     Attributes:
         elmo: the biLM.
-        mix: a `ScalarMix` of its L + 1 layers; at the start their mean.
+        mix: a `ScalarMix` of the L + 1 layers; initially their mean.
         pooler: `MeanMaxPooling` of the mix.
 
     Raises:
-        ValueError: the Elmo has a mix already.
+        ValueError: the Elmo already has a mix.
 
     Example:
         >>> import kbert
@@ -129,12 +130,12 @@ class ElmoEncoder(KerasModel, keras.Model):
         self.mix.build([hidden] * (self.config.num_layers + 1))
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, for Keras."""
+        """Returns the constructor's arguments, for Keras."""
         return {"elmo": keras.saving.serialize_keras_object(self.elmo), "name": self.name}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """The reverse of `get_config`; the biLM is trained or frozen as it was."""
+        """Builds an encoder from the dict of `get_config`; the biLM stays trainable or frozen."""
         elmo = keras.saving.deserialize_keras_object(config["elmo"])
         is_trained = elmo.trainable
         encoder = cls(**{**config, "elmo": elmo})
@@ -142,7 +143,7 @@ class ElmoEncoder(KerasModel, keras.Model):
         return encoder
 
     def parts(self) -> dict[str, keras.layers.Layer]:
-        """First part of the weights' names in a preset -> the layer that has them."""
+        """Returns the layers with weights, by the first part of their names in a preset."""
         return {"elmo": self.elmo, "mix": self.mix}
 
     @property
@@ -161,12 +162,12 @@ class ElmoEncoder(KerasModel, keras.Model):
 
         Args:
             inputs: "token_ids" (B, T, C), the characters of words, and "padding_mask" (B, T).
-            training: whether dropout is active, in a biLM that is trained too.
-            return_hidden_states: adds "hidden_states".
+            training: whether dropout is active; only if the biLM is trainable.
+            return_hidden_states: whether "hidden_states" is returned.
 
         Returns:
-            A dict: "sequence" (B, T, H), the mix; "pooled" (B, 2H), its mean and maximum over the
-            words; "hidden_states", L + 1 tensors (B, T, H), the token layer first.
+            A dict: "sequence" (B, T, H), the mix; "pooled" (B, 2H), mean and maximum of the mix
+            over the words; "hidden_states", L + 1 tensors (B, T, H), the token layer first.
         """
         inputs = self.integers(inputs)
         mask = inputs["padding_mask"]
@@ -182,17 +183,17 @@ class ElmoEncoder(KerasModel, keras.Model):
 
 
 def make_elmo_encoder(config: ElmoConfig, dtype: DType = None) -> ElmoEncoder:
-    """What tasks on an ELMo are built on, its weights drawn."""
+    """Builds a randomly initialised encoder for tasks on ELMo."""
     return ElmoEncoder(Elmo(config, dtype=dtype))
 
 
 def load_encoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> ElmoEncoder:
-    """The encoder of a folder, without the softmax over words: large, and of no use to a task.
+    """Loads the encoder of a folder, without the large softmax over words, which tasks do not use.
 
     Args:
-        checkpoint: the folder's content.
+        checkpoint: content of the folder.
         dtype: a Keras dtype policy or its name.
-        strict: whether the weights must be the encoder's exactly.
+        strict: whether the folder must have exactly the encoder's weights.
     """
     with without_drawing():
         elmo = Elmo(checkpoint.config.replace(vocabulary_size=None), dtype=dtype)

@@ -1,4 +1,4 @@
-"""What ELMo's language models expect next.
+"""Next-word predictions of ELMo's language models.
 
 Shapes: `T` words, `C` characters of a word, `P` width of the projection, `V` words of the softmax.
 """
@@ -13,10 +13,10 @@ from kbert.core.types import Tensors
 
 
 class NextWords:
-    """What `Elmo.predict_next` calls.
+    """Implements `Elmo.predict_next`.
 
     Args:
-        elmo: the model.
+        elmo: a `kbert.Elmo`.
     """
 
     def __init__(self, elmo: Any) -> None:
@@ -24,7 +24,7 @@ class NextWords:
         self._forward = inference.compiled(self._probabilities, elmo)
 
     def __call__(self, prefix: str | list[str], top_k: int) -> dict[str, list[tuple[str, float]]]:
-        """Arguments and result as of `Elmo.predict_next`."""
+        """Predicts words; arguments and result are those of `Elmo.predict_next`."""
         self._check(top_k)
         batch = self._elmo.characters.pad_sentences([prefix])
         ids = batch["character_ids"].numpy()  # (1, T + 2, C): begin, words, end
@@ -38,7 +38,7 @@ class NextWords:
         return answers
 
     def _probabilities(self, features: Tensors) -> Any:
-        """-> (2, V) float32."""
+        """Returns the probabilities of both directions, (2, V) float32."""
         elmo = self._elmo
         both = ops.stack([elmo.words(features[way]) for way in ("forward", "backward")])
         outputs, _ = elmo.lstm(both, training=False)  # (2, 1, T + 1, P) each

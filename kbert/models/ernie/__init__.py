@@ -1,1 +1,1 @@
-"""ERNIE: a vector of the task."""
+"""ERNIE: an embedding of the task."""

@@ -1,4 +1,4 @@
-"""Hugging Face's ERNIE: BERT's names and keys, and a vector of the task for every token.
+"""Hugging Face's ERNIE: BERT's names and keys, and a task embedding for every token.
 
 (Sun et al. 2019, "ERNIE 2.0", https://arxiv.org/abs/1907.12412.)
 """
@@ -12,13 +12,13 @@ from kbert.checkpoints.renames import Rule
 from kbert.configs.encoder import EncoderConfig
 from kbert.core.protocols import TokenizerLike
 
-# Of the part, whose defaults these are:
+# Default options of the part:
 _USUAL_TASKS = 3
 _TASKS = "task_type_vocab_size"
 
 
 class Ernie(Bert):
-    """Baidu's ERNIE 1.0 to 3.0. Where it has tasks, transformers takes the first by default."""
+    """Baidu's ERNIE 1.0 to 3.0. With task embeddings, transformers uses the first by default."""
 
     model_type = "ernie"
     part = "task_embeddings"

@@ -1,4 +1,4 @@
-"""A vector of the task, added to every token: ERNIE 2.0's and 3.0's.
+"""Task embeddings of ERNIE 2.0 and 3.0: the task's embedding is added to every token.
 
 (Sun et al. 2019, "ERNIE 2.0", https://arxiv.org/abs/1907.12412, section 4.1.)
 """
@@ -16,12 +16,12 @@ from kbert.models.parts import Part
 
 
 class EmbeddingsOfTask(Embeddings):
-    """`Embeddings` with one more table, of which every token gets the same row.
+    """`Embeddings` with a task table, of which the same row is added to every token.
 
     Args:
-        num_tasks: rows of the table.
-        task: the row.
-        **options: of `Embeddings`.
+        num_tasks: number of rows of the table.
+        task: index of the row to add.
+        **options: further arguments of `Embeddings`.
 
     Example:
         >>> layer = EmbeddingsOfTask(num_tasks=3, task=0, vocabulary_size=9, embedding_size=4,
@@ -45,7 +45,7 @@ class EmbeddingsOfTask(Embeddings):
 
 
 class TaskEmbeddings(Part):
-    """Of models that were trained on one task after another.
+    """Task embeddings of models that were trained on several tasks one after another.
 
     Args:
         {options}

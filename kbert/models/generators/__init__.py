@@ -1,1 +1,1 @@
-"""Models that write: the Transformer, GPT, and encoders made into either."""
+"""Models that generate text: the Transformer, GPT, and encoders converted to either."""

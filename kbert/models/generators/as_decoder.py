@@ -1,4 +1,4 @@
-"""An encoder whose tokens were taught to see none behind them, as the decoder that it is."""
+"""Converts an encoder that was trained with a causal mask to a decoder."""
 
 from typing import Any
 
@@ -11,25 +11,25 @@ from kbert.models.encoder import Encoder
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import get_arrays, set_arrays
 
-# Of both kinds of config.
+# Fields of both kinds of config.
 _SAME = (
     *("vocabulary_size", "hidden_size", "num_layers", "num_heads", "intermediate_size"),
     *("max_positions", "activation", "dropout", "attention_dropout", "layer_norm_epsilon"),
     *("initializer_range", "positions", "rotary_base", "local_rotary_base", "feed_forward"),
     *("norm", "block", "embedding_norm", "use_bias", "bias_exceptions", "head_activation"),
 )
-# Fields of an encoder's that say more than a decoder's config can.
+# Fields that a decoder's config lacks -> the only value that can be converted.
 _ONLY = {"num_key_value_heads": None, "output": "transformed", "edits": ()}
 
 
 def config_of_decoder(config: EncoderConfig) -> DecoderConfig:
-    """The config of the decoder that an encoder is, of which every token is causal.
+    """Converts the config of an encoder whose tokens are all causal to a decoder's config.
 
-    A window of an encoder reaches half its width before a token: the decoder's is that, and the
-    token itself.
+    The window of an encoder reaches half its width before a token. The decoder's window is that
+    half and the token itself.
 
     Raises:
-        ValueError: no decoder is of such a config.
+        ValueError: no decoder corresponds to the config.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=2, num_heads=2,
@@ -71,17 +71,17 @@ def config_of_decoder(config: EncoderConfig) -> DecoderConfig:
 
 
 def as_decoder(encoder: Encoder, masked_lm: keras.layers.Layer) -> Decoder:
-    """A decoder with a copy of the weights of an encoder and of its masked-LM head.
+    """Builds a decoder with a copy of the weights of an encoder and its masked-LM head.
 
-    What it gives at a place is what the encoder gives there with a "causal_mask" of ones, and its
-    logits are the head's.
+    Its outputs are those of the encoder with a "causal_mask" of ones, and its logits are those of
+    the head.
 
     Args:
-        encoder: a `kbert.Encoder`; a pooler is left out.
-        masked_lm: its `MaskedLMHead`.
+        encoder: a `kbert.Encoder`; a pooler is not copied.
+        masked_lm: `MaskedLMHead` of the encoder.
 
     Raises:
-        ValueError: no decoder is of such a config.
+        ValueError: no decoder corresponds to the encoder's config.
     """
     decoder = Decoder(config_of_decoder(encoder.config), dtype=encoder.dtype_policy)
     arrays: dict[str, Any] = {
@@ -93,7 +93,7 @@ def as_decoder(encoder: Encoder, masked_lm: keras.layers.Layer) -> Decoder:
     config: TransformerConfig = encoder.config
     for name, array in theirs.items():
         part = name.removeprefix("encoder/")
-        # A decoder has no pooler; and no padding before its tokens, nor among them.
+        # A decoder has no pooler, and no padding before or among its tokens.
         if part.startswith("pooler/") or part == "embeddings/padding":
             continue
         if part == "embeddings/position":
@@ -104,7 +104,7 @@ def as_decoder(encoder: Encoder, masked_lm: keras.layers.Layer) -> Decoder:
             arrays[f"decoder/{part}"] = array
             continue
         _, group, rest = part.split("/", 2)
-        for layer in range(config.num_layers):  # of which several may share a block
+        for layer in range(config.num_layers):  # several may share a block
             if layer * config.num_blocks // config.num_layers == int(group):
                 arrays[f"decoder/layers/{layer}/{rest}"] = array
     set_arrays(decoder, "decoder", arrays, "the encoder")

@@ -1,4 +1,4 @@
-"""The decoder alone: a language model that reads from left to right, as GPT and GPT-2.
+"""The decoder alone: a left-to-right language model like GPT and GPT-2.
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `V` vocabulary, `P` tokens of a prompt,
 `R` rows that are decoded.
@@ -36,18 +36,18 @@ from kbert.models.inputs_and_outputs import check_rank, named_inputs, output_spe
 
 @keras.saving.register_keras_serializable(package="kbert")
 class Decoder(FromConfig, keras.Model):
-    """Token ids in; at every place a vector of the tokens up to there, and logits of the next.
+    """Encodes each token with the tokens before it, and computes logits of the next token.
 
     (Radford et al. 2018 and 2019; https://github.com/openai/gpt-2, src/model.py.) Its blocks are
-    the encoder's with a causal bias. It is built when constructed, so it has weights at once.
+    the encoder's with a causal bias. The constructor builds the model, so it has weights at once.
 
     Args:
-        config: sizes and values.
+        config: sizes and options of the decoder.
         name: first part of the weights' paths.
         dtype: a Keras dtype policy or its name, e.g. "mixed_bfloat16".
 
     Raises:
-        TypeError: the config is no `DecoderConfig`.
+        TypeError: the config is not a `DecoderConfig`.
 
     Example:
         >>> import numpy as np
@@ -78,7 +78,7 @@ class Decoder(FromConfig, keras.Model):
             config.vocabulary_size, config.hidden_size, name="embeddings", **common
         )
         policy = {"dtype": self.dtype_policy}
-        # None where they are in the attention.
+        # None if positions are in the attention.
         self.positions: Any = positions_of(config, name="positions", **common)
         self.embedding_norm = None
         if config.embedding_norm:
@@ -128,23 +128,23 @@ class Decoder(FromConfig, keras.Model):
         return_hidden_states: bool = False,
         return_attention: bool = False,
     ) -> dict[str, Any]:
-        """Reads a batch.
+        """Encodes a batch.
 
         Args:
             inputs: token ids (B, T), or a dict with "token_ids" and optionally "padding_mask" (1 =
-                token, 0 = padding), both (B, T) integers. Padding stands behind the tokens.
+                token, 0 = padding), both (B, T) integers. Padding must follow the tokens.
             training: whether dropout is active.
-            return_hidden_states: adds "hidden_states".
-            return_attention: adds "attention".
+            return_hidden_states: whether "hidden_states" is returned.
+            return_attention: whether "attention" is returned.
 
         Returns:
-            A dict: "sequence" (B, T, H), after the last norm where the model has one;
-            "hidden_states", a list of num_layers + 1 tensors (B, T, H): the embeddings, what each
-            block gave, the last being "sequence"; "attention", a list of num_layers tensors
+            A dict: "sequence" (B, T, H), after the last norm if the model has one;
+            "hidden_states", a list of num_layers + 1 tensors (B, T, H), from the embeddings over
+            the outputs of the blocks to "sequence"; "attention", a list of num_layers tensors
             (B, N, T, T), probabilities before dropout.
 
         Raises:
-            ValueError: an input that is unknown, missing or too long.
+            ValueError: an input is unknown, missing or too long.
         """
         inputs = self._named_inputs(inputs)
         x = self._embed(inputs["token_ids"], training=training)
@@ -168,7 +168,7 @@ class Decoder(FromConfig, keras.Model):
         return outputs
 
     def logits(self, sequence: Tensor) -> Tensor:
-        """Of the token behind each place: (…, H) -> (…, V) float32, by the token table."""
+        """Computes the logits of the next token: (…, H) -> (…, V) float32, by the token table."""
         if self.head is None:
             return self.embeddings.logits(sequence)
         return self.embeddings.logits(self.head(sequence)) + self.head.bias
@@ -179,16 +179,16 @@ class Decoder(FromConfig, keras.Model):
         """Encodes prompts and allocates the KV cache for new tokens.
 
         Args:
-            token_ids: (B, P), padding behind the tokens.
-            padding_mask: (B, P), 1 for a token; None = no padding. A row has one token or more.
-            max_new_tokens: the most tokens that are decoded.
+            token_ids: (B, P), with padding after the tokens.
+            padding_mask: (B, P), 1 for a token; None = no padding. Each row has at least one token.
+            max_new_tokens: largest number of tokens to decode.
 
         Returns:
-            logits (B, V) of the token behind each row's last, and the cache for `step`: a dict of
+            The logits (B, V) of the token after each prompt, and the KV cache for `step`: a dict of
             "prompt" and "decoded" tensors, whose first axis is rows.
 
         Raises:
-            ValueError: prompt and new tokens together are longer than the positions.
+            ValueError: prompt and new tokens together exceed `max_positions`.
         """
         check_rank("token_ids", token_ids)
         self._check_length(token_ids.shape[1], max_new_tokens)
@@ -205,15 +205,15 @@ class Decoder(FromConfig, keras.Model):
         return self.logits(normed(last, self.norm)), {"prompt": prompt, "decoded": decoded}
 
     def step(self, token_ids: Tensor, cache: dict, t: Tensor) -> tuple[Any, dict]:
-        """Reads one more token of each row.
+        """Decodes one more token of each row.
 
         Args:
-            token_ids: (R,), token `t` behind the prompts.
-            cache: of `prefill` or of the step before.
-            t: scalar integer, counted from 0.
+            token_ids: (R,), decoded token `t` of each row.
+            cache: KV cache from `prefill` or the previous step.
+            t: index of the token after the prompt, a scalar integer from 0.
 
         Returns:
-            logits (R, V) float32 of the token behind it, and the cache for the next step.
+            The logits (R, V) float32 of the next token, and the KV cache for the next step.
         """
         places = (cache["prompt"]["lengths"] + t)[:, None]  # (R, 1)
         x = self._embed(token_ids[:, None], places)
@@ -265,7 +265,7 @@ class Decoder(FromConfig, keras.Model):
 
 
 class _OutputHead(keras.layers.Layer):
-    """What stands between the last layer and the token table, and the bias behind it."""
+    """Transform between the last layer and the token table, and the bias of the logits."""
 
     def __init__(self, config: DecoderConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)

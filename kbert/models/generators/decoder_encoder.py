@@ -1,6 +1,6 @@
 """A decoder with the interface of an encoder, for tasks that fine-tune it.
 
-Shapes: `B` batch, `T` tokens, `H` hidden width, `V` vocabulary of the decoder that was pretrained.
+Shapes: `B` batch, `T` tokens, `H` hidden width, `V` vocabulary of the pretrained decoder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,17 +21,17 @@ from kbert.models.initial_values import without_drawing
 from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
 
-# What the last rows of the token table stand for, in their order.
+# Tokens of the last rows of the token table, in order.
 INPUT_TOKENS = ("start", "delimiter", "extract")
 _TABLE = "decoder/embeddings/token"
-_BIAS = "decoder/head/bias"  # of its logits, where there is one
+_BIAS = "decoder/head/bias"  # bias of the logits, if there is one
 
 
 class DecoderEncoderConfig(DecoderConfig):
-    """A decoder's config, and what a task reads in an encoder's besides.
+    """A decoder's config with further attributes of an encoder's config that tasks read.
 
     Attributes:
-        num_segments: 0, a decoder knows none.
+        num_segments: 0, as a decoder has no segments.
     """
 
     num_segments: ClassVar[int] = 0
@@ -39,10 +39,10 @@ class DecoderEncoderConfig(DecoderConfig):
 
 @keras.saving.register_keras_serializable(package="kbert")
 class LastToken(keras.layers.Layer):
-    """The vector of the last token of each row: all that a decoder has read of it.
+    """Returns the hidden state of each sequence's last token, which attends to all tokens.
 
     Args:
-        hidden_size: H.
+        hidden_size: width of the input and the output, H.
 
     Example:
         >>> sequence = ops.array([[[1.0], [3.0], [9.0]]])
@@ -52,10 +52,10 @@ class LastToken(keras.layers.Layer):
 
     def __init__(self, hidden_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.units = hidden_size  # width of what it gives
+        self.units = hidden_size  # output width
 
     def call(self, sequence: Tensor, padding_mask: Tensor) -> dict[str, Any]:
-        """(B, T, H) and (B, T), padding behind the tokens -> (B, H); of no token, the first."""
+        """(B, T, H) and (B, T), padding after tokens -> (B, H); the first if all are padding."""
         last = ops.sum(ops.cast(padding_mask, "int32"), axis=1) - 1  # (B,)
         last = ops.maximum(last, 0)[:, None, None]
         return ops.take_along_axis(sequence, last, axis=1)[:, 0]
@@ -63,33 +63,33 @@ class LastToken(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kbert")
 class DecoderEncoder(KerasModel, keras.Model):
-    """GPT as tasks fine-tune it: the vector of a row's last token is the vector of the row.
+    """GPT as tasks fine-tune it: the last token's hidden state represents the whole sequence.
 
     (Radford et al. 2018, "Improving language understanding by generative pre-training", sections
-    3.2 and 3.3, figure 1.) A row is `[start] text [extract]`, or `[start] text [delimiter] text
-    [extract]`. The three tokens are the last rows of the decoder's token table, behind those of the
-    tokenizer's vocabulary; they begin as they are drawn and are learned with the task.
+    3.2 and 3.3, figure 1.) A sequence is `[start] text [extract]`, or `[start] text [delimiter]
+    text [extract]`. The three tokens are the last rows of the decoder's token table, after those of
+    the tokenizer's vocabulary. They are randomly initialised and trained with the task.
 
         encoder = kbert.models.DecoderEncoder.extend(kbert.Decoder.from_preset(folder))
         task = kbert.tasks.TextClassifier(encoder, kbert.load_tokenizer(folder), labels)
         task.fit(train, learning_rate=6.25e-5, warmup_share=0.002)
 
-    `TextClassifier.from_preset(folder, labels=…, new_head=True)` does the same. The rates are those
-    of the original fine-tuning, the other defaults of `fit` are the same there.
+    `TextClassifier.from_preset(folder, labels=…, new_head=True)` does the same. Learning rate and
+    warmup are those of the original fine-tuning; the other defaults of `fit` are the same there.
 
-    With `input_tokens=False` a row is the text alone, two texts are one behind the other, and the
-    table has no such rows: so Hugging Face's `GPT2ForSequenceClassification` reads.
+    With `input_tokens=False` a sequence is the text alone, or two texts one after the other, and
+    the table has no such rows. This is the input of Hugging Face's `GPT2ForSequenceClassification`.
 
     Args:
-        decoder: whose token table ends with the three rows, see `extend`.
-        input_tokens: False for rows without them.
-        name: of the model.
+        decoder: a `kbert.Decoder`, whose token table ends with the three rows, see `extend`.
+        input_tokens: whether sequences have the three tokens.
+        name: name of the model.
 
     Attributes:
         decoder: the `kbert.Decoder`.
         pooler: a `LastToken`.
-        has_input_tokens: whether there are the three tokens.
-        start_id, delimiter_id, extract_id: the three tokens, or None.
+        has_input_tokens: whether sequences have the three tokens.
+        start_id, delimiter_id, extract_id: ids of the three tokens, or None.
 
     Example:
         >>> config = DecoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1, num_heads=2,
@@ -118,7 +118,7 @@ class DecoderEncoder(KerasModel, keras.Model):
         self.decoder = decoder
         self.pooler = LastToken(self.config.hidden_size, dtype=self.dtype_policy, name="last_token")
         self.has_input_tokens = input_tokens
-        # Rows of the token table that are a tokenizer's.
+        # Number of rows of the token table that belong to the tokenizer's vocabulary.
         self.text_rows = size - len(INPUT_TOKENS) if input_tokens else size
         no_ids = [None] * len(INPUT_TOKENS)
         ids: Sequence[Any] = range(self.text_rows, size) if input_tokens else no_ids
@@ -127,10 +127,10 @@ class DecoderEncoder(KerasModel, keras.Model):
 
     @classmethod
     def extend(cls, decoder: Decoder) -> Self:
-        """A copy of a decoder with the three rows more.
+        """Copies a decoder and adds the three rows to its token table.
 
         Args:
-            decoder: a pretrained one.
+            decoder: a pretrained decoder.
         """
         arrays, edits = get_arrays(decoder, "decoder"), decoder.variants.record()
         given = (decoder.config, arrays, "the decoder", decoder.dtype_policy)
@@ -146,15 +146,16 @@ class DecoderEncoder(KerasModel, keras.Model):
         strict: bool = True,
         edits: Mapping[str, Any] = MappingProxyType({}),
     ) -> Self:
-        """`extend` for the weights of a decoder that was not made.
+        """Like `extend`, from the weights of a decoder instead of the decoder itself.
 
         Args:
-            config: the decoder's.
+            config: config of the decoder.
             arrays: weight name -> array.
-            source: where they are from, for messages.
+            source: source of the arrays, for messages.
             dtype: a Keras dtype policy or its name.
-            strict: as in `kbert.models.weights.set_arrays`.
-            edits: Whose weights are among them, see `kbert.models.edits.restore_edits`.
+            strict: whether names must match exactly, see `kbert.models.weights.set_arrays`.
+            edits: Edits whose weights are among the arrays, see
+                `kbert.models.edits.restore_edits`.
         """
         more = config.vocabulary_size + len(INPUT_TOKENS)
         with without_drawing():
@@ -172,7 +173,7 @@ class DecoderEncoder(KerasModel, keras.Model):
         return cls(decoder)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, for Keras."""
+        """Returns the constructor's arguments, for Keras."""
         return {
             "decoder": keras.saving.serialize_keras_object(self.decoder),
             "input_tokens": self.has_input_tokens,
@@ -181,12 +182,12 @@ class DecoderEncoder(KerasModel, keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """The reverse of `get_config`."""
+        """Builds a model from the dict of `get_config`."""
         decoder = keras.saving.deserialize_keras_object(config["decoder"])
         return cls(**{**config, "decoder": decoder})
 
     def parts(self) -> dict[str, keras.layers.Layer]:
-        """First part of the weights' names in a preset -> the layer that has them."""
+        """Returns the layers with weights, by the first part of their names in a preset."""
         return self.decoder.parts()
 
     @property
@@ -199,12 +200,12 @@ class DecoderEncoder(KerasModel, keras.Model):
 
     @property
     def variants(self) -> Variants:  # type: ignore[override]
-        """Those of the decoder."""
+        """Named edits of the decoder."""
         return self.decoder.variants
 
     @property
     def embeddings(self) -> keras.layers.Layer:
-        """The token table, as all that follow by an encoder's names."""
+        """The token table; this and the following properties have an encoder's names."""
         return self.decoder.embeddings
 
     @property
@@ -219,11 +220,11 @@ class DecoderEncoder(KerasModel, keras.Model):
 
     @property
     def norm(self) -> keras.layers.Layer | None:
-        """The norm behind the last layer, where there is one."""
+        """The norm after the last layer, or None."""
         return self.decoder.norm
 
     def logits(self, sequence: Tensor) -> Tensor:
-        """Of the token behind each place: (…, H) -> (…, V + 3) float32."""
+        """Computes the logits of the next token: (…, H) -> (…, V + 3) float32."""
         return self.decoder.logits(sequence)
 
     def call(
@@ -233,10 +234,11 @@ class DecoderEncoder(KerasModel, keras.Model):
         return_hidden_states: bool = False,
         return_attention: bool = False,
     ) -> dict[str, Any]:
-        """Reads a batch; arguments as of `kbert.Decoder`.
+        """Encodes a batch; the arguments are those of `kbert.Decoder.call`.
 
         Returns:
-            What the decoder gives, and "pooled" (B, H), the vector of each row's last token.
+            The decoder's outputs, and "pooled" (B, H), the hidden state of each sequence's last
+            token.
         """
         flags = {
             "return_hidden_states": return_hidden_states,
@@ -250,22 +252,23 @@ class DecoderEncoder(KerasModel, keras.Model):
 
 
 def has_input_tokens(checkpoint: Checkpoint) -> bool:
-    """Whether the rows of a task on the folder's decoder have tokens of their own around texts."""
+    """Whether sequences of a task on the folder's decoder have the three input tokens."""
     return (checkpoint.task or {}).get("input_tokens", True)
 
 
 def load_encoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> DecoderEncoder:
-    """The decoder of a folder, for a newly initialised head.
+    """Loads the decoder of a folder, for a newly initialised head.
 
-    With the rows of the input tokens: those of a folder that was fine-tuned, else new ones.
+    The rows of the input tokens are loaded from a fine-tuned folder, and otherwise newly
+    initialised.
 
     Args:
-        checkpoint: the folder's content.
+        checkpoint: content of the folder.
         dtype: a Keras dtype policy or its name.
-        strict: whether the weights must be the decoder's exactly.
+        strict: whether the folder must have exactly the decoder's weights.
     """
     arrays = checkpoint.part("decoder/")
-    # Of all tasks on encoders; a decoder alone has no such rows.
+    # Only folders of tasks on encoders have these rows; a decoder alone lacks them.
     kind = (checkpoint.task or {}).get("kind", "")
     tuned = getattr(registry.find("task", kind), "takes_decoders", False)
     if not tuned or not has_input_tokens(checkpoint):

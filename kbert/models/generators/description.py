@@ -1,4 +1,4 @@
-"""A decoder or an encoder-decoder in numbers, by formula."""
+"""Parameter counts of decoders and encoder-decoders, by formula."""
 
 import dataclasses
 from typing import Any
@@ -10,13 +10,14 @@ from kbert.models.edits import count_edits
 
 @dataclasses.dataclass(frozen=True)
 class GeneratorDescription:
-    """A model that writes text in numbers; `print` shows it as a table.
+    """Sizes and parameter counts of a model that generates text; `print` shows them as a table.
 
     Attributes:
-        name: the name passed; of a config, that of the published models that have it, or None.
-        config: the model's.
-        parameters: of the model; its output matrix is the token table.
-        tokenizer: the kind of its tokenizer; None for a config of one's own.
+        name: name passed to `describe`; for a config, the names of the published models that have
+            it, or None.
+        config: config of the model.
+        parameters: number of parameters of the model, whose output matrix is the token table.
+        tokenizer: kind of tokenizer; None for a custom config.
     """
 
     name: str | None
@@ -26,7 +27,7 @@ class GeneratorDescription:
 
     @property
     def held_parameters(self) -> int:
-        """What the model holds: all of them."""
+        """Number of parameters of the kbert model: all of them."""
         return self.parameters
 
     def __str__(self) -> str:
@@ -53,7 +54,7 @@ class GeneratorDescription:
 def describe_generator(
     config: Any, name: str | None = None, tokenizer: str | None = None
 ) -> GeneratorDescription:
-    """Counts the parameters of a model that writes text; see `kbert.describe`.
+    """Counts the parameters of a model that generates text; see `kbert.describe`.
 
     Example:
         >>> from kbert import family

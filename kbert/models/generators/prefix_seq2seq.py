@@ -1,4 +1,4 @@
-"""One network that reads a source and writes a target: an encoder with a prefix mask.
+"""An encoder with a prefix mask as encoder-decoder: one network for source and target.
 
 Shapes: `B` batch, `S` tokens of the source, `T` tokens of the target, `H` hidden width, `N` heads,
 `V` vocabulary, `R` rows that are decoded.
@@ -19,22 +19,23 @@ from kbert.models.generators.seq2seq import check_inputs
 
 
 class PrefixSeq2Seq(keras.Model):
-    """An encoder whose rows are a source and a target: what it sees makes it both sides.
+    """Encoder whose sequences are a source and a target; the attention mask separates both.
 
-    A token of the source sees the whole source, a token of the target the source and the target up
-    to itself. (The sequence-to-sequence mask of UniLM: Dong et al. 2019, figure 1,
-    https://arxiv.org/abs/1905.03197. There masked tokens of the target are predicted; here each
-    token from those before it, so that all are learned from at once and decoding has a cache.)
-    There is no weight that the encoder does not have. Calls are those of `kbert.Seq2Seq`.
+    A token of the source attends to the whole source. A token of the target attends to the source
+    and to the target up to itself. (The sequence-to-sequence mask of UniLM: Dong et al. 2019,
+    figure 1, https://arxiv.org/abs/1905.03197. UniLM predicts masked tokens of the target. Here
+    each token is predicted from those before it. So training uses all of them at once, and
+    decoding has a KV cache.) The model has no weights besides the encoder's. Its calls are those of
+    `kbert.Seq2Seq`.
 
     Args:
-        encoder: a `kbert.Encoder`, its embeddings as wide as its layers. Sources are of its first
-            segment and targets of its last.
-        name: of the model.
+        encoder: a `kbert.Encoder`, whose embeddings are as wide as its layers. Sources are in its
+            first segment and targets in its last.
+        name: name of the model.
 
     Raises:
-        ValueError: the encoder's embeddings are of another width, or its attention is of another
-            kind than BERT's.
+        ValueError: the encoder's embeddings have another width than its layers, or its kind,
+            positions, attention pattern, blocks or part differ from BERT's.
 
     Example:
         >>> import numpy as np
@@ -73,7 +74,7 @@ class PrefixSeq2Seq(keras.Model):
         self.built = True
 
     def parts(self) -> dict[str, keras.layers.Layer]:
-        """First part of the weights' names in a preset -> the layer that has them."""
+        """Returns the layers with weights, by the first part of their names in a preset."""
         return self.encoder.parts()
 
     @property
@@ -93,7 +94,7 @@ class PrefixSeq2Seq(keras.Model):
         return_hidden_states: bool = False,
         return_attention: bool = False,
     ) -> dict[str, Any]:
-        """Reads sources and targets; see `kbert.Seq2Seq.call`."""
+        """Encodes sources and targets; see `kbert.Seq2Seq.call`."""
         check_inputs(inputs)
         source, target = inputs["encoder_token_ids"], inputs["decoder_token_ids"]
         mask = inputs.get("encoder_padding_mask")
@@ -115,7 +116,7 @@ class PrefixSeq2Seq(keras.Model):
         return outputs
 
     def logits(self, sequence: Tensor) -> Tensor:
-        """Of the token behind each place: (…, H) -> (…, V) float32, by the token table."""
+        """Computes the logits of the next token: (…, H) -> (…, V) float32, by the token table."""
         return tied_logits(sequence, self.token_embedding)
 
     def prefill(
@@ -125,7 +126,7 @@ class PrefixSeq2Seq(keras.Model):
         max_new_tokens: int,
         start_ids: Tensor,
     ) -> tuple[Any, dict]:
-        """Reads sources and the tokens that targets start with; see `kbert.Seq2Seq.prefill`."""
+        """Encodes sources and the first tokens of targets; see `kbert.Seq2Seq.prefill`."""
         mask = encoder_padding_mask
         mask = ops.ones_like(encoder_token_ids) if mask is None else mask
         target = ops.cast(start_ids, encoder_token_ids.dtype)[:, None]
@@ -139,19 +140,19 @@ class PrefixSeq2Seq(keras.Model):
         return self.logits(x[:, -1]), {"prompt": prompt, "decoded": decoded}
 
     def step(self, token_ids: Tensor, cache: dict, t: Tensor) -> tuple[Any, dict]:
-        """Reads one more token of each target; see `kbert.Seq2Seq.step`."""
-        places = (cache["prompt"]["lengths"] + 1 + t)[:, None]  # behind source and start
+        """Decodes one more token of each target; see `kbert.Seq2Seq.step`."""
+        places = (cache["prompt"]["lengths"] + 1 + t)[:, None]  # after source and start
         x = self.encoder.embeddings(token_ids[:, None], self._segment(token_ids[:, None]), places)
         x, cache = step_blocks(self.encoder.layer_blocks, x, cache, t)
         return self.logits(x[:, 0]), cache
 
     def _segment(self, target: Tensor) -> Tensor:
-        """The last segment for each token of a target; None where the encoder knows none."""
+        """Returns the last segment for each token of a target; None without segments."""
         last = self.config.num_segments - 1
         return None if last < 0 else ops.full_like(target, last)
 
     def _embed(self, source: Tensor, target: Tensor, mask: Tensor, training: bool) -> Tensor:
-        """(B, S), (B, T) -> (B, S + T, H); a target's positions follow the source's last."""
+        """(B, S), (B, T) -> (B, S + T, H); a target's positions follow the source's last token."""
         columns = ops.arange(ops.shape(source)[1], dtype="int32")
         lengths = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
         behind = lengths + ops.arange(ops.shape(target)[1], dtype="int32")[None]
@@ -164,7 +165,7 @@ class PrefixSeq2Seq(keras.Model):
 
 
 def _prefix_bias(mask: Tensor, length: int) -> Tensor:
-    """(B, S) of the source and T of the target -> (B, 1, S + T, S + T)."""
+    """Mask of the source (B, S) and target length T -> attention bias (B, 1, S + T, S + T)."""
     columns = ops.shape(mask)[1]
     source = attention_bias(mask)  # (B, 1, 1, S), the same for all rows of the scores
     target = causal_bias(columns + length)[:, :, :, columns:]  # (1, 1, S + T, T)

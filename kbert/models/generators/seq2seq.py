@@ -1,4 +1,4 @@
-"""The encoder-decoder: the Transformer itself.
+"""The encoder-decoder: the original Transformer.
 
 Shapes: `B` batch, `S` tokens of the source, `T` tokens of the target, `H` hidden width, `N` heads,
 `V` vocabulary, `R` rows that are decoded.
@@ -43,18 +43,18 @@ INPUTS = (
 
 @keras.saving.register_keras_serializable(package="kbert")
 class Seq2Seq(FromConfig, keras.Model):
-    """A source read in both directions, and a target from left to right that attends to it.
+    """Encodes a source bidirectionally, and decodes a target that attends to it left to right.
 
     (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762.) One token table serves source, target
-    and output. It is built when constructed, so it has weights at once.
+    and output. The constructor builds the model, so it has weights at once.
 
     Args:
-        config: sizes and values.
+        config: sizes and options of the model.
         name: first part of the weights' paths.
         dtype: a Keras dtype policy or its name, e.g. "mixed_bfloat16".
 
     Raises:
-        TypeError: the config is no `Seq2SeqConfig`.
+        TypeError: the config is not a `Seq2SeqConfig`.
 
     Example:
         >>> import numpy as np
@@ -82,7 +82,7 @@ class Seq2Seq(FromConfig, keras.Model):
         self.embeddings = TokenEmbeddings(
             config.vocabulary_size,
             width,
-            # Rows of about unit length in the table, for the logits; of unit variance in the sum.
+            # Rows of the table have about unit length, for the logits; scaled, unit variance.
             scale=width**0.5 if config.initializer_range is None else 1.0,
             initializer_range=config.table_range,
             name="embeddings",
@@ -127,20 +127,22 @@ class Seq2Seq(FromConfig, keras.Model):
     def from_encoder(
         cls, encoder: Encoder, *, num_decoder_layers: int | None = None, dtype: DType = None
     ) -> "Seq2Seq":
-        """An encoder-decoder initialised from a pretrained encoder.
+        """Builds an encoder-decoder initialised from a pretrained encoder.
 
-        (Rothe, Narayan & Severyn 2020, https://arxiv.org/abs/1907.12461.) The source's side is the
-        encoder, with all tokens in its first segment. The target's side has the same embeddings,
-        with all tokens in its last segment, and the same layers as far as there are any; only what
-        attends to the source is newly initialised.
+        (Rothe, Narayan & Severyn 2020, https://arxiv.org/abs/1907.12461.) The source side is the
+        encoder, with all tokens in its first segment. The target side has the same embeddings, with
+        all tokens in its last segment, and as many of the same layers as there are. Only the
+        cross-attention, and further layers, are newly initialised.
 
         Args:
-            encoder: a `kbert.Encoder`, its embeddings as wide as its layers.
-            num_decoder_layers: layers of the target's side; None = as many as the encoder's.
+            encoder: a `kbert.Encoder`, whose embeddings are as wide as its layers.
+            num_decoder_layers: number of layers of the target side; None = as many as the encoder
+                has.
             dtype: a Keras dtype policy or its name; None = the encoder's.
 
         Raises:
-            ValueError: the encoder's embeddings are of another width (ALBERT, ELECTRA-small).
+            ValueError: the encoder's embeddings have another width than its layers (ALBERT,
+                ELECTRA-small), or the encoder is not of BERT's kind.
         """
         config = config_of_encoder(encoder.config, num_decoder_layers)
         model = cls(config, dtype=encoder.dtype_policy if dtype is None else dtype)
@@ -175,25 +177,26 @@ class Seq2Seq(FromConfig, keras.Model):
         return_hidden_states: bool = False,
         return_attention: bool = False,
     ) -> dict[str, Any]:
-        """Reads sources and targets.
+        """Encodes sources and targets.
 
         Args:
             inputs: a dict with "encoder_token_ids" (B, S) and "decoder_token_ids" (B, T), and
                 optionally "encoder_padding_mask" and "decoder_padding_mask" of the same shapes (1 =
-                token, 0 = padding), all integers. Padding stands behind the tokens.
+                token, 0 = padding), all integers. Padding must follow the tokens.
             training: whether dropout is active.
-            return_hidden_states: adds "hidden_states" and "encoder_hidden_states".
-            return_attention: adds "attention", "cross_attention" and "encoder_attention".
+            return_hidden_states: whether "hidden_states" and "encoder_hidden_states" are returned.
+            return_attention: whether "attention", "cross_attention" and "encoder_attention" are
+                returned.
 
         Returns:
             A dict: "sequence" (B, T, H) of the decoder; "encoder_sequence" (B, S, H); lists of the
-            embeddings and what each block gave, the last after the last norm: "hidden_states"
+            embeddings and each block's output, the last one after the last norm: "hidden_states"
             (B, T, H), "encoder_hidden_states" (B, S, H); lists of each block's probabilities before
             dropout: "attention" (B, N, T, T), "cross_attention" (B, N, T, S), "encoder_attention"
             (B, N, S, S).
 
         Raises:
-            ValueError: an input that is unknown, missing or too long.
+            ValueError: an input is unknown, missing or too long.
         """
         check_inputs(inputs)
         inputs = self.integers(inputs)
@@ -223,7 +226,7 @@ class Seq2Seq(FromConfig, keras.Model):
         return outputs
 
     def logits(self, sequence: Tensor) -> Tensor:
-        """Of the token behind each place: (…, H) -> (…, V) float32, by the token table."""
+        """Computes the logits of the next token: (…, H) -> (…, V) float32, by the token table."""
         return self.embeddings.logits(sequence)
 
     def prefill(
@@ -233,20 +236,20 @@ class Seq2Seq(FromConfig, keras.Model):
         max_new_tokens: int,
         start_ids: Tensor,
     ) -> tuple[Any, dict]:
-        """Reads sources and the tokens that targets start with.
+        """Encodes sources and the first tokens of targets, and allocates the KV cache.
 
         Args:
-            encoder_token_ids: (B, S), padding behind the tokens.
+            encoder_token_ids: (B, S), with padding after the tokens.
             encoder_padding_mask: (B, S), 1 for a token; None = no padding.
-            max_new_tokens: the most tokens that are decoded, the start not counted.
-            start_ids: (B,), the first token of each target.
+            max_new_tokens: largest number of tokens to decode, without the first.
+            start_ids: (B,), first token of each target.
 
         Returns:
-            logits (B, V) of the token behind the start, and the cache for `step`: a dict of
-            "prompt" and "decoded" tensors, whose first axis is rows.
+            The logits (B, V) of the second token, and the KV cache for `step`: a dict of "prompt"
+            and "decoded" tensors, whose first axis is rows.
 
         Raises:
-            ValueError: a source, or start and new tokens together, are longer than the positions.
+            ValueError: a source, or first and new tokens together, exceed `max_positions`.
         """
         check_rank("encoder_token_ids", encoder_token_ids)
         if max_new_tokens + 1 > self.config.max_positions:
@@ -270,17 +273,17 @@ class Seq2Seq(FromConfig, keras.Model):
         return logits, {"prompt": prompt, "decoded": decoded}
 
     def step(self, token_ids: Tensor, cache: dict, t: Tensor) -> tuple[Any, dict]:
-        """Reads one more token of each target.
+        """Decodes one more token of each target.
 
         Args:
-            token_ids: (R,), token `t` behind the start.
-            cache: of `prefill` or of the step before.
-            t: scalar integer, counted from 0.
+            token_ids: (R,), decoded token `t` of each target.
+            cache: KV cache from `prefill` or the previous step.
+            t: index of the token after the first, a scalar integer from 0.
 
         Returns:
-            logits (R, V) float32 of the token behind it, and the cache for the next step.
+            The logits (R, V) float32 of the next token, and the KV cache for the next step.
         """
-        places = ops.ones_like(token_ids)[:, None] * (1 + t)  # behind the start
+        places = ops.ones_like(token_ids)[:, None] * (1 + t)  # after the start
         x = self._embed_target(token_ids[:, None], places)
         x, cache = step_blocks(self.decoder_blocks, x, cache, t, cache["prompt"]["memory_bias"])
         return self.logits(normed(x, self.decoder_norm)[:, 0]), cache
@@ -309,7 +312,7 @@ class Seq2Seq(FromConfig, keras.Model):
         return output_spec(shapes, self.compute_dtype)
 
     def _encode(self, inputs: Tensors, training: bool, reads: Reads) -> Any:
-        """-> (B, S, H), its bias for the decoder, and what lay on the way."""
+        """Returns the encoded source (B, S, H), its bias for the decoder, and layer outputs."""
         x = self.encoder_positions(self.embeddings(inputs["encoder_token_ids"]))
         x = self.dropout(normed(x, self.encoder_embedding_norm), training=training)
         bias = None
@@ -334,7 +337,7 @@ def _embedding_norm(config: Seq2SeqConfig, **kwargs: Any) -> keras.layers.Layer 
 
 
 def check_inputs(inputs: Tensor) -> None:
-    """Raises unless inputs are those of an encoder-decoder."""
+    """Raises ValueError unless the inputs are those of an encoder-decoder."""
     needed = ("encoder_token_ids", "decoder_token_ids")
     names = list(inputs) if isinstance(inputs, dict) else [type(inputs).__name__]
     if not set(needed) <= set(names) <= set(INPUTS):

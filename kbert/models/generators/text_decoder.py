@@ -1,4 +1,4 @@
-"""A decoder that knows of a text nothing but its vector.
+"""A decoder that reconstructs a text from its embedding alone.
 
 Shapes: `B` batch, `T` tokens, `H` hidden width.
 """
@@ -21,13 +21,13 @@ _PREFIX = "decoder"
 
 
 class TextDecoder(keras.layers.Layer):
-    """Writes the tokens of a text, of which it is told the vector alone.
+    """Decodes the tokens of a text from its embedding.
 
-    A token sees those before it, and all of them the vector by cross-attention. There is no table:
-    it is given embedded tokens.
+    A token attends to the tokens before it, and to the text's embedding by cross-attention. The
+    inputs are token embeddings, so the layer has no table.
 
     Args:
-        config: of an encoder-decoder, whose decoder's blocks these are.
+        config: config of an encoder-decoder; only its decoder's blocks are built.
         **kwargs: `name` and `dtype` of the layer.
 
     Example:
@@ -54,11 +54,11 @@ class TextDecoder(keras.layers.Layer):
 
     @classmethod
     def from_encoder(cls, encoder: Encoder, num_layers: int | None = None) -> "TextDecoder":
-        """One whose blocks begin as an encoder's, as those of `Seq2Seq.from_encoder` do.
+        """Builds a decoder from the blocks of an encoder, like `Seq2Seq.from_encoder`.
 
         Args:
-            encoder: a `kbert.Encoder` of BERT's kind, its embeddings as wide as its layers.
-            num_layers: None = as many as the encoder's.
+            encoder: a `kbert.Encoder` of BERT's kind, whose embeddings are as wide as its layers.
+            num_layers: number of blocks; None = as many as the encoder has.
 
         Raises:
             ValueError: the encoder is of another kind.
@@ -76,16 +76,16 @@ class TextDecoder(keras.layers.Layer):
         return made
 
     def call(self, x: Tensor, mask: Tensor, vectors: Tensor, training: bool = False) -> Tensor:
-        """Hidden states of the tokens.
+        """Computes the hidden states of the tokens.
 
         Args:
-            x: (B, T, H), embedded tokens.
+            x: (B, T, H), embeddings of the tokens.
             mask: (B, T), 1 for a token and 0 for padding.
-            vectors: (B, H), of the texts.
+            vectors: (B, H), embeddings of the texts.
             training: whether dropout is active.
 
         Returns:
-            (B, T, H).
+            The hidden states (B, T, H).
         """
         bias = causal_bias(x.shape[1] or keras.ops.shape(x)[1]) + attention_bias(mask)
         for block in self.blocks:

@@ -1,4 +1,4 @@
-"""What an encoder's weights are in an encoder-decoder that begins with them."""
+"""Initialises an encoder-decoder from the weights of an encoder."""
 
 import numpy as np
 
@@ -8,11 +8,11 @@ from kbert.core.types import Arrays
 
 
 def config_of_encoder(config: EncoderConfig, num_decoder_layers: int | None) -> Seq2SeqConfig:
-    """The encoder-decoder whose source side is such an encoder.
+    """Returns the config of the encoder-decoder whose source side is such an encoder.
 
     Raises:
-        ValueError: the encoder's embeddings are of another width than its layers, or it has what an
-            encoder-decoder has not.
+        ValueError: the encoder's embeddings and layers have different widths, or it has features
+            that an encoder-decoder lacks.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=2, num_heads=2,
@@ -26,7 +26,7 @@ def config_of_encoder(config: EncoderConfig, num_decoder_layers: int | None) -> 
             "as wide as its layers. Received: an encoder with "
             f"embedding_size={config.embedding_size}, hidden_size={config.hidden_size}"
         )
-    # Its head is left out, and no padding stands before or among the tokens that it reads.
+    # The head is not used, and there is no padding before or among the tokens.
     later = set(config.LATER) - {"head_activation", "padding_id"}
     others = {name: value for name, value in config.to_dict().items() if name in later}
     if others or config.kind != EncoderConfig.kind:
@@ -51,15 +51,15 @@ def config_of_encoder(config: EncoderConfig, num_decoder_layers: int | None) -> 
 def arrays_of_encoder(
     encoder: EncoderConfig, arrays: Arrays, config: Seq2SeqConfig
 ) -> dict[str, np.ndarray]:
-    """The encoder's weights under the names of the encoder-decoder's.
+    """Returns an encoder's weights under the names of an encoder-decoder.
 
-    Segments become part of the positions: the first for the source, the last for the target. A
-    pooler, and whatever else has no place, is left out.
+    Segment embeddings are added to the positions: the first for the source, the last for the
+    target. A pooler and other weights without a counterpart are omitted.
 
     Args:
-        encoder: the encoder's config.
-        arrays: its weights, "encoder/…".
-        config: of the encoder-decoder, made by `config_of_encoder`.
+        encoder: config of the encoder.
+        arrays: weights of the encoder, "encoder/…".
+        config: config of the encoder-decoder from `config_of_encoder`.
     """
     tables = {name: arrays[f"encoder/embeddings/{name}"] for name in ("token", "position")}
     segments = arrays.get("encoder/embeddings/segment", np.zeros((1, 1), np.float32))

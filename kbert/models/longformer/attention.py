@@ -1,7 +1,7 @@
-"""Global tokens: of layers with a window, tokens that attend to all and that all attend to.
+"""Global tokens in layers with a window: they attend to all tokens, and all attend to them.
 
-(Beltagy et al. 2020, "Longformer", https://arxiv.org/abs/2004.05150, sections 3.1 and 3.2.) Which
-tokens they are is a matter of the task, so they are an input of the encoder, and no option.
+(Beltagy et al. 2020, "Longformer", https://arxiv.org/abs/2004.05150, sections 3.1 and 3.2.) The
+task decides which tokens are global, so they are an input of the encoder instead of an option.
 
 Shapes: `B` batch, `T` tokens, `H` hidden width, `N` heads, `D` width of a head, `G` global tokens,
 `P` tokens that attend.
@@ -23,10 +23,11 @@ from kbert.models.parts import Part
 
 
 class GlobalPlaces(keras.layers.Layer):
-    """Where the global tokens of each row stand, and who attends to them.
+    """Locates the global tokens of each row and computes the biases of attention to them.
 
     Args:
-        windows: of the layers; a token within half of one is attended to there already.
+        windows: windows of the layers, in tokens. A global token within half a window of a token
+            is attended to there, and masked in the additional columns.
 
     Example:
         >>> places = GlobalPlaces([2])
@@ -49,23 +50,23 @@ class GlobalPlaces(keras.layers.Layer):
         example_ids: Tensor | None = None,
         training: bool = False,
     ) -> Tensors:
-        """For a batch of rows (B, T, H).
+        """Computes the tensors that `GlobalAttention` shares over the layers.
 
         Args:
-            x: of which the length counts.
-            global_positions: (B, G) integers. One that is outside of the row, such as -1, in the
-                padding, or there before, is none. None = no row has any.
-            padding_mask: (B, T); or None.
-            example_ids: (B, T) of packed rows, where a global token is that of its own example; or
-                None.
-            training: nothing depends on it.
+            x: (B, T, H), of which only T matters.
+            global_positions: (B, G) integers, positions of the global tokens. Positions outside of
+                the row (such as -1), in padding, or repeated are ignored. None = no global tokens.
+            padding_mask: (B, T), 0 for padding; or None.
+            example_ids: (B, T) for packed rows, where a global token is global in its own example
+                only; or None.
+            training: not used.
 
         Returns:
-            Nothing without positions; else "positions" (B, G), 0 for none; "places" (B, T, G) bool,
-            whether a token is that global one; "rows", where somebody is kept from something, the
-            bias of the scores of global tokens, (B, 1, 1 or G, T); and for each window shorter than
-            the row "columns_…" (B, 1, T, G), that of the scores of tokens for global ones, which
-            leaves those that a token has in its window already.
+            An empty dict without positions. Otherwise "positions" (B, G), 0 for ignored ones;
+            "places" (B, T, G) bool, whether a token is that global token; "rows" (B, 1, 1 or G, T),
+            the bias of global tokens' scores, if anything is masked; and for each window shorter
+            than the row "columns_…" (B, 1, T, G), the bias of tokens' scores for global tokens,
+            which masks those inside of the token's window.
         """
         if global_positions is None:
             return {}
@@ -104,16 +105,16 @@ class GlobalPlaces(keras.layers.Layer):
 
 
 class GlobalAttention(SelfAttention):
-    """Attention within a window and to the global tokens, which attend to every token.
+    """Attention to a window and to the global tokens, which themselves attend to every token.
 
-    A token's keys are those of its window and of the global tokens; a global token has queries,
-    keys and values of other projections, and takes all tokens for its own. Without global tokens it
-    is `SelfAttention`. Time and memory grow with T times the window and G.
+    A token attends to its window and to the global tokens. A global token attends to all tokens,
+    with queries, keys and values of separate projections. Without global tokens the layer equals
+    `SelfAttention`. Time and memory grow with T times (window + G).
 
     Args:
-        num_heads: heads; divides the width of the input.
-        window: of the layer; None = tokens attend to all.
-        **options: of `SelfAttention`.
+        num_heads: number of heads; divides the input width.
+        window: attention window of the layer, in tokens; None = tokens attend to all.
+        **options: further arguments of `SelfAttention`.
 
     Example:
         >>> from kbert.layers.bias import layer_biases
@@ -135,7 +136,7 @@ class GlobalAttention(SelfAttention):
         self.global_query = self._add_dense(width, input_shape, "global_query")
         self.global_key_value = self._add_dense(2 * width, input_shape, "global_key_value")
 
-    # It has no `position_ids`: its positions are in the vectors.
+    # Has no `position_ids`: positions are in the embeddings.
     def call(  # type: ignore[override]
         self,
         x: Tensor,
@@ -144,14 +145,14 @@ class GlobalAttention(SelfAttention):
         positions: Tensor | None = None,
         shared: Tensors | None = None,
     ) -> Any:
-        """Attends; returns what `SelfAttention` does, with query, key and value of the windows.
+        """Attends; returns the same as `SelfAttention`, with query, key and value of the windows.
 
         Args:
             x: (B, T, H).
-            bias: of the layer's window, see `kbert.layers.bias.layer_biases`.
+            bias: bias of the layer's window, see `kbert.layers.bias.layer_biases`.
             training: whether dropout is active.
-            positions: (B, P), the tokens that attend; None = every token.
-            shared: what `GlobalPlaces` gives for x.
+            positions: (B, P), positions of the tokens that attend; None = every token.
+            shared: output of `GlobalPlaces` for x.
         """
         if not shared:
             return super().call(x, bias, training, positions)
@@ -177,17 +178,17 @@ class GlobalAttention(SelfAttention):
         outputs, seen = self._attend(query, keys, values, bias, training)
         outputs = _with_global(outputs, whole[0], some)
         made = {name: part[..., : ops.shape(x)[1]] for name, part in seen.items()}
-        if more is not None:  # where the global tokens stand
+        if more is not None:  # moves them to the positions of the global tokens
             columns = seen["probabilities"][..., ops.shape(x)[1] :]
             at = ops.cast(ops.transpose(places, (0, 2, 1)), columns.dtype)[:, None]
-            # Not `+=`: PyTorch would write into what gradients are computed from.
+            # Not `+=`: PyTorch would overwrite a tensor that gradients need.
             made["probabilities"] = made["probabilities"] + ops.matmul(columns, at)
         for name, of_global in whole[1].items():
             made[name] = _with_global(made[name], of_global, some[:, None])
         return outputs, {**made, "query": query, "key": key, "value": value}
 
     def _attend_everywhere(self, x: Tensor, shared: Tensors, training: bool) -> Any:
-        """Of the global tokens outputs (B, G, H), and probabilities and scores (B, N, G, T)."""
+        """Returns global tokens' outputs (B, G, H), probabilities and scores (B, N, G, T)."""
         rows = gather_positions(x, shared["positions"])  # (B, G, H)
         query = self._split_heads(self.global_query(rows))
         key, value = ops.split(self.global_key_value(x), 2, axis=-1)
@@ -196,11 +197,11 @@ class GlobalAttention(SelfAttention):
 
 
 class GlobalTokens(Part):
-    """Longformer's global tokens, with projections of their own.
+    """Longformer's global tokens, with separate projections.
 
-    They are the encoder's input "global_positions" (B, G): where they stand in each row, -1 = none.
-    Tasks give it: [CLS] for what is read of it, the question's tokens of a `QuestionAnswerer`, the
-    choice's of a `MultipleChoice`. Without it every token attends within its window.
+    The encoder's input "global_positions" (B, G) has their positions in each row, -1 = none. Tasks
+    set it: [CLS] for heads that read it, the question in a `QuestionAnswerer`, the choice in a
+    `MultipleChoice`. Without it every token attends to its window only.
 
     Example:
         >>> import kbert, numpy as np
@@ -266,6 +267,6 @@ class GlobalTokens(Part):
 
 
 def _with_global(x: Tensor, of_global: Tensor, places: Tensor) -> Tensor:
-    """The rows of the global tokens in their places: x (…, T, S), (…, G, S), places (…, T, G)."""
+    """Puts the rows of global tokens (…, G, S) into x (…, T, S), by places (…, T, G)."""
     at = ops.cast(places, of_global.dtype)
     return ops.where(ops.any(places, axis=-1, keepdims=True), ops.matmul(at, of_global), x)

@@ -1,4 +1,4 @@
-"""Hugging Face's Longformer: RoBERTa with windows, and projections of their own for global tokens.
+"""Hugging Face's Longformer: RoBERTa with windows, and separate projections for global tokens.
 
 (Beltagy et al. 2020, https://arxiv.org/abs/2004.05150.)
 """
@@ -12,11 +12,11 @@ from kbert.checkpoints.renames import Rule
 from kbert.configs.transformer import GLOBAL
 from kbert.core.protocols import TokenizerLike
 
-_WINDOW = 512  # where the config does not say it
+_WINDOW = 512  # transformers' default
 
 
 class Longformer(Roberta):
-    """A window for each layer, in `attention_window`."""
+    """Longformer: `attention_window` has a window for each layer."""
 
     model_type = "longformer"
     part = "global_tokens"
@@ -24,13 +24,13 @@ class Longformer(Roberta):
     class_prefix = "Longformer"
     prefix = "longformer"
     replaced_pooler = ("longformer.pooler.dense.weight", "longformer.pooler.dense.bias")
-    # Of the authors' own code, which had attention without windows too.
+    # Keys of the authors' own code, which also had attention without windows.
     required: ClassVar[Mapping[str, tuple]] = {
         **REQUIRED,
         "attention_mode": ("longformer", "sliding_chunks", "tvm", None),
         "ignore_attention_mask": (False, None),
     }
-    # The first is read in `read_fields`.
+    # `attention_window` is read in `read_fields`.
     ignored = Roberta.ignored | {"attention_window", "onnx_export"}
     own_fields = (*Roberta.own_fields, "attention_pattern", "part")
 

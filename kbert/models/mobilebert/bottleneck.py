@@ -1,4 +1,4 @@
-"""Bottlenecked layers: narrow inside and wide between, or the other way round.
+"""Bottleneck layers: narrow inside and wide between the layers, or vice versa.
 
 (Sun et al. 2020, "MobileBERT", https://arxiv.org/abs/2004.02984, section 3 and its table 1;
 mobilebert/modeling.py of google-research/google-research.)
@@ -25,9 +25,9 @@ OWN, BOTTLENECK, WHOLE = "own_bottleneck", "bottleneck", "whole"
 
 
 class NoNorm(keras.layers.Layer):
-    """`x * gamma + beta`: what is left of a normalisation without its statistics.
+    """`x * gamma + beta`: a normalisation without its statistics.
 
-    (MobileBERT, section 3.5: a mean over the width is slow where tokens are read one by one.)
+    (MobileBERT, section 3.5: a mean over the width is slow if tokens are processed one by one.)
 
     Example:
         >>> ops.convert_to_numpy(NoNorm()(ops.array([[1.0, 3.0]]))).tolist()
@@ -45,16 +45,16 @@ class NoNorm(keras.layers.Layer):
 
 
 class TrigramEmbeddings(Embeddings):
-    """Each token's vector is made of its row and of those of both its neighbours.
+    """Embeddings of each token from its own table row and those of its two neighbours.
 
-    The rows of the next token, of the token and of the one before stand side by side and are
-    widened to H; positions and segments, whose tables are H wide, are added to that. Beyond the
-    ends of a row there is nothing, which is a row of zeros; padding is a token like any other, as
-    in the original. In a packed row, neighbours are those whose places follow each other, so that
-    no example reads the next one's first token.
+    The rows of the next token, the token and the previous one are concatenated and projected to H.
+    Embeddings of positions and segments, whose tables are H wide, are added to that. Beyond the
+    ends of a sequence the rows are zeros. Padding is a token like any other, as in the original. In
+    a packed row, neighbours have consecutive positions, so no example reads the next one's first
+    token.
 
     Args:
-        **options: of `Embeddings`; E is the width of the token table alone.
+        **options: further arguments of `Embeddings`; E is the width of the token table only.
 
     Example:
         >>> embeddings = TrigramEmbeddings(vocabulary_size=9, embedding_size=4, hidden_size=8,
@@ -67,7 +67,7 @@ class TrigramEmbeddings(Embeddings):
         super().__init__(hidden_size=hidden_size, norm=None, **options)
         self.hidden_size = hidden_size
         self.norm: keras.layers.Layer = norm
-        if self.projection is None:  # of rows as wide as the stream
+        if self.projection is None:  # the table is as wide as the stream
             self.projection = Dense(
                 hidden_size,
                 initializer_range=self.initializer_range,
@@ -103,18 +103,18 @@ class TrigramEmbeddings(Embeddings):
             before = before * ops.pad(follows, ((0, 0), (1, 0)))[..., None]
             after = after * ops.pad(follows, ((0, 0), (0, 1)))[..., None]
         widened = self.projection(ops.concatenate([after, rows, before], axis=-1))  # (B, T, H)
-        return ops.cast(widened, self.variable_dtype)  # that of the tables it is added to
+        return ops.cast(widened, self.variable_dtype)  # dtype of the tables it is added to
 
 
 class BottleneckAttention(SelfAttention):
-    """Self-attention that is narrower, or wider, than what it reads.
+    """Self-attention that is narrower or wider than its input.
 
     Args:
-        num_heads: heads; divides `width`.
-        width: W.
-        bottleneck: a layer (B, T, H) -> (B, T, W) of what queries and keys are made of; None: they
-            are made of what the values are made of.
-        **options: of `SelfAttention`.
+        num_heads: number of heads; divides `width`.
+        width: width of the attention and its output, W.
+        bottleneck: layer (B, T, H) -> (B, T, W) that computes the input of queries and keys; None =
+            queries, keys and values have the same input.
+        **options: further arguments of `SelfAttention`.
 
     Example:
         >>> outputs, made = BottleneckAttention(2, width=6)(ops.ones((1, 3, 4)))
@@ -154,22 +154,23 @@ class BottleneckAttention(SelfAttention):
 
 
 class BottleneckBlock(Block):
-    """A block of another width than the residual stream, with several feed-forward parts.
+    """Block with another width than the residual stream, and several feed-forward parts.
 
-    A bottleneck brings the stream to W. Attention and feed-forward parts follow, each with a
-    residual of that width and a norm, and no dropout. A dense layer brings their result back to H,
-    where dropout, the stream's own residual and the last norm follow. (MobileBERT, figure 1.)
+    A bottleneck projects the stream to W. Attention and feed-forward parts follow, each with a
+    residual of that width and a norm, without dropout. A dense layer projects the result back to H.
+    Dropout, the residual of the stream and the last norm follow. (MobileBERT, figure 1.)
 
     Args:
-        attention: of W in its output; see `BottleneckAttention`.
-        feed_forward: the last one, W wide.
-        dropout: before the residual of the stream.
-        bottleneck: a layer (B, T, H) -> (B, T, W).
-        stacked: the feed-forward parts before the last, each with its norm.
-        output_dense: a layer (B, T, W) -> (B, T, H).
-        output_norm: behind the stream's residual.
-        whole: whether the attention reads the stream, and not what the bottleneck gives.
-        **options: of `Block`; `attention_norm` and `feed_forward_norm` are W wide.
+        attention: attention with an output of width W; see `BottleneckAttention`.
+        feed_forward: last feed-forward part, W wide.
+        dropout: dropout before the residual of the stream.
+        bottleneck: layer (B, T, H) -> (B, T, W).
+        stacked: feed-forward parts before the last, each with its norm.
+        output_dense: layer (B, T, W) -> (B, T, H).
+        output_norm: norm after the stream's residual.
+        whole: whether the attention reads the stream instead of the bottleneck's output.
+        **options: further arguments of `Block`; `attention_norm` and `feed_forward_norm` are W
+            wide.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class BottleneckBlock(Block):
             layer.build(narrow)
         self.output_norm.build(input_shape)
 
-    # Between the two: the stream, and what runs inside.
+    # The state between both methods is a pair: the stream, and the narrow state.
     def _attended(
         self,
         x: Tensor,
@@ -216,7 +217,7 @@ class BottleneckBlock(Block):
             x, narrow = (gather_positions(part, positions) for part in (x, narrow))
         return (x, self.attention_norm(narrow + outputs)), attention
 
-    # No edit computes anything beside this block.
+    # No edit adds a parallel branch to this block.
     def _forwarded(  # type: ignore[override]
         self, x: Any, training: bool = False
     ) -> Tensor:
@@ -230,7 +231,7 @@ class BottleneckBlock(Block):
 
 
 class _Bottleneck(Dense):
-    """A dense layer and a norm."""
+    """Dense layer followed by a norm."""
 
     def __init__(self, units: int, *, norm: keras.layers.Layer, **options: Any) -> None:
         super().__init__(units, **options)
@@ -247,11 +248,10 @@ class _Bottleneck(Dense):
 
 
 class Bottleneck(Part):
-    """MobileBERT's blocks and embeddings, and those of its teacher, IB-BERT.
+    """Blocks and embeddings of MobileBERT and of its teacher, IB-BERT.
 
-    The teacher is wide inside its layers (1,024) and as narrow as the student between them (512),
-    so that the student's hidden states and attention can be compared with the teacher's layer by
-    layer.
+    The teacher is wide inside its layers (1,024) and as narrow as the student between them (512).
+    So hidden states and attention of both can be compared layer by layer.
 
     {options}
 
@@ -318,7 +318,7 @@ class Bottleneck(Part):
         embeddings = config.vocabulary_size * table + (3 * table + 1) * hidden + 2 * hidden
         embeddings += (config.max_positions + config.num_segments) * hidden
         bottleneck = hidden * width + 3 * width
-        block = bottleneck + (width * width + 3 * width)  # and the attention's output
+        block = bottleneck + (width * width + 3 * width)  # with the attention's output
         of_values = width if self.attention_input == BOTTLENECK else hidden
         of_keys = hidden if self.attention_input == WHOLE else width
         block += (2 * of_keys + of_values) * width + 3 * width

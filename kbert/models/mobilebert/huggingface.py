@@ -1,4 +1,4 @@
-"""Hugging Face's MobileBERT. Its teacher, IB-BERT, runs in no class of transformers.
+"""Hugging Face's MobileBERT. transformers has no class for its teacher, IB-BERT.
 
 (Sun et al. 2020, https://arxiv.org/abs/2004.02984.)
 """
@@ -19,25 +19,25 @@ from kbert.checkpoints.renames import Rule
 from kbert.configs.encoder import IDENTITY, EncoderConfig
 from kbert.core.protocols import TokenizerLike
 
-# Of the part, whose defaults these are:
+# Default options of the part:
 USUAL: dict[str, Any] = {
     "width": 128,
     "num_feed_forwards": 4,
     "attention_input": "own_bottleneck",
     "no_norm": True,
 }
-# (use_bottleneck_attention, key_query_shared_bottleneck) -> `attention_input`. With both there is a
-# layer that nothing reads.
+# (use_bottleneck_attention, key_query_shared_bottleneck) -> `attention_input`. With both, a layer
+# would be unused.
 _INPUTS = {
     (False, True): "own_bottleneck",
     (True, False): "bottleneck",
     (False, False): "whole",
 }
 _NORMS = {"no_norm": True, "layer_norm": False}
-# Of LayerNorm there: two norms of each layer and the embeddings' have PyTorch's, whatever the
-# config says.
+# Epsilon of LayerNorm there: two norms of each layer and that of the embeddings use PyTorch's
+# default with any config.
 _EPSILON = 1e-5
-# Queries and keys are made of the hidden states, but their layers there are as if of a bottleneck.
+# Queries and keys read the hidden states, but their layers there have the bottleneck's width.
 _NO_TEACHER = (
     "Without `use_bottleneck_attention` and `key_query_shared_bottleneck` transformers' class runs "
     "only where `intra_bottleneck_size` is the hidden size"
@@ -53,7 +53,7 @@ _READ = {
 
 
 class MobileBert(Architecture):
-    """Layers of another width inside, and a pooler that may be nothing."""
+    """MobileBERT: layers with another width inside, and an optional pooler."""
 
     model_type = "mobilebert"
     part = "bottleneck"
@@ -77,7 +77,7 @@ class MobileBert(Architecture):
         "normalization_type": tuple(_NORMS),
         "classifier_activation": (True, False),
     }
-    # Read in `read_fields`; the last one follows from others.
+    # Read in `read_fields`; the last one follows from the others.
     ignored = IGNORED | {
         "intra_bottleneck_size",
         "num_feedforward_networks",
@@ -145,7 +145,7 @@ class MobileBert(Architecture):
         return {
             **found,
             "part": {"name": self.part, **part},
-            # Else the weights decide.
+            # None = the weights decide.
             "pooler_activation": None if said["classifier_activation"] else IDENTITY,
         }
 

@@ -1,1 +1,1 @@
-"""MPNet: biases of distances."""
+"""MPNet: relative position biases."""

@@ -1,4 +1,4 @@
-"""MPNet's relative bias: what is added to a score is learned for each bucket of distances.
+"""MPNet's relative bias: a learned bias of the scores for each bucket of distances.
 
 (Song et al. 2020, "MPNet", https://arxiv.org/abs/2004.09297, section 2.3; the buckets are those of
 Raffel et al. 2020, "T5", https://arxiv.org/abs/1910.10683, section 2.1.)
@@ -25,15 +25,15 @@ from kbert.models.parts import Part
 
 
 def bias_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
-    """The bucket of each distance from 0 to `max_distance`, on one side.
+    """Returns the bucket of each distance from 0 to `max_distance`, on one side.
 
-    Half of a side's buckets are of one distance each; beyond, they are as wide as the logarithm is
-    even, and the last one has all that is farther. In float32, as the original: a logarithm that is
-    off by a rounding moves a distance to the next bucket.
+    Half of a side's buckets have one distance each. After that the buckets are logarithmic, and the
+    last one includes all longer distances. Computed in float32 like the original, because a
+    rounding error in a logarithm would move a distance to the next bucket.
 
     Args:
-        num_buckets: of both sides together; a multiple of 4.
-        max_distance: the first distance beyond the logarithm.
+        num_buckets: number of buckets of both sides together; a multiple of 4.
+        max_distance: first distance beyond the logarithmic buckets.
 
     Returns:
         (max_distance + 1,) int32.
@@ -52,13 +52,13 @@ def bias_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
 
 
 class RelativeBiases(keras.layers.Layer):
-    """A bias for each head and bucket, and which of them the tokens of a row have.
+    """Learned bias of each head and bucket, and the lookup for a sequence.
 
     Args:
-        num_heads: N.
-        num_buckets: of both sides together.
-        max_distance: see `bias_buckets`.
-        initializer_range: sigma of the truncated normal that they start from.
+        num_heads: number of heads, N.
+        num_buckets: number of buckets of both sides together.
+        max_distance: first distance beyond the logarithmic buckets, see `bias_buckets`.
+        initializer_range: standard deviation of the truncated normal that initialises them.
 
     Example:
         >>> layer = RelativeBiases(2, 8, 16)
@@ -89,9 +89,9 @@ class RelativeBiases(keras.layers.Layer):
         )
 
     def call(self, x: Tensor, training: bool = False) -> Tensors:
-        """For a batch of rows (B, T, H): "bias" (1, N, T, T)."""
+        """Returns "bias" (1, N, T, T) for a batch (B, T, H), of which only T matters."""
         length = ops.shape(x)[1]
-        # Of token i and j: i - j, from T - 1 down to -T.
+        # i - j for tokens i and j, from T - 1 down to -T.
         distances = ops.flip(ops.arange(-length, length, dtype="int32"))
         nearest = ops.minimum(ops.abs(distances), len(self._buckets) - 1)
         buckets = ops.take(ops.convert_to_tensor(self._buckets), nearest)
@@ -102,14 +102,14 @@ class RelativeBiases(keras.layers.Layer):
 
 
 class BiasedAttention(SelfAttention):
-    """Attention whose scores have the biases of `RelativeBiases`.
+    """Attention with the biases of `RelativeBiases` added to the scores.
 
-    Distances are those of places in the row. In a packed row the tokens of one example stand next
-    to each other, so they are the same there, and the bias keeps the others away.
+    The distance of two tokens is that of their positions in the row. In a packed row the tokens of
+    one example are adjacent, so their distances do not change, and the bias masks other examples.
 
     Args:
-        num_heads: heads; divides the width of the input.
-        **options: of `SelfAttention`.
+        num_heads: number of heads; divides the input width.
+        **options: further arguments of `SelfAttention`.
 
     Example:
         >>> x = ops.ones((1, 3, 4))
@@ -126,12 +126,12 @@ class BiasedAttention(SelfAttention):
         shared: Tensors | None,
         training: bool,
     ) -> Tensor:
-        """As `SelfAttention.products`, with the biases that `RelativeBiases` gives as `shared`.
+        """Like `SelfAttention.products`; `shared` is the output of `RelativeBiases`.
 
-        They are trained, and so no part of the bias of masks, to which no gradient need flow.
+        The biases are trained, so they are separate from the mask's bias, which needs no gradient.
 
         Raises:
-            ValueError: there are no biases.
+            ValueError: `shared` is None.
         """
         if shared is None:
             raise ValueError("Biases of distances are read from `shared`. Received: None")
@@ -142,7 +142,7 @@ class BiasedAttention(SelfAttention):
 
 
 class RelativeBias(Part):
-    """MPNet's attention, and the biases of distances that all layers share.
+    """MPNet's attention, and the relative biases that all layers share.
 
     {options}
 

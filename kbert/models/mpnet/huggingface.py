@@ -1,4 +1,4 @@
-"""Hugging Face's MPNet: RoBERTa's inputs and heads, without segments, and biases of distances.
+"""Hugging Face's MPNet: RoBERTa's inputs and heads without segments, and relative biases.
 
 (Song et al. 2020, https://arxiv.org/abs/2004.09297.)
 """
@@ -11,13 +11,13 @@ from kbert.checkpoints.huggingface.architectures.roberta import Roberta
 from kbert.checkpoints.renames import Rule
 from kbert.core.protocols import TokenizerLike
 
-# Of the part, whose defaults these are:
+# Default options of the part:
 USUAL = {"num_buckets": 32, "max_distance": 128}
 _PAD_ID = 1
 
 
 class MpNet(Roberta):
-    """One table of biases for all layers."""
+    """MPNet: all layers share one table of relative biases."""
 
     model_type = "mpnet"
     part = "relative_bias"
@@ -28,7 +28,7 @@ class MpNet(Roberta):
     fields: ClassVar[Mapping[str, str]] = {
         key: field for key, field in Roberta.fields.items() if field != "num_segments"
     }
-    # The code there knows no other buckets, whatever the config says.
+    # The code there ignores the config's number of buckets and always uses this one.
     required: ClassVar[Mapping[str, tuple]] = {
         **REQUIRED,
         "relative_attention_num_buckets": (USUAL["num_buckets"],),
@@ -68,7 +68,7 @@ def _check_padding(pad_id: Any, source: str) -> None:
 
 
 def _renamed(rule: Rule) -> Rule:
-    """The rule of RoBERTa's with the names that the attention has here."""
+    """Returns RoBERTa's rule with MPNet's names of the attention."""
     sources = []
     for source in rule.sources:
         for old, new in _ATTENTION.items():

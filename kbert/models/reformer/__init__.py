@@ -1,1 +1,1 @@
-"""The Reformer: attention in chunks and in buckets, and layers that can be run backwards."""
+"""The Reformer: attention in chunks and hash buckets, and reversible layers."""

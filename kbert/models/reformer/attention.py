@@ -1,10 +1,10 @@
-"""Attention within chunks: of the row as it stands, or of its tokens sorted by what they are like.
+"""Attention within chunks: of the sequence itself, or of its tokens sorted by hash bucket.
 
 (Kitaev et al. 2020, "Reformer", https://arxiv.org/abs/2001.04451, section 2; trax/layers/research/
 efficient_attention.py of google/trax.)
 
 Shapes: `B` batch, `T` tokens, `H` width of a stream, `N` heads, `D` width of a head, `R` rounds of
-hashing, `M` chunks of `W` tokens, `S` tokens that those of a chunk attend to.
+hashing, `M` chunks of `W` tokens, `S` tokens that a chunk attends to.
 """
 
 import functools
@@ -19,24 +19,24 @@ from keras import ops
 from kbert.core.types import Shape, Tensor
 from kbert.layers import Dense, Dropout
 
-# What is not attended to, and a token itself, which is where there is nothing else.
+# Score of a masked token; score of the token itself, which counts only if all others are masked.
 _NOTHING, _ITSELF = -1e9, -1e5
 
 
 class LocalAttention(keras.layers.Layer):
-    """Attention to the chunk that a token stands in, and to those beside it.
+    """Attention of a token to its own chunk and to neighbouring chunks.
 
-    Before the first chunk stands the last one, behind the last the first.
+    The chunks form a ring: the last precedes the first.
 
     Args:
-        num_heads: heads.
-        head_size: width of each.
-        chunk_length: tokens in a chunk. A row is of so many or fewer, or of several chunks.
-        chunks_before: those before the own that are attended to.
-        chunks_after: those behind it.
-        causal: whether tokens attend to none behind them.
-        dropout: rate on the probabilities.
-        initializer_range: of the kernels, see `Dense`.
+        num_heads: number of heads.
+        head_size: width of a head.
+        chunk_length: tokens in a chunk. A sequence has at most that many, or several whole chunks.
+        chunks_before: number of chunks before its own that a token attends to.
+        chunks_after: number of chunks after its own that a token attends to.
+        causal: whether tokens do not attend to later tokens.
+        dropout: dropout rate on the probabilities.
+        initializer_range: standard deviation of the kernels' initial values, see `Dense`.
 
     Example:
         >>> attention = LocalAttention(2, head_size=4, chunk_length=2, chunks_before=1)
@@ -93,12 +93,12 @@ class LocalAttention(keras.layers.Layer):
 
         Args:
             x: (B, T, H).
-            padding_mask: (B, T), 0 for what is not attended to; None = all are tokens.
+            padding_mask: (B, T), 0 for padding, which is not attended to; None = no padding.
             training: whether dropout is active.
-            return_attention: whether the second of what is returned is asked for.
+            return_attention: whether the probabilities are returned.
 
         Returns:
-            (B, T, H), and the probabilities (B, N, T, T) before dropout, or None.
+            The outputs (B, T, H), and the probabilities (B, N, T, T) before dropout, or None.
         """
         query, key, value = self._heads(x)
         length = ops.shape(x)[1]
@@ -116,7 +116,7 @@ class LocalAttention(keras.layers.Layer):
         return self._merged(_joined(outputs)), _joined(seen)
 
     def _heads(self, x: Tensor) -> list[Tensor]:
-        """The projections, (B, N, T, D) each."""
+        """Returns the projections, (B, N, T, D) each."""
         batch, length, _ = ops.shape(x)
         shape = (batch, length, self.projections, self.num_heads, self.head_size)
         return ops.unstack(
@@ -132,10 +132,10 @@ class LocalAttention(keras.layers.Layer):
         return self.output_dense(ops.reshape(outputs, (batch, length, heads * size)))
 
     def _chunk(self, length: Any) -> tuple[Any, tuple[int, int]]:
-        """The length of a chunk and how many are beside it: a short row is one, and there is none.
+        """Returns the chunk length and the numbers of neighbours; a short sequence is one chunk.
 
-        Where the length is not known yet, a short row is beside itself: what is attended to twice
-        has the same share in all.
+        If the length is unknown, a short sequence is its own neighbour. Every token is then
+        attended to equally often, which does not change the result.
         """
         return (length, (0, 0)) if self._is_one_chunk(length) else (self.chunk_length, self.beside)
 
@@ -150,9 +150,9 @@ class LocalAttention(keras.layers.Layer):
         places: Tensor,
         marks: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Of queries and keys (B, N, M, W, D): (B, N, M, W, S) float32, and where the keys stand.
+        """Returns scores (B, N, M, W, S) in float32, and the positions of the keys.
 
-        `places` and `marks` are (B or 1, N or 1, M, W).
+        Queries and keys are (B, N, M, W, D), `places` and `marks` (B or 1, N or 1, M, W).
         """
         key = _with_neighbours(key, beside)
         scores = ops.cast(ops.matmul(query, ops.swapaxes(key, -1, -2)), "float32")
@@ -170,10 +170,10 @@ class LocalAttention(keras.layers.Layer):
     def _attend(
         self, scores: Tensor, value: Tensor, beside: tuple[int, int], training: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The outputs (B, N, M, W, D), the probabilities, and the sums of all scores' exponentials.
+        """Returns outputs (B, N, M, W, D), probabilities, and the log-sum-exp of the scores.
 
-        These as a logarithm in two parts, (B, N, M, W, 2), the largest score and the rest: where a
-        token sees nothing but itself a float32 has no room for the rest beside the first.
+        The logarithm is in two summands, (B, N, M, W, 2): the largest score and the rest. If a
+        token sees only itself, float32 cannot represent the sum of both precisely enough.
         """
         largest = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
         exponentials = ops.exp(scores - largest)
@@ -185,19 +185,19 @@ class LocalAttention(keras.layers.Layer):
 
 
 class LSHAttention(LocalAttention):
-    """Attention to the tokens that fall into the own bucket, and into those beside it.
+    """Attention of a token to tokens of its own hash bucket and of neighbouring ones.
 
-    What a token asks for is what it is asked for: query and key are one vector, and the bucket is
-    the random direction that it lies nearest to. The tokens are sorted by bucket and attend within
-    chunks of that order; to itself a token attends only where there is nothing else. Of several
-    rounds each counts by the share of the scores that it has found.
+    Query and key are the same vector. The bucket of a token is the random direction that is nearest
+    to it. Tokens are sorted by bucket and attend within chunks of that order. A token attends to
+    itself only if there is no other token to attend to. Several rounds are averaged with weights:
+    each round's share of the exponentiated scores.
 
     Args:
-        *sizes: of `LocalAttention`.
-        bucket_factors: numbers of buckets, whose product is that of all.
-        num_hashes: rounds.
-        hash_seed: of the directions; None = new ones at each call in training.
-        **options: of `LocalAttention`.
+        *sizes: positional arguments of `LocalAttention`.
+        bucket_factors: even factors of the number of buckets.
+        num_hashes: rounds of hashing, R.
+        hash_seed: seed of the directions; None = new ones at each call in training.
+        **options: keyword arguments of `LocalAttention`.
 
     Example:
         >>> attention = LSHAttention(2, head_size=4, chunk_length=2, bucket_factors=(4,))
@@ -236,13 +236,14 @@ class LSHAttention(LocalAttention):
 
         Args:
             x: (B, T, H).
-            padding_mask: (B, T).
+            padding_mask: (B, T), 0 for padding, which is not attended to; None = no padding.
             training: whether dropout is active.
-            return_attention: whether the last of what is returned is asked for.
-            buckets: (B, N, R, T), in which the tokens lie; None = as they are hashed.
+            return_attention: whether the probabilities are returned.
+            buckets: (B, N, R, T), buckets of the tokens; None = computed by hashing.
 
         Returns:
-            (B, T, H); the buckets, None where the row is one chunk; and the probabilities or None.
+            The outputs (B, T, H); the buckets, None if the sequence is one chunk; and the
+            probabilities (B, N, T, T), or None.
         """
         both, value = self._heads(x)
         batch, heads, length, size = ops.shape(both)
@@ -255,7 +256,7 @@ class LSHAttention(LocalAttention):
             rounds = self.num_hashes
             if buckets is None:
                 buckets = self._hash(both, marks, training)
-            order = _order(buckets)  # (B, N, R T), places in the rounds
+            order = _order(buckets)  # (B, N, R T), index = round * T + position
             places = order % length
             both, value = (_rows(x, places) for x in (both, value))
         of_chunks = ops.reshape(places, (*ops.shape(places)[:2], -1, chunk))
@@ -285,7 +286,7 @@ class LSHAttention(LocalAttention):
         return self._merged(outputs), buckets, seen
 
     def _hash(self, x: Tensor, marks: Tensor | None, training: bool) -> Tensor:
-        """(B, N, T, D) -> (B, N, R, T): buckets, padding in one behind all others."""
+        """(B, N, T, D) -> (B, N, R, T): buckets; padding gets one after all others."""
         x = ops.cast(ops.stop_gradient(x), "float32")
         rotations = ops.cast(self.rotations(training), "float32")
         turned = ops.einsum("bntd,ndrk->bnrtk", x, rotations)
@@ -301,7 +302,7 @@ class LSHAttention(LocalAttention):
         return buckets
 
     def rotations(self, training: bool) -> Tensor:
-        """The directions, (N, D, R, half of the sum of the buckets' factors)."""
+        """Returns the directions, (N, D, R, half of the sum of `bucket_factors`)."""
         half = sum(self.bucket_factors) // 2
         shape = (self.num_heads, self.head_size, self.num_hashes, half)
         if self.hash_seed is None and training:
@@ -311,7 +312,7 @@ class LSHAttention(LocalAttention):
 
 @functools.cache
 def _directions(seed: int, shape: tuple[int, ...]) -> np.ndarray:
-    """The same on every backend, also under XLA, whose generators are others."""
+    """Returns random directions by NumPy: the same on every backend and with XLA."""
     return np.random.default_rng(seed).standard_normal(shape, "float32")
 
 
@@ -328,7 +329,7 @@ def _joined(x: Tensor) -> Tensor:
 
 
 def _with_neighbours(x: Tensor, beside: tuple[int, int]) -> Tensor:
-    """(B, N, M, W, ...) -> (B, N, M, S, ...): each chunk with those beside it, in a ring."""
+    """(B, N, M, W, ...) -> (B, N, M, S, ...): each chunk with its neighbours, in a ring."""
     before, after = beside
     if not before and not after:
         return x
@@ -337,21 +338,21 @@ def _with_neighbours(x: Tensor, beside: tuple[int, int]) -> Tensor:
 
 
 def _spread(probabilities: Tensor, others: Tensor, length: Any) -> Tensor:
-    """From the S that a chunk attends to to all T tokens: (B, N, M, W, S) -> (B, N, M, W, T)."""
+    """Scatters the S keys of a chunk to all T tokens: (B, N, M, W, S) -> (B, N, M, W, T)."""
     return ops.matmul(probabilities, ops.one_hot(others, length, dtype=probabilities.dtype))
 
 
 def _normed(x: Tensor) -> Tensor:
-    """Each vector by the root of its mean square."""
+    """Divides each vector by the root of its mean square."""
     wide = ops.cast(x, "float32")
     square = ops.mean(ops.square(wide), axis=-1, keepdims=True)
     return ops.cast(wide * ops.rsqrt(square + 1e-6), x.dtype)
 
 
 def _order(buckets: Tensor) -> Tensor:
-    """(B, N, R, T) -> (B, N, R T): the rounds one after the other, each sorted by bucket.
+    """(B, N, R, T) -> (B, N, R T): order of the tokens by bucket, one round after the other.
 
-    Tokens of a bucket stay in their order.
+    Tokens of a bucket keep their order.
     """
     batch, heads, rounds, length = ops.shape(buckets)
     order = ops.cast(ops.argsort(buckets, axis=-1), "int32")  # stable on every backend
@@ -360,7 +361,7 @@ def _order(buckets: Tensor) -> Tensor:
 
 
 def _rows(x: Tensor, places: Tensor) -> Tensor:
-    """Rows of each head: (B, N, T, D) at (B, N, ...) -> (B, N, ..., D)."""
+    """Gathers rows of each head: (B, N, T, D) at (B, N, ...) -> (B, N, ..., D)."""
     batch, heads, length, size = ops.shape(x)
     first = ops.arange(batch * heads, dtype="int32") * length
     first = ops.reshape(first, (batch, heads, *(1 for _ in places.shape[2:])))
@@ -368,5 +369,5 @@ def _rows(x: Tensor, places: Tensor) -> Tensor:
 
 
 def _mixed(x: Tensor, shares: Tensor, shape: tuple) -> Tensor:
-    """(B, N, R T, D), with the shares of the rounds: (B, N, T, D)."""
+    """Weights the rounds by their shares and adds them: (B, N, R T, D) -> (B, N, T, D)."""
     return ops.sum(ops.reshape(x, shape) * ops.cast(shares, x.dtype), axis=2)

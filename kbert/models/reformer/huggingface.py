@@ -16,7 +16,7 @@ from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
 
 _ATTENTION = ("local", "lsh", "local", "lsh", "local", "lsh")
-# Of each side of a chunk: key there -> field here, with transformers' default.
+# Key of chunk settings -> field of kbert's config, with transformers' default.
 _CHUNKS = {
     "local_attn_chunk_length": ("local_chunk_length", 64),
     "local_num_chunks_before": ("local_chunks_before", 1),
@@ -27,15 +27,15 @@ _CHUNKS = {
 }
 _PROJECTIONS = {"local": ("query", "key", "value"), "lsh": ("query_key", "value")}
 
-# Of the masked-LM head: that of the dense layer, and that of the head.
+# Biases of the masked-LM head: that of its dense layer, and that of the head itself.
 _BIAS, _OTHER_BIAS = "lm_head.decoder.bias", "lm_head.bias"
 
 
 class Reformer(Architecture):
-    """Its language models have an output matrix of their own, and so has kbert's masked-LM head.
+    """Reformer: the masked-LM head has its own output matrix, in transformers and in kbert.
 
-    The head of a causal one is none of kbert's. A classifier there has a dense layer that halves
-    the width, which kbert's has not.
+    kbert has no head for causal models. Classifiers in transformers have a dense layer that halves
+    the width, which kbert's classifiers lack.
     """
 
     model_type = "reformer"
@@ -82,8 +82,8 @@ class Reformer(Architecture):
         **{key: REQUIRED[key] for key in REQUIRED if key not in ("is_decoder",)},
         "tie_word_embeddings": (False, None),
     }
-    # Read in `read_fields`, but for the last line: of how weights are drawn, of the head's memory,
-    # and keys of the first versions that nothing has read since.
+    # Read in `read_fields`, except the last line: keys of initialisation, of the head's chunks, and
+    # of the first versions, which later versions do not read.
     ignored = IGNORED | frozenset(
         "hidden_size num_hidden_layers attn_layers is_decoder axial_pos_embds axial_pos_shape "
         "axial_pos_embds_dim chunk_size_feed_forward "
@@ -141,17 +141,17 @@ class Reformer(Architecture):
         return [*table, *dense("span/dense", "qa_outputs")]
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        """The bias of the head is that of its dense layer, where there is one.
+        """Uses the bias of the head's dense layer, if there is one.
 
-        In transformers 4 both names are of one weight; 5.23 has the other alone, and adds it to
-        nothing; since 5.24 the other is a weight without a use.
+        In transformers 4 both names are one weight. 5.23 has only the head's own bias and does not
+        add it to anything. Since 5.24 the head's own bias is an unused weight.
         """
         found = dict(arrays)
         other = found.pop(_OTHER_BIAS, None)
         return found if other is None else {_BIAS: other, **found}
 
     def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        """Under both names, for any version."""
+        """Writes the bias under both names, for any version of transformers."""
         bias = arrays.get(_BIAS)
         return arrays if bias is None else {**arrays, _OTHER_BIAS: bias}
 
@@ -192,7 +192,7 @@ class Reformer(Architecture):
             "attn_layers": [config.layer_attention(layer) for layer in layers],
             "is_decoder": config.attention == "causal",
             "tie_word_embeddings": False,
-            # There absent ones would be counted from the first row that is read.
+            # transformers would compute absent ones from the first sequence that it reads.
             "num_buckets": list(config.bucket_factors),
             "axial_pos_embds": config.positions == "axial",
             "chunk_size_feed_forward": config.feed_forward_chunk or 0,
@@ -205,7 +205,7 @@ class Reformer(Architecture):
         return fields
 
     def classifier(self, content: Mapping[str, Any], arrays: Any) -> str | None:
-        return None  # its dense layer is no pooler of kbert's
+        return None  # its dense layer has no counterpart in kbert
 
     def misfits(self, config: Any) -> list[str]:
         found = []

@@ -1,4 +1,4 @@
-"""The Reformer, an encoder of two residual streams for long rows (Kitaev et al. 2020).
+"""The Reformer, an encoder with two residual streams for long sequences (Kitaev et al. 2020).
 
 Shapes: `B` batch, `T` tokens, `P` positions, `V` vocabulary, `H` width of both streams.
 """
@@ -23,17 +23,17 @@ from kbert.models.reformer.reversible import is_reversible, run_reversible
 class Reformer(Encoder):
     """`Encoder` for a `ReformerConfig`.
 
-    "sequence" has both residual streams side by side, normalised; "hidden_states" have them as
-    they are before each layer, and the sequence as the last. Rows that are not of whole chunks are
-    padded within. In training the layers are reversible: activations are kept of one layer at a
-    time, however many there are, unless hidden states or attention are asked for. Directions of
-    buckets are drawn anew in each training step unless the config has a `hash_seed`, and always the
-    same at other times, so that answers repeat. Its "attention" is put together from chunks and
-    rounds; there are no "internals".
+    "sequence" is both residual streams, concatenated and normalised. "hidden_states" are the
+    concatenated streams before each layer, and "sequence" at the end. Sequences are padded
+    internally to whole chunks. In training the layers are reversible: activations of only one layer
+    are kept at a time, unless hidden states or attention are requested. The directions of buckets
+    are new in each training step unless the config has a `hash_seed`. In inference they are always
+    the same, so outputs are reproducible. "attention" is assembled from chunks and rounds; there
+    are no "internals".
 
     Args:
         config: a `ReformerConfig`.
-        **options: of `Encoder`.
+        **options: further arguments of `Encoder`.
 
     Example:
         >>> import numpy as np
@@ -47,7 +47,7 @@ class Reformer(Encoder):
 
     config_class = ReformerConfig
     config: ReformerConfig
-    # Its config says whether all tokens are causal.
+    # The config decides whether all tokens are causal.
     INPUTS = tuple(name for name in INPUTS if name != "causal_mask")
 
     def _make_embeddings(self) -> keras.layers.Layer:
@@ -105,12 +105,12 @@ class Reformer(Encoder):
         x = self.embeddings(
             token_ids, inputs.get("segment_ids"), inputs.get("position_ids"), training=training
         )
-        # In float32 whatever the policy: what runs backwards takes away what was added.
+        # In float32 for every policy: the backward pass subtracts what the forward pass added.
         x, context = self._whole_chunks(ops.cast(x, self.variable_dtype), inputs)
         first = second = x
         states: list[Any] = []
         attention: list[Any] = [None] * len(self.blocks)
-        # Of hidden states nothing can be kept where the layers run backwards.
+        # Reversible layers do not keep hidden states.
         if training and is_reversible() and not any(reads):
             first, second = run_reversible(self.blocks, first, second, context)
             states = [None] * len(self.blocks)
@@ -127,7 +127,7 @@ class Reformer(Encoder):
                 if weights is not None:
                     weights = weights[..., :length, :length]
                 attention[layer] = weights
-        norm: Any = self.norm  # which not every encoder has
+        norm: Any = self.norm  # optional in other encoders
         x = norm(self._joined(first, second), training=training)
         x = self.dropout(x, training=training)[:, :length]
         last = x if positions is None else gather_positions(x, positions)
@@ -137,7 +137,7 @@ class Reformer(Encoder):
         return ops.cast(ops.concatenate([first, second], axis=-1), self.compute_dtype)
 
     def _whole_chunks(self, x: Tensor, inputs: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The row padded to whole chunks of all attentions, and what says where the padding is."""
+        """Pads a sequence to whole chunks of all attentions; also returns the padding mask."""
         marks = inputs.get("padding_mask")
         marks = None if marks is None else ops.cast(marks, "int32")
         batch, length, width = ops.shape(x)
@@ -150,18 +150,18 @@ class Reformer(Encoder):
             if marks is None:
                 marks = ops.ones((batch, length), dtype="int32")
             marks = ops.concatenate([marks, ops.zeros((batch, missing), "int32")], axis=1)
-            # No zeros: their norm would make something of what rounding leaves there.
+            # Not zeros: normalisation would amplify rounding errors there.
             x = ops.concatenate([x, ops.broadcast_to(x[:, :1], (batch, missing, width))], axis=1)
         return x, {} if marks is None else {"padding_mask": marks}
 
 
 class ReformerBlock(Block):
-    """A layer of two streams: the attention of one is added to the other, which feeds it forward.
+    """Layer with two streams: attention on one is added to the other, and feed-forward vice versa.
 
     Args:
-        config: the model's.
-        layer: which of its layers.
-        **kwargs: `name` and `dtype`.
+        config: config of the model.
+        layer: index of the layer.
+        **kwargs: `name` and `dtype` of the block.
     """
 
     def __init__(self, config: ReformerConfig, layer: int, **kwargs: Any) -> None:
@@ -195,7 +195,7 @@ class ReformerBlock(Block):
             _ChunkedFeedForward(config, name="feed_forward", **policy),
             Dropout(config.dropout, name="dropout", **policy),
             **{x: LayerNorm(config.layer_norm_epsilon, name=x, **policy) for x in slots},
-            autocast=False,  # of the streams; the parts cast what they read
+            autocast=False,  # the streams stay float32; the parts cast their inputs
             **kwargs,
         )
 
@@ -207,7 +207,7 @@ class ReformerBlock(Block):
         training: bool = False,
         return_attention: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Both streams behind the layer, (B, T, H / 2), and the probabilities or None."""
+        """Returns both streams after the layer, (B, T, H / 2), and the probabilities or None."""
         y, *_, probabilities = self._attend(
             second,
             padding_mask=padding_mask,
@@ -221,14 +221,14 @@ class ReformerBlock(Block):
     def attend(
         self, x: Tensor, training: bool = False, buckets: Tensor | None = None, **context: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """What the second stream adds to the first, and the buckets, where there are any."""
+        """Returns what the second stream adds to the first, and the buckets or None."""
         if buckets is not None:
             context["buckets"] = buckets
         y, *found, _ = self._attend(x, training=training, **context)
         return y, found[0] if found else None
 
     def feed(self, x: Tensor, training: bool = False) -> Tensor:
-        """What the first stream adds to the second."""
+        """Returns what the first stream adds to the second."""
         x = self.feed_forward_input_norm(x, training=training)
         return self.dropout(self.feed_forward(x, training=training), training=training)
 
@@ -239,7 +239,7 @@ class ReformerBlock(Block):
 
 
 class _ChunkedFeedForward(keras.layers.Layer):
-    """Two dense layers with dropout and an activation between, for some tokens after the others."""
+    """Two dense layers with dropout and an activation between, applied to chunks of tokens."""
 
     def __init__(self, config: ReformerConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -268,15 +268,15 @@ class _ChunkedFeedForward(keras.layers.Layer):
 
 
 class AxialEmbeddings(Embeddings):
-    """Token embeddings, and places as a row and a column, each with dropout of its own.
+    """Token embeddings and axial position embeddings, each with separate dropout.
 
     (Ho et al. 2019, https://arxiv.org/abs/1912.12180; trax/layers/research/position_encodings.py of
-    google/trax.) Dropout takes a column away as a whole.
+    google/trax.) A position is a row and a column. Dropout drops whole columns.
 
     Args:
-        axial_shape: rows and columns; None = a table of all places.
-        axial_sizes: widths of their vectors, side by side in that of a place.
-        **options: of `Embeddings`.
+        axial_shape: number of rows and columns; None = a table of all positions.
+        axial_sizes: embedding widths of rows and columns, which are concatenated.
+        **options: further arguments of `Embeddings`.
 
     Example:
         >>> embeddings = AxialEmbeddings(axial_shape=(2, 3), axial_sizes=(1, 3), vocabulary_size=9,
@@ -293,7 +293,7 @@ class AxialEmbeddings(Embeddings):
         axial_sizes: tuple[int, ...] | None,
         **options: Any,
     ) -> None:
-        super().__init__(**{**options, "positions": "none"})  # of no kind that those know
+        super().__init__(**{**options, "positions": "none"})  # a kind that `Embeddings` lacks
         self.axial_shape = axial_shape
         self.axial_sizes = axial_sizes
 
@@ -328,7 +328,7 @@ class AxialEmbeddings(Embeddings):
         places = ops.cast(places, "int32")
         if self.axial_shape is None:
             vectors = ops.take(self.table, places, axis=0)
-            if training and self.dropout.rate:  # another mask for each row
+            if training and self.dropout.rate:  # another mask for each sequence
                 vectors = ops.broadcast_to(vectors, ops.shape(x))
             return x + self.dropout(ops.cast(vectors, x.dtype), training=training)
         number = self.axial_shape[1]

@@ -1,10 +1,10 @@
-"""Layers whose inputs are computed from their outputs, so that training keeps neither.
+"""Reversible layers: their inputs are computed from their outputs, so training saves neither.
 
-With two streams, y1 = x1 + f(x2) and y2 = x2 + g(y1), the backward part finds x2 = y2 - g(y1) and
-x1 = y1 - f(x2), layer by layer from the last one, and computes f and g again for their gradients.
-(Gomez et al. 2017, "The Reversible Residual Network", https://arxiv.org/abs/1707.04585; Kitaev et
-al. 2020, section 3.) Whatever the depth it keeps the outputs of the last layer, and of each layer
-the counters of its dropout and the buckets of its tokens, which rounding must not change.
+With two streams, y1 = x1 + f(x2) and y2 = x2 + g(y1), the backward pass computes x2 = y2 - g(y1)
+and x1 = y1 - f(x2), layer by layer from the last one. It computes f and g again for their
+gradients. (Gomez et al. 2017, "The Reversible Residual Network", https://arxiv.org/abs/1707.04585;
+Kitaev et al. 2020, section 3.) At any depth only the outputs of the last layer are saved. Each
+layer also saves its dropout counters and the buckets of its tokens, which rounding must not change.
 
 Shapes: `B` batch, `T` tokens, `H` width of a stream.
 """
@@ -21,31 +21,31 @@ from keras import ops
 from kbert.core.types import Tensor
 from kbert.layers.recompute import after, as_stored, note_recomputed
 
-# Of one part of a block: its variables' values, and what lay in buckets where.
+# Saved for one part of a block: values of the variables, and buckets of the tokens.
 _Record: TypeAlias = tuple[list[Tensor], Tensor | None]
 
 
 def is_reversible() -> bool:
-    """Whether this backend runs them so: those do that train."""
+    """Whether this backend supports reversible layers: those that train do."""
     return keras.backend.backend() in ("tensorflow", "jax")
 
 
 def run_reversible(
     blocks: Sequence[Any], first: Tensor, second: Tensor, context: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Runs layers in training, and keeps nothing of them but what the last one gives.
+    """Runs layers in training, and saves only the outputs of the last one.
 
-    All that a block reads must be its inputs and its own variables.
+    A block must read nothing but its inputs and its own variables.
 
     Args:
-        blocks: each with `attend(x, training, buckets, **context) -> (y, buckets)` and `feed(x,
-            training) -> y`, built.
-        first: (B, T, H) float32, to which `attend` of the second is added.
-        second: (B, T, H) float32, to which `feed` of the first is added.
-        context: tensors that `attend` takes besides, integers.
+        blocks: built blocks with `attend(x, training, buckets, **context) -> (y, buckets)` and
+            `feed(x, training) -> y`.
+        first: (B, T, H) float32, the stream to which `attend` of the second is added.
+        second: (B, T, H) float32, the stream to which `feed` of the first is added.
+        context: integer tensors, further arguments of `attend`.
 
     Returns:
-        Both streams, behind the last block.
+        Both streams after the last block.
     """
     note_recomputed(block.name for block in blocks)
     values = [as_stored(block.variables) for block in blocks]
@@ -65,9 +65,9 @@ def _call(
     context: Mapping[str, Tensor] | None,
     buckets: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
-    """What a part of a block adds, the buckets, and new values of the variables.
+    """Runs a part of a block: the attention if there is a context, otherwise the feed-forward part.
 
-    It is the attention where there is a context, else the feed-forward part.
+    Returns what it adds to a stream, the buckets, and the new values of the variables.
     """
     with keras.StatelessScope(zip(block.variables, values, strict=True)) as scope:
         if context is None:
@@ -84,7 +84,7 @@ def _forward(
     second: Tensor,
     context: Mapping[str, Tensor],
 ) -> tuple[Tensor, Tensor, list[list[Tensor]], list[tuple[_Record, _Record]]]:
-    """Both streams, the new values, and of each block what its parts are computed again with."""
+    """Runs all blocks; returns both streams, new values of variables, and the saved records."""
     new, records = [], []
     for block, start in zip(blocks, values, strict=True):
         y, buckets, between = _call(block, start, second, context)
@@ -104,14 +104,14 @@ def _backward(
     context: Mapping[str, Tensor],
     pull: Callable[..., tuple[Tensor, Tensor, list]],
 ) -> tuple[list[list], Tensor, Tensor]:
-    """Gradients of all values, None where there is none, and of both streams before the blocks.
+    """Returns the gradients of all values (or None), and of both streams before the blocks.
 
     Args:
-        blocks: as they ran.
-        records: of `_forward`.
-        streams: behind the last block.
-        upstream: their gradients.
-        context: as of `_forward`.
+        blocks: blocks in the order in which they ran.
+        records: saved records of `_forward`.
+        streams: both streams after the last block.
+        upstream: gradients of `streams`.
+        context: integer tensors, further arguments of the blocks' `attend`.
         pull: `(block, values, x, context, buckets, upstream) -> (y, gradient of x, of values)`.
     """
     (first, second), (of_first, of_second) = streams, upstream
@@ -142,7 +142,7 @@ def _on_tensorflow(
     def pull(
         block: Any, values: list, x: Tensor, context: Any, buckets: Any, upstream: Tensor
     ) -> tuple[Tensor, Tensor, list]:
-        # Not before the gradient is there: else all layers would be computed at once.
+        # Waits for the upstream gradient: otherwise all layers would be computed at once.
         *values, x = after([upstream], [*values, x], weights=len(values))
         floats = [value for value in values if _is_float(value)]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -163,7 +163,7 @@ def _on_tensorflow(
 
         return (y1, y2), gradient
 
-    # As they are now; a variable would be read by the backward part as it is then.
+    # Current values: the backward pass would read a variable's value at that time.
     flat = [tf.convert_to_tensor(x) for of_block in values for x in of_block]
     first, second = call(first, second, *flat)
     return first, second, list(new)
@@ -210,7 +210,7 @@ def _on_jax(
         return of_values, *of_streams, {name: _gradient(None, x) for name, x in context.items()}
 
     def _gradient(gradient: Any, value: Any) -> Any:
-        """With zeros where there is none, which JAX has a type of its own for of integers."""
+        """Replaces None by zeros; for integers JAX requires the type float0."""
         if gradient is not None:
             return gradient
         is_float = _is_float(value)

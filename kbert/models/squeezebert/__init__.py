@@ -1,1 +1,1 @@
-"""SqueezeBERT: products of groups of columns."""
+"""SqueezeBERT: dense layers with groups of columns."""

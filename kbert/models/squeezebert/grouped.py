@@ -1,4 +1,4 @@
-"""SqueezeBERT's dense layers: groups of columns, each of which sees none of the others.
+"""SqueezeBERT's dense layers: separate kernels for groups of columns.
 
 (Iandola et al. 2020, "SqueezeBERT", https://arxiv.org/abs/2006.11316, section 3.)
 
@@ -20,12 +20,12 @@ _PROJECTIONS = ("query", "key", "value")
 
 
 class GroupedAttention(SelfAttention):
-    """Attention whose queries, keys and values are grouped products; its output is of all columns.
+    """Attention with grouped dense layers for queries, keys and values, but not for the output.
 
     Args:
-        num_heads: heads; divides the width of the input.
-        num_groups: G; divides the width of the input.
-        **options: other arguments of `SelfAttention`; it has biases.
+        num_heads: number of heads; divides the input width.
+        num_groups: number of groups, G; divides the input width.
+        **options: further arguments of `SelfAttention`; the dense layers have biases.
 
     Example:
         >>> outputs, made = GroupedAttention(2, num_groups=2)(keras.ops.ones((1, 3, 8)))
@@ -53,7 +53,7 @@ class GroupedAttention(SelfAttention):
 
 
 class Grouped(Part):
-    """SqueezeBERT's grouped products, all but that of the attention's output.
+    """SqueezeBERT's grouped dense layers: all but the attention's output.
 
     {options}
 

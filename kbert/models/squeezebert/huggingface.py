@@ -1,4 +1,4 @@
-"""Hugging Face's SqueezeBERT: BERT's embeddings and heads, and convolutions of one token.
+"""Hugging Face's SqueezeBERT: BERT's embeddings and heads, and convolutions over one token.
 
 (Iandola et al. 2020, https://arxiv.org/abs/2006.11316.)
 """
@@ -16,14 +16,14 @@ from kbert.checkpoints.huggingface.architectures.bert import Bert
 from kbert.checkpoints.renames import Rule
 from kbert.core.protocols import TokenizerLike
 
-# Of the part, whose default this is:
+# Default option of the part:
 _USUAL_GROUPS = 4
 _GROUPED = ("q_groups", "k_groups", "v_groups", "intermediate_groups", "output_groups")
-_EPSILON = 1e-12  # of the layers' norms, whatever the config says
+_EPSILON = 1e-12  # epsilon of the layers' norms in any config
 
 
 class SqueezeBert(Bert):
-    """All its groups are as many, but for the attention's output, which has one."""
+    """SqueezeBERT: all dense layers have the same number of groups, the attention's output one."""
 
     model_type = "squeezebert"
     part = "grouped"
@@ -34,7 +34,7 @@ class SqueezeBert(Bert):
         **Bert.required,
         "post_attention_groups": (1, None),
     }
-    # The first are read in `read_fields`; the embeddings are as wide as the layers.
+    # Read in `read_fields`; the embeddings are as wide as the layers.
     ignored = Bert.ignored | {*_GROUPED, "embedding_size"}
     own_fields = (*Architecture.own_fields, "part")
     head_dropouts: ClassVar[dict[str, tuple[str, float | None]]] = {}
@@ -117,14 +117,14 @@ def _groups(config: Any) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _GroupedKernel(Rule):
-    """A kernel (G, I / G, O / G), there (O, I / G, 1)."""
+    """Rule for a kernel (G, I / G, O / G) that has the shape (O, I / G, 1) in transformers."""
 
     groups: int = 1
 
     def read(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         array = arrays[self.sources[0]]
         if array.ndim != 3 or array.shape[0] % self.groups:
-            return array  # whoever sets the weights names it
+            return array  # `set_arrays` reports the wrong shape
         shape = (self.groups, array.shape[0] // self.groups, array.shape[1])
         return array.reshape(shape).transpose(0, 2, 1)
 

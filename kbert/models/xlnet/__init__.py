@@ -1,1 +1,1 @@
-"""XLNet: two streams of attention over relative positions, with a memory."""
+"""XLNet: two-stream attention with relative positions and a memory."""

@@ -1,4 +1,4 @@
-"""Attention by content, distance and segment, of a row and of those that read it without itself.
+"""Attention by content, distance and segment, for tokens and for a second stream of queries.
 
 (Yang et al. 2019, "XLNet", https://arxiv.org/abs/1906.08237, sections 2.3 to 2.5; distances: Dai et
 al. 2019, "Transformer-XL", https://arxiv.org/abs/1901.02860, section 3.3; modeling.py of
@@ -26,13 +26,13 @@ from kbert.layers.positions import distance_products, relative_shift, relative_s
 def distance_vectors(
     length: Tensor, memory_length: Tensor, hidden_size: int, clamp_length: int | None = None
 ) -> Tensor:
-    """Sines, then cosines, of the distances from M + T - 1 down to -T.
+    """Returns sines, then cosines, of the distances from M + T - 1 down to -T.
 
     Args:
-        length: T.
-        memory_length: M.
-        hidden_size: H.
-        clamp_length: farther distances are taken for this one; None = none are.
+        length: number of tokens, T.
+        memory_length: number of tokens of the memory, M.
+        hidden_size: width of the result, H.
+        clamp_length: largest distance; longer ones are clipped to it. None = no clipping.
 
     Returns:
         (S + T, H) float32.
@@ -50,17 +50,17 @@ def distance_vectors(
 
 
 class RelativeAttention(SelfAttention):
-    """Scores are sums of q k of the contents, q r of the distance, and q s of the segment.
+    """Attention with scores q k by content, plus q r by distance, plus q s by segment.
 
-    Each with a bias of its own in the place of the query's position. A second stream of queries,
-    which are no keys, may attend to the same row: they know where they stand, and the bias decides
-    what they see.
+    Each term adds its own learned bias to the query instead of the query's position. A second
+    stream of queries, which are not keys, can attend to the same tokens. Each of them has a
+    position, and `query_bias` masks the tokens it must not see.
 
     Args:
-        num_heads: heads; divides the width of the input.
-        dropout: rate on the probabilities.
-        initializer_range: of the kernels and biases, see `Dense`.
-        has_segments: whether scores have the summand of segments.
+        num_heads: number of heads; divides the input width.
+        dropout: dropout rate on the probabilities.
+        initializer_range: standard deviation of the initial kernels and biases, see `Dense`.
+        has_segments: whether scores include the term of segments.
 
     Example:
         >>> distances = {"distances": distance_vectors(3, 0, 4)}
@@ -80,7 +80,7 @@ class RelativeAttention(SelfAttention):
             setattr(self, name, self._add_heads(name))
         if self.has_segments:
             self.segment_bias = self._add_heads("segment_bias")
-            self.segments = self._add_heads("segments", 2)  # the same, another
+            self.segments = self._add_heads("segments", 2)  # same segment, other segment
 
     def _add_heads(self, name: str, *leading: int) -> keras.Variable:
         shape = (*leading, self.num_heads, self.head_size)
@@ -88,7 +88,7 @@ class RelativeAttention(SelfAttention):
             name=name, shape=shape, initializer=kernel_initializer(self.initializer_range)
         )
 
-    # No `position_ids`: the distance of two tokens is that in the row, also in a packed one.
+    # No `position_ids`: distances are those in the row, also in a packed one.
     def call(  # type: ignore[override]
         self,
         x: Tensor,
@@ -105,22 +105,23 @@ class RelativeAttention(SelfAttention):
 
         Args:
             x: (B, T, H).
-            bias: added to the scores; broadcasts to (B, N, T, S).
+            bias: tensor added to the scores; broadcasts to (B, N, T, S).
             training: whether dropout is active.
-            positions: (B, P), the tokens that attend; None = every token.
-            shared: "distances" (S + T, H), see `distance_vectors`, and where there are segments
-                "is_other_segment" (B, T, S), 1 where that of a key is another.
-            memory: (B, M, H), tokens before x that are attended to too.
+            positions: (B, P), positions of the tokens that attend; None = every token.
+            shared: "distances" (S + T, H), see `distance_vectors`; with segments also
+                "is_other_segment" (B, T, S), 1 if token and key are in different segments.
+            memory: (B, M, H), tokens before x that are also attended to.
             queries: (B, P, H), the second stream.
-            query_bias: added to its scores; (B, 1, P, S). Who sees nothing gets zeros.
-            query_positions: (B, P), where it stands.
+            query_bias: (B, 1, P, S), added to the scores of the second stream. The output of a
+                query that attends to nothing is zeros.
+            query_positions: (B, P), positions of the queries.
 
         Returns:
-            outputs (B, T, H) and a dict as of `SelfAttention`, with "scores" less those of the same
-            segment; with queries the first is a pair, the outputs of both streams.
+            The outputs (B, T, H) and the dict of `SelfAttention`, with "scores" relative to those
+            of the same segment. With queries, the outputs are a pair of both streams' outputs.
 
         Raises:
-            ValueError: there are no distances.
+            ValueError: `shared` is None.
         """
         query, key, value = self._project_behind(x, memory)
         outputs, made = self._attended(x, query, key, value, bias, training, positions, shared)
@@ -141,10 +142,10 @@ class RelativeAttention(SelfAttention):
         shared: Tensors | None,
         training: bool,
     ) -> Tensor:
-        """As `SelfAttention.products`.
+        """Like `SelfAttention.products`, with the terms of distance and segment.
 
         Raises:
-            ValueError: there are no distances.
+            ValueError: `shared` is None.
         """
         if shared is None:
             raise ValueError("Relative attention reads distances: `shared`. Received: None")
@@ -162,7 +163,7 @@ class RelativeAttention(SelfAttention):
         if is_other is not None:
             if positions is not None:
                 is_other = gather_positions(is_other, positions)
-            # What the same segment gives all keys of a query is nothing to the softmax.
+            # The same-segment term is equal for all keys of a query, so the softmax cancels it.
             step = (self.segments[1] - self.segments[0])[:, None]
             by_segment = (query + self.segment_bias[:, None]) * scale * step
             by_segment = ops.sum(by_segment, axis=-1, keepdims=True)  # (B, N, P, 1)
@@ -170,7 +171,7 @@ class RelativeAttention(SelfAttention):
         return products
 
     def _project_behind(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries of x, keys and values of the memory and x: (B, N, T, D) and (B, N, S, D)."""
+        """Returns queries of x (B, N, T, D), and keys and values of memory and x (B, N, S, D)."""
         if memory is None:
             return self._project(x)
         tokens = ops.concatenate([ops.cast(memory, x.dtype), x], axis=1)
@@ -186,17 +187,17 @@ def _times(query: Tensor, key: Tensor) -> Tensor:
 
 
 class XlnetBlock(Block):
-    """A block with normalisation behind its parts, through which a second stream may go.
+    """Post-norm block with `RelativeAttention` that can also run the second stream.
 
     Args:
-        num_heads: heads of its `RelativeAttention`.
+        num_heads: number of heads of the `RelativeAttention`.
         intermediate_size: width inside the feed-forward part.
-        activation: within it.
-        dropout: rate on the outputs of both parts, and within the feed-forward part.
-        attention_dropout: rate on the probabilities.
-        initializer_range: of the kernels.
-        layer_norms: `(name=) -> layer`.
-        has_segments: as of `RelativeAttention`.
+        activation: activation of the feed-forward part.
+        dropout: dropout rate on the outputs of both parts, and inside the feed-forward part.
+        attention_dropout: dropout rate on the probabilities.
+        initializer_range: standard deviation of the initial kernels and biases.
+        layer_norms: function `(name=) -> layer` that makes the norms.
+        has_segments: whether scores include the term of segments.
 
     Example:
         >>> from kbert.layers import LayerNorm
@@ -253,7 +254,7 @@ class XlnetBlock(Block):
         queries: Tensor | None = None,
         **options: Any,
     ) -> Any:
-        """As `Block`; `options` and the second stream `queries` are of `RelativeAttention`."""
+        """Like `Block.call`; `options` and the second stream `queries` are for the attention."""
         outputs, attention = self.attention(
             x,
             bias,
@@ -275,7 +276,7 @@ class XlnetBlock(Block):
 
 
 class _FeedForward(FeedForward):
-    """With dropout between the two layers."""
+    """Feed-forward part with dropout between the two layers."""
 
     def __init__(self, *sizes: int, dropout: float, **options: Any) -> None:
         super().__init__(*sizes, **options)

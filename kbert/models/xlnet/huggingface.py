@@ -20,14 +20,14 @@ from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
 
 _ATTENTION = {"bi": "bidirectional", "uni": "causal"}
-_PROJECTION = "logits_proj"  # of the classes of a text, and of choices
+_PROJECTION = "logits_proj"  # output layer of text classifiers and multiple choice
 
 
 class XlNet(Architecture):
-    """Its classifiers of texts have a dense layer on the last token, which is kbert's pooler.
+    """XLNet: text classifiers have a dense layer on the last token, which is kbert's pooler.
 
-    Its keys say no longest row: kbert's is the config's default. The head that searches answers by
-    beams (`XLNetForQuestionAnswering`) is none of kbert's.
+    The keys have no maximum length, so kbert uses the config's default. kbert has no counterpart of
+    the head with beam search over answers (`XLNetForQuestionAnswering`).
     """
 
     model_type = "xlnet"
@@ -65,7 +65,7 @@ class XlNet(Architecture):
         "summary_type": ("last",),
         "summary_use_proj": (True,),
     }
-    # Read in `read_fields` or with the heads, but for the last line: it is of what is handed out.
+    # Read in `read_fields` or with the heads, except the last line: settings of outputs.
     ignored = IGNORED | frozenset(
         "attn_type clamp_len d_head reuse_len summary_activation summary_last_dropout "
         "start_n_top end_n_top mem_len use_mems_eval use_mems_train".split()
@@ -126,7 +126,7 @@ class XlNet(Architecture):
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         found = super().read_fields(content, source)
         kind = content.get("attn_type", "bi")
-        if kind not in list(_ATTENTION):  # of any kind
+        if kind not in list(_ATTENTION):  # a list: `kind` may be unhashable
             raise ValueError(
                 f"`attn_type` must be {' or '.join(_ATTENTION)}. Received: {kind!r} in {source}"
             )

@@ -1,7 +1,7 @@
-"""XLNet, an encoder that reads its tokens in any order (Yang et al. 2019).
+"""XLNet, an encoder with an arbitrary factorisation order (Yang et al. 2019).
 
-Beside the tokens it may have a second stream of queries, each of which stands somewhere and sees
-what comes before it in that order, and so not itself; and a memory of the rows before.
+It can have a second stream of queries. Each query has a position, and attends to the tokens before
+it in that order, so not to its own token. It can also have a memory of earlier sequences.
 
 Shapes: `B` batch, `T` tokens, `P` queries, `L` layers, `M` tokens of a memory, `S` = M + T, `H`
 hidden width.
@@ -30,21 +30,21 @@ from kbert.models.xlnet.attention import XlnetBlock, distance_vectors
 class Xlnet(Encoder):
     """`Encoder` for an `XlnetConfig`, with three more inputs and two more outputs.
 
-    - "order_ids" (B, T): when each token is read. A token sees those whose number is not above its
-      own; tokens of one number see each other. None = all see all.
-    - "target_positions" (B, P), with "order_ids": where the queries stand; a query sees the tokens
-      whose number is below that of the token there. They give "queries" (B, P, H), from which that
-      token is to be predicted.
-    - "memory" (L, B, M, H), what each layer has read of the rows before; all tokens see it. It
-      gives "memory", likewise, with those of this row (the first `reuse_length` of them) as its
-      newest. No gradient flows into either. "attention" is (B, N, T, M + T) then.
+    - "order_ids" (B, T): factorisation order. A token attends to tokens whose number is not greater
+      than its own; tokens with the same number attend to each other. None = all attend to all.
+    - "target_positions" (B, P), with "order_ids": positions of the queries. A query attends to the
+      tokens whose number is less than that of the token at its position. The output "queries"
+      (B, P, H) predicts that token.
+    - "memory" (L, B, M, H): inputs of each layer for the sequences before; all tokens attend to it.
+      The output "memory" has the same shape and ends with the inputs of this sequence (its first
+      `reuse_length` tokens). No gradient flows into either. "attention" is then (B, N, T, M + T).
 
-    "pooled" is of the last token that is no padding, on whichever side that is: XLNet's rows end in
-    `<cls>`.
+    "pooled" is computed from the last token that is not padding, on whichever side the padding is:
+    XLNet's sequences end in `<cls>`.
 
     Args:
         config: an `XlnetConfig`.
-        **options: of `Encoder`.
+        **options: further arguments of `Encoder`.
 
     Example:
         >>> import numpy as np
@@ -61,10 +61,10 @@ class Xlnet(Encoder):
     config_class: ClassVar[type[EncoderConfig]] = XlnetConfig
     config: XlnetConfig
     vector_inputs = ("memory",)
-    # The oldest token that the first one sees with `same_length`: the oldest of the memory.
+    # First key that the first token attends to with `same_length`: the oldest of the memory.
     first_seen: ClassVar[int] = 0
     INPUTS = (
-        *(name for name in INPUTS if name != "causal_mask"),  # an order says it
+        *(name for name in INPUTS if name != "causal_mask"),  # `order_ids` replace it
         *("order_ids", "target_positions", "memory"),
     )
 
@@ -174,9 +174,9 @@ class Xlnet(Encoder):
             )
 
     def _sees(self, inputs: Tensors, before: Tensor, targets: Tensor | None = None) -> Any:
-        """Which keys are seen by the tokens, (B or 1, T or 1, S), or by queries at `targets`.
+        """Returns which keys the tokens, or the queries at `targets`, attend to.
 
-        None where all are.
+        The result is (B or 1, T or 1, S), with P instead of T for queries; None = all.
         """
         order, padding = inputs.get("order_ids"), inputs.get("padding_mask")
         examples = inputs.get("example_ids")
@@ -192,7 +192,7 @@ class Xlnet(Encoder):
         if order is not None:
             order = ops.cast(order, "int32")
             numbers = order if targets is None else ops.take_along_axis(order, targets, axis=1)
-            # What a query predicts it does not see, a token sees itself. All see the memory.
+            # A token attends to itself, a query not to the token it predicts; all attend to memory.
             numbers = numbers[:, :, None] - (0 if targets is None else 1)
             sees = order[:, None] <= numbers
             if inputs.get("memory") is not None:
@@ -212,7 +212,7 @@ class Xlnet(Encoder):
         return found
 
     def _bounds(self, inputs: Tensors) -> bool:
-        """Whether with `same_length` a token sees no further back than that many."""
+        """Returns whether `same_length` applies to these inputs."""
         return True
 
     def _remember(self, memory: Tensor, states: list) -> Tensor:
@@ -243,7 +243,7 @@ class Xlnet(Encoder):
 
 
 class _Query(keras.layers.Layer):
-    """The learned vector that all queries start from ("mask_emb" in the original)."""
+    """Learned initial vector of all queries ("mask_emb" in the original)."""
 
     def __init__(self, initializer_range: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -262,11 +262,11 @@ class _Query(keras.layers.Layer):
 
 
 def _behind(x: Tensor, before: Tensor, value: int) -> Tensor:
-    """(B, T) -> (B, M + T), with that value for the tokens of the memory."""
+    """(B, T) -> (B, M + T), with `value` for the tokens of the memory."""
     filled = ops.full((ops.shape(x)[0], before), value, dtype=x.dtype)
     return ops.concatenate([filled, x], axis=-1)
 
 
 def _bias(sees: Tensor | None) -> Tensor | None:
-    """(B or 1, T or 1, S) -> what is added to scores, (B or 1, 1, T or 1, S)."""
+    """Converts a mask (B or 1, T or 1, S) to a bias of scores, (B or 1, 1, T or 1, S)."""
     return None if sees is None else mask_bias(sees)[:, None]

@@ -1,1 +1,1 @@
-"""Vectors of texts: trained by pairs, triplets, scores, a teacher, or texts alone."""
+"""Text embeddings, trained on pairs, triplets, scores, a teacher's vectors, or texts alone."""

@@ -1,6 +1,6 @@
-"""What of a table an embedder learns from, and how well its vectors do on one.
+"""Training targets and retrieval scores of an embedder, from tables.
 
-Shapes: N examples, B rows of a batch, A wrong texts of the row that has most, D width of a vector.
+Shapes: N examples, B rows of a batch, A negatives (of the row with the most), D embedding width.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from kbert.data.tables.table import Table
 from kbert.search.exact import unit
 from kbert.search.index import Index
 
-NUMBERS = "_number"  # of a text of the table, behind the text's name
-TARGETS = "vector"  # column of a teacher's vectors
+NUMBERS = "_number"  # suffix of the columns with the number of each text
+TARGETS = "vector"  # column of a teacher's embeddings
 RETRIEVAL = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10")
 
 
 def number_texts(columns: Mapping[str, Sequence]) -> dict[str, Any]:
-    """Which text each is: (N,) int32, of lists of texts (N, ragged)."""
+    """Numbers the texts of all columns; equal texts get the same number.
+
+    Returns (N,) int32 for each column, (N, ragged) for a column of lists of texts.
+    """
     known: dict[str, int] = {}
     found: dict[str, Any] = {}
     for name, column in columns.items():
@@ -37,14 +40,14 @@ def number_texts(columns: Mapping[str, Sequence]) -> dict[str, Any]:
 
 
 def padded_numbers(numbers: tf.RaggedTensor) -> tf.Tensor:
-    """(B, A) of (B, ragged), -1 where there is none; at least one column."""
+    """Pads numbers (B, ragged) with -1 to (B, A), with at least one column."""
     dense = numbers.to_tensor(-1)
     none = [[0, 0], [0, tf.cast(tf.shape(dense)[1] == 0, tf.int32)]]
     return tf.pad(dense, none, constant_values=-1)
 
 
 def scores_of(table: Table, objective: str) -> np.ndarray:
-    """(N,) float32, the labels of pairs."""
+    """Returns the labels of pairs, (N,) float32; raises ValueError for an invalid one."""
     labels = list(map(number_of, table["label"]))
     for row, label in enumerate(labels):
         if not isinstance(label, int | float):
@@ -62,7 +65,7 @@ def scores_of(table: Table, objective: str) -> np.ndarray:
 
 
 def teacher_vectors(table: Table, width: int) -> np.ndarray:
-    """(N, D) float32, a teacher's."""
+    """Returns a teacher's embeddings, (N, D) float32; raises ValueError for an invalid one."""
     for row, vector in enumerate(table[TARGETS]):
         numbers = isinstance(vector, list) and all(isinstance(x, int | float) for x in vector)
         if not numbers or len(vector) != width or not np.isfinite(vector).all():
@@ -75,7 +78,11 @@ def teacher_vectors(table: Table, width: int) -> np.ndarray:
 
 
 def retrieval(first: np.ndarray, second: np.ndarray, table: Table) -> dict[str, float]:
-    """How well each of (N, D) finds its own of (N, D) among all texts, of which some are equal."""
+    """Returns scores of retrieving each row's second text among all distinct second texts.
+
+    `first` and `second` are the embeddings of the table's texts, (N, D). If equal first texts have
+    several second texts, all of these are relevant.
+    """
     known: dict[str, int] = {}
     own = np.array([known.setdefault(text, len(known)) for text in table["second"]])
     _, places = np.unique(own, return_index=True)
@@ -93,12 +100,12 @@ def retrieval(first: np.ndarray, second: np.ndarray, table: Table) -> dict[str, 
 
 
 def cosines_of(first: Any, second: Any) -> np.ndarray:
-    """(…,) of vectors (…, D)."""
+    """Returns the cosines (…,) of embeddings (…, D)."""
     return (unit(first) * unit(second)).sum(-1)
 
 
 def are_vectors(data: Any) -> bool:
-    """Whether they are (N, D) numbers, an array or lists, and no texts.
+    """Returns whether data is embeddings, (N, D) numbers in an array or lists, and not texts.
 
     >>> are_vectors([[0.5, 1.0]]), are_vectors([("a", "b")]), are_vectors({"text": ["a"]})
     (True, False, False)

@@ -1,9 +1,12 @@
-"""Losses that compare all rows of the global batch, in the memory of a part of it.
+"""Losses over all rows of the global batch, in the memory of one micro-batch (gradient caching).
 
-First all vectors are computed, part by part and without a gradient; then the loss of them all and
-its gradient by each vector; then, as the step goes through the parts, the vectors are computed once
-more, with the same dropout, and each is given its gradient (Gao et al. 2021, "Scaling Deep
-Contrastive Learning Batch Size under Memory Limited Setup", https://arxiv.org/abs/2101.06983).
+1. All embeddings are computed, micro-batch by micro-batch, without gradients.
+2. The loss of all embeddings and its gradient with respect to each embedding are computed.
+3. The step recomputes the embeddings of each micro-batch, with the same dropout, and backpropagates
+   the cached gradients.
+
+(Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup",
+https://arxiv.org/abs/2101.06983.)
 
 Shapes: B rows of a replica, M micro-batches.
 """
@@ -24,20 +27,20 @@ LOSS, GRADIENT = "cached_loss", "cached_gradient_"  # features that are added to
 def vectors_by_parts(
     model: keras.Model, parts: Tensors, count: int, forward: Callable[[Tensors], Tensors]
 ) -> dict[str, Any]:
-    """What a model gives for the rows of all micro-batches, in training and without a gradient.
+    """Returns a model's training outputs for the rows of all micro-batches, without gradients.
 
-    Its variables, and so the counters of dropout, are afterwards what they were before.
+    The model's variables, including the counters of dropout, do not change.
 
     Args:
         model: the model.
-        parts: (B / M, M, …) features.
-        count: M.
-        forward: features (B / M, …) -> outputs (B / M, …).
+        parts: features (B / M, M, …).
+        count: number of micro-batches, M.
+        forward: function from features (B / M, …) to outputs (B / M, …).
 
     Returns:
         Outputs (B, …), in the order of the rows.
     """
-    # Those alone may change from part to part: seeds, moving ranges.
+    # Only these variables may change between micro-batches: seeds, moving ranges.
     moving = [v for v in model.variables if not v.trainable]
     values = [(v, v.value) for v in model.variables if v.trainable]
     names: list[str] = []
@@ -84,7 +87,10 @@ def _jax_loop(run: Callable, state: list[Any], parts: Tensors, count: int) -> li
 
 
 def gradients(function: Callable[[Tensors], Tensor], tensors: Tensors) -> dict[str, Any]:
-    """Of a number by each of the tensors that it is made of, on TensorFlow and JAX."""
+    """Returns the gradients of a scalar function with respect to each input tensor.
+
+    TensorFlow and JAX only.
+    """
     if keras.backend.backend() == "jax":
         import jax
 
@@ -99,12 +105,12 @@ def gradients(function: Callable[[Tensors], Tensor], tensors: Tensors) -> dict[s
 
 
 def cached_numerator(outputs: Mapping[str, Any], batch: Tensors, weights: Tensor) -> Tensor:
-    """The sum of the weighted losses of a part, whose gradient is the one that was cached.
+    """Returns the sum of a micro-batch's weighted losses, whose gradient is the cached one.
 
     Args:
-        outputs: vectors (b, …).
-        batch: with `LOSS` (b,), and for each of the vectors its `GRADIENT` (b, …).
-        weights: (b,).
+        outputs: embeddings (b, …).
+        batch: batch with `LOSS` (b,), and `GRADIENT` (b, …) for each of the outputs.
+        weights: (b,), weights of the rows.
     """
     products = [ops.sum(x * batch[GRADIENT + name]) for name, x in outputs.items()]
     along = sum(products)

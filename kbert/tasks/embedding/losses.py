@@ -1,10 +1,10 @@
-"""Losses of vectors of texts, each of the whole global batch, for it compares its rows.
+"""Losses of embeddings, computed on the whole global batch, since they compare its rows.
 
-A loss gives a number for each row; the loss of the batch is their mean, weighted. Where it is one
-number for all rows together (CoSENT), each row has that.
+A loss returns a number for each row; the loss of the batch is their weighted mean. If the loss is
+one number for all rows together (CoSENT), each row gets that number.
 
-Shapes: B rows of the global batch, N wrong texts of a row at most, C texts that a row is compared
-with, D width.
+Shapes: B rows of the global batch, N negatives of a row at most, C candidates that a row is
+compared with, D embedding width.
 """
 
 import dataclasses
@@ -15,22 +15,24 @@ from keras import ops
 
 from kbert.core.types import Tensor
 
-_LEAST = 1e-12  # of the square of a vector's length
-_MINUS_INFINITY = -1e30  # of a logit; its exponential is 0 in float32
+_LEAST = 1e-12  # lower bound of the squared length of an embedding
+_MINUS_INFINITY = -1e30  # as a logit; its exponential is 0 in float32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compared:
-    """What a loss compares: vectors of texts, and what is known of these.
+    """The inputs of a loss: embeddings, labels, weights and numbers of texts.
 
     Attributes:
-        first: (B, D) float32.
-        second: (B, D), of the texts that belong to them, or are scored with them; or None.
-        negatives: (B, N, D), of texts that do not belong to them; or None.
-        labels: (B,) scores of the pairs, or (B, D) of a teacher; or None.
-        weights: (B,), what each row counts; 0 for a copy that fills the batch up. The loss of a
-            row is multiplied by it elsewhere; CoSENT's, of all rows together, heeds it here.
-        numbers: (B,), (B,) and (B, N) int32: the same number is the same text. -1 is none.
+        first: (B, D) float32, embeddings of the first texts.
+        second: (B, D), embeddings of the positives, or of the other texts of scored pairs; or None.
+        negatives: (B, N, D), embeddings of the negatives; or None.
+        labels: (B,) scores of the pairs, or (B, D) embeddings of a teacher; or None.
+        weights: (B,), weights of the rows; 0 for copies that fill up the batch. The caller
+            multiplies the rows' losses by them. Only CoSENT, whose loss is for all rows together,
+            uses the values here.
+        numbers: (B,), (B,) and (B, N) int32, numbers of the texts; equal texts have the same
+            number. -1 = no text.
     """
 
     first: Any
@@ -41,7 +43,7 @@ class Compared:
     numbers: tuple[Any, ...] = ()
 
     def narrowed(self, width: int) -> "Compared":
-        """The first entries of all vectors."""
+        """Returns a copy with all embeddings truncated to their first `width` entries."""
         kept = {
             name: x[..., :width]
             for name in ("first", "second", "negatives")
@@ -51,23 +53,23 @@ class Compared:
 
 
 def unit(vectors: Any) -> Tensor:
-    """Vectors (…, D) of length 1; zeros stay zeros."""
+    """Scales vectors (…, D) to length 1; zeros stay zeros."""
     squares = ops.sum(ops.square(vectors), axis=-1, keepdims=True)
     return vectors * ops.rsqrt(ops.maximum(squares, _LEAST))
 
 
 def cosines(first: Any, second: Any) -> Tensor:
-    """(…,) of vectors (…, D)."""
+    """Returns the cosines (…,) of vectors (…, D)."""
     return ops.sum(unit(first) * unit(second), axis=-1)
 
 
 def ranking(x: Compared, *, scale: float, **_: Any) -> Tensor:
-    """Cross entropy of the right text among all texts of the batch, by cosines times `scale`.
+    """Cross entropy of a row's positive among the texts of the batch; logits are scaled cosines.
 
-    Compared with are the second texts of all rows, and the wrong ones of all rows. A text that is
-    the row's first or second one too is left out: it is not wrong. (Henderson et al. 2017, section
-    4.4, https://arxiv.org/abs/1705.00652; of texts alone, which dropout makes pairs of, Gao et al.
-    2021, "SimCSE", https://arxiv.org/abs/2104.08821.)
+    The candidates are the second texts and the negatives of all rows. A text that equals the row's
+    first or second text is masked as a negative. (Henderson et al. 2017, section 4.4,
+    https://arxiv.org/abs/1705.00652; for texts alone, paired by dropout, Gao et al. 2021, "SimCSE",
+    https://arxiv.org/abs/2104.08821.)
     """
     firsts, seconds, wrong = x.numbers[0], x.numbers[1], x.numbers[2:]
     candidates, numbers = [x.second], [ops.where(x.weights > 0, seconds, -1)]
@@ -81,7 +83,7 @@ def ranking(x: Compared, *, scale: float, **_: Any) -> Tensor:
 
 
 def symmetric_ranking(x: Compared, *, scale: float, **_: Any) -> Tensor:
-    """The mean of `ranking` and of the same from the second texts to the first ones.
+    """The mean of `ranking` and the same loss from second texts to first texts.
 
     (Radford et al. 2021, figure 3, https://arxiv.org/abs/2103.00020.)
     """
@@ -93,7 +95,7 @@ def symmetric_ranking(x: Compared, *, scale: float, **_: Any) -> Tensor:
 
 
 def cosent(x: Compared, *, scale: float, **_: Any) -> Tensor:
-    """log(1 + Σ exp(scale · (cos of a pair - cos of one that is scored higher))), for all rows.
+    """CoSENT: log(1 + Σ exp(scale · (cos(pair) - cos(pair with a higher score)))), for all rows.
 
     (Su 2022, https://kexue.fm/archives/8847; Huang et al. 2024, "CoSENT",
     https://doi.org/10.1109/TASLP.2024.3402087.)
@@ -102,22 +104,22 @@ def cosent(x: Compared, *, scale: float, **_: Any) -> Tensor:
 
 
 def angle(x: Compared, *, scale: float, **_: Any) -> Tensor:
-    """CoSENT of the differences of angles in the complex plane instead of cosines.
+    """CoSENT with differences of angles in the complex plane instead of cosines.
 
-    A vector's halves are real and imaginary parts. (Li & Li 2023, "AnglE", equations 5 to 8,
-    https://arxiv.org/abs/2309.12871.)
+    The halves of an embedding are its real and imaginary parts. (Li & Li 2023, "AnglE", equations 5
+    to 8, https://arxiv.org/abs/2309.12871.)
     """
     a, b = ops.split(x.first, 2, axis=-1)
     c, d = ops.split(x.second, 2, axis=-1)
     lengths = [ops.sum(ops.square(v), axis=-1, keepdims=True) for v in (x.first, x.second)]
     both = ops.rsqrt(ops.maximum(lengths[0] * lengths[1], _LEAST))
-    # The quotient (a + ib) / (c + id), and both numbers' lengths taken away.
+    # The quotient (a + ib) / (c + id), of both numbers scaled to length 1.
     real, imaginary = (a * c + b * d) * both, (b * c - a * d) * both
     return _ordered(scale * ops.abs(ops.sum(real + imaginary, axis=-1)), x)
 
 
 def cosine(x: Compared, **_: Any) -> Tensor:
-    """The square of cosine minus score: scores are from -1 to 1.
+    """The squared difference of cosine and score; scores are from -1 to 1.
 
     (Reimers & Gurevych 2019, section 3, https://arxiv.org/abs/1908.10084.)
     """
@@ -125,7 +127,7 @@ def cosine(x: Compared, **_: Any) -> Tensor:
 
 
 def triplet(x: Compared, *, margin: float, **_: Any) -> Tensor:
-    """How much less than `margin` the right text's cosine is above that of each wrong text; a mean.
+    """Triplet loss: the mean of max(margin + cos(negative) - cos(positive), 0) over negatives.
 
     (Schroff et al. 2015, https://arxiv.org/abs/1503.03832, with cosines.)
     """
@@ -137,7 +139,7 @@ def triplet(x: Compared, *, margin: float, **_: Any) -> Tensor:
 
 
 def teacher(x: Compared, **_: Any) -> Tensor:
-    """The mean square of the differences to a teacher's vector.
+    """The mean squared difference to a teacher's embedding.
 
     (Reimers & Gurevych 2020, https://arxiv.org/abs/2004.09813.)
     """
@@ -154,19 +156,19 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "triplet": triplet,
     "teacher": teacher,
 }
-SCORED = ("cosent", "angle", "cosine")  # those of pairs with a number
+SCORED = ("cosent", "angle", "cosine")  # losses for pairs with a score
 
 
 def row_losses(
     x: Compared, objective: str, *, widths: Sequence[int] = (), **settings: Any
 ) -> Tensor:
-    """The losses of the rows, (B,) float32.
+    """Returns the losses of the rows, (B,) float32.
 
     Args:
         x: the batch.
         objective: a key of `LOSSES`.
-        widths: the sum of the losses of vectors of so many first entries; none = the vectors as
-            they are (Kusupati et al. 2022, https://arxiv.org/abs/2205.13147).
+        widths: widths to truncate the embeddings to, whose losses are summed (Matryoshka, Kusupati
+            et al. 2022, https://arxiv.org/abs/2205.13147); none = only the whole embeddings.
         **settings: `scale` and `margin`.
 
     Example:
@@ -185,7 +187,11 @@ def _joined(parts: list) -> Tensor:
 
 
 def _right_among(scores: Any, numbers: Any, own: tuple[Any, Any]) -> Tensor:
-    """Cross entropy of candidate i for row i; (B, C) scores, (C,) numbers, -1 = not there."""
+    """Cross entropy with candidate i as the positive of row i.
+
+    `scores` (B, C) are the logits of the candidates. `numbers` (C,) are those of their texts, -1 =
+    no text. `own` are the numbers of each row's texts, (B,) each, which are masked as negatives.
+    """
     rows = ops.arange(ops.shape(scores)[0])
     is_right = rows[:, None] == ops.arange(ops.shape(scores)[1])[None]
     left_out = numbers[None] < 0
@@ -198,9 +204,10 @@ def _right_among(scores: Any, numbers: Any, own: tuple[Any, Any]) -> Tensor:
 
 
 def _ordered(scores: Any, x: Compared) -> Tensor:
-    """log(1 + Σ exp(score i - score j)) over pairs with label i < label j, the same for all.
+    """Returns log(1 + Σ exp(score i - score j)) over pairs with label i < label j, for each row.
 
-    A term counts the product of both rows' weights, these as shares of the mean of those above 0.
+    The result is the same for all rows. A term is weighted by the product of both rows' weights,
+    each divided by the mean of the weights above 0.
     """
     counted = x.weights > 0
     weights = ops.cast(x.weights, scores.dtype)

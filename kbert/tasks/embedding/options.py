@@ -1,11 +1,11 @@
-"""Settings of the tasks that give a text a vector."""
+"""Settings of the tasks that embed texts."""
 
 from kbert.core.options import Options, option
 from kbert.tasks.fine_tuning.options import RowOptions
 
 POOLINGS = ("mean", "cls", "max", "weighted")
 PROMPTS = ("query", "document")
-# `kbert.tasks.embedding.losses` has their functions.
+# The functions are in `kbert.tasks.embedding.losses`.
 OBJECTIVES = ("ranking", "symmetric_ranking", "cosent", "angle", "cosine", "triplet", "teacher")
 
 
@@ -54,7 +54,7 @@ class TextEmbedderOptions(RowOptions):
 
 
 class EmbeddingOptions(Options):
-    """What is put before the texts that are embedded.
+    """Options of embedding files: the prompt before each text.
 
     Args:
         {options}

@@ -1,4 +1,4 @@
-"""Vectors that a damaged text is restored from, learnt from texts alone.
+"""TSDAE: embeddings trained on texts alone, by restoring damaged texts.
 
 Shapes: N texts, B rows of a batch, T tokens, H hidden width, V vocabulary.
 """
@@ -30,38 +30,38 @@ from kbert.tasks.embedding.text_embedder import TextEmbedder, VectorAnswers
 from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.losses import accuracy, cross_entropy
 
-_DAMAGE = 0x7E57  # of the noise, beside the orders that the same seed draws
+_DAMAGE = 0x7E57  # separates the noise from the orders drawn with the same seed
 
 
 class DenoiserAnswers(VectorAnswers):
-    """Those of the `embedder`."""
+    """Embeddings of the `embedder`."""
 
     def __init__(self, task: Any) -> None:
         super().__init__(task.embedder)
 
 
 class TextDenoiser(FineTuningTask):
-    """Teaches an encoder vectors from texts alone: from one the undamaged text is written.
+    """Trains text embeddings without supervision: a decoder restores a damaged text from one.
 
-    Most tokens of a text are deleted, the rest becomes a vector, and a decoder that sees nothing
-    but that and the tokens so far writes the whole text; so the vector must hold what the text
-    says. (TSDAE: Wang, Reimers & Gurevych 2021, https://arxiv.org/abs/2104.06979. There encoder
-    and decoder are the same weights; here the decoder begins as a copy of the encoder's layers,
-    and shares its embeddings, of which the token table also gives the logits.)
+    Most tokens of a text are deleted, and the rest is embedded. A decoder writes the whole text. It
+    sees only the embedding and the tokens so far, so the embedding must represent the text.
+    (TSDAE: Wang, Reimers & Gurevych 2021, https://arxiv.org/abs/2104.06979. There encoder and
+    decoder share all weights. Here the decoder starts as a copy of the encoder's layers and shares
+    its embeddings; the token table also computes the logits.)
 
-    `fit` takes texts. Which tokens are deleted depends on the seed, the epoch and the text's place
-    in the data. `evaluate` gives the `loss`, of a token in nats, by the same damage each time. What
-    the vectors are used by, and trained on by pairs, is the `embedder`, a `TextEmbedder` of the
-    same encoder; of a folder it is `TextEmbedder.from_preset(folder, new_head=True,
-    token_pooling="cls")`. `predict`, and an export, give its vectors, of length 1.
+    `fit` takes texts. The deleted tokens depend on the seed, the epoch and the text's index in the
+    data. `evaluate` returns the `loss` per token in nats, with the same damage each time. `predict`
+    and exports return embeddings of length 1. To use the embeddings, or to train them further on
+    pairs, take `embedder`, a `TextEmbedder` on the same encoder. From a folder, load it by
+    `TextEmbedder.from_preset(folder, new_head=True, token_pooling="cls")`.
 
-    Logits are (B, T, V) float32: for 32 texts of 64 tokens and 30,000 entries 250 MB, and as much
+    Logits are (B, T, V) float32: 250 MB for 32 texts of 64 tokens and 30,000 entries, and as much
     for their gradients; `micro_batches` divides that.
 
     Args:
-        encoder: a `kbert.Encoder` of BERT's kind, its embeddings as wide as its layers.
-        tokenizer: its tokenizer.
-        name: of the model.
+        encoder: a `kbert.Encoder` of BERT's kind, with embeddings as wide as its layers.
+        tokenizer: the encoder's tokenizer.
+        name: name of the model.
         **options: settings:
 
             {options}
@@ -90,19 +90,19 @@ class TextDenoiser(FineTuningTask):
         embedder = TextEmbedder(
             encoder, tokenizer, token_pooling=self.token_pooling, max_length=self.max_length
         )
-        # Inside a function, so that Keras does not hold the encoder twice.
+        # Inside a function, so that Keras does not track the encoder twice.
         self._embedder = lambda: embedder
         self.decoder = TextDecoder.from_encoder(encoder, self.decoder_layers)
         self.build()
 
     @property
     def embedder(self) -> TextEmbedder:
-        """What gives the vectors."""
+        """The `TextEmbedder` that computes the embeddings."""
         return self._embedder()
 
     @property
     def width(self) -> int:
-        """H."""
+        """Width of an embedding, H."""
         return self.embedder.width
 
     @property
@@ -124,9 +124,9 @@ class TextDenoiser(FineTuningTask):
         )
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """`target_ids` and `target_mask` (B, T), and `token_ids` … of what is left of them.
+        """Returns `target_ids` and `target_mask` (B, T), and the encoder's inputs after deletion.
 
-        Of texts that are not learnt from, `token_ids` … are the whole texts.
+        Without labels, only the encoder's inputs for the whole texts.
         """
         columns = dict(columns)
         ids, numbers = columns.pop("first"), columns.pop("numbers", None)
@@ -136,14 +136,14 @@ class TextDenoiser(FineTuningTask):
         return {**whole, **self._damaged(ids, fold(fold(_DAMAGE, 0), numbers)), **columns}
 
     def batches(self, rows: Rows | StoredRows, *, seed: int = 0, **options: Any) -> tf.data.Dataset:
-        """What `fit` trains on: texts of like length, damaged anew in each epoch."""
+        """Returns batches for `fit`: texts of similar length, with new damage in each epoch."""
 
         def whole(columns: dict[str, Any]) -> dict[str, tf.Tensor]:
             others = {k: x for k, x in columns.items() if k not in ("first", "numbers")}
             return {**self._whole(columns["first"]), **others}
 
         def damage(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            after = batch["position"][0]  # behind the last batch of an epoch is the next one
+            after = batch["position"][0]  # after the last batch of an epoch: the next epoch
             epoch = after[0] - tf.cast(after[1] == 0, after.dtype)
             key = fold(fold(fold(_DAMAGE, 1), seed), epoch)
             ids = self._texts_of_targets(batch)
@@ -157,15 +157,16 @@ class TextDenoiser(FineTuningTask):
         return {"target_ids": built["token_ids"], "target_mask": built["padding_mask"]}
 
     def _texts_of_targets(self, batch: Mapping[str, tf.Tensor]) -> tf.RaggedTensor:
-        """Ids without the first and the last, as (B, ragged)."""
+        """Returns the target ids without the first and the last token, (B, ragged)."""
         lengths = tf.reduce_sum(tf.cast(batch["target_mask"], tf.int64), 1)
         ids = tf.RaggedTensor.from_tensor(batch["target_ids"], lengths)
         return ids[:, 1:-1]
 
     def _damaged(self, ids: tf.RaggedTensor, keys: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Inputs of texts with deletions: (B, ragged) ids, (B,) keys of chance.
+        """Returns the encoder's inputs for texts with deleted tokens.
 
-        As in TSDAE's program, of a text of which nothing would be left a token stays.
+        `ids` are (B, ragged), `keys` (B,) random keys. As in TSDAE's code, at least one token of a
+        text stays.
         """
         ids = ids[:, : self.row_length - self.form.specials(1)]
         rows, places = ids.value_rowids(), tf.ragged.range(ids.row_lengths()).values
@@ -175,15 +176,15 @@ class TextDenoiser(FineTuningTask):
         return self.build_inputs(tf.ragged.boolean_mask(ids, kept))
 
     def _one_of(self, ids: tf.RaggedTensor, keys: tf.Tensor) -> tf.RaggedTensor:
-        """True at one place of each row that has any."""
+        """Returns a mask that is True at one random token of each row that has tokens."""
         lengths = ids.row_lengths()
         drawn = tf.cast(fold(keys, 2**20) % tf.cast(tf.maximum(lengths, 1), tf.uint64), tf.int64)
         return tf.ragged.range(lengths) == drawn[:, None]
 
     def call(self, batch: Tensors, training: bool = False) -> Tensors:
-        """Vectors `embedding` (B, H), and of rows to learn from the tokens' `logits` (B, T - 1, V).
+        """Returns `embedding` (B, H), and with targets the tokens' `logits` (B, T - 1, V).
 
-        Both in float32.
+        Both are float32.
         """
         vectors = self.embedder.embed_rows(batch, training)
         found = {"embedding": unit(vectors)}
@@ -212,7 +213,7 @@ class TextDenoiser(FineTuningTask):
         return np.array(vectors, np.float32).reshape(len(outputs), self.width)
 
     def export(self, directory: PathLike, **options: Any) -> str:
-        """What `Task.export` writes of the `embedder`: nothing of an export restores texts."""
+        """Exports the `embedder`, see `Task.export`; an export cannot restore texts."""
         return self.embedder.export(directory, **options)
 
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:

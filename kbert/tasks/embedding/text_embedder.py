@@ -1,7 +1,7 @@
-"""Vectors of texts, near each other where the texts mean the same.
+"""Text embeddings: close to each other for texts with the same meaning.
 
-Shapes: N examples, B rows of a batch, A wrong texts of the row that has most, T tokens, H hidden
-width, D width of a vector.
+Shapes: N examples, B rows of a batch, A negatives (of the row with the most), T tokens, H hidden
+width, D embedding width.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from kbert.tasks.losses import Prediction
 from kbert.training.run.history import History
 from kbert.training.step.state import Replicas
 
-_ROWS_OF_A_TABLE = 512  # that are looked up together
-# A text of an example -> what its features' names begin with, and its vectors' name.
+_ROWS_OF_A_TABLE = 512  # batch size for encoders without layers, which only look up tokens
+# Text of an example -> the prefix of its features' names, and the name of its embeddings.
 _TEXTS = {
     "first": ("", "embedding"),
     "second": ("second_", "second_embedding"),
@@ -60,7 +60,7 @@ _INPUTS = ("token_ids", "segment_ids", "padding_mask")
 
 
 class VectorAnswers(TableAnswers):
-    """Vectors of texts, similarities of pairs."""
+    """Files with embeddings of texts, or similarities of pairs."""
 
     program = "kbert-embed"
     options = EmbeddingOptions
@@ -72,14 +72,17 @@ class VectorAnswers(TableAnswers):
         return super().answer(table, options, batch_size=batch_size, first=first)
 
     def written(self, answers: Sequence) -> Sequence:
-        """Of texts `vector`, as a student learns it from a file; of pairs `score`, their cosine."""
+        """Returns one record per row: {"vector"} for a text; for a pair its cosine, a number.
+
+        A student can be trained on a file of such vectors.
+        """
         if np.ndim(answers) == 2:
             return [{"vector": vector} for vector in answers]
         return list(cosines_of(answers[:, 0], answers[:, 1]))  # type: ignore[call-overload]
 
 
 class EmbeddingRows(LogitRows):
-    """One text a row, and its vector: each text of a pair is a row of its own."""
+    """Exports the embedding of one text per row; each text of a pair is a separate row."""
 
     def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
         return {"embedding": self.task(features)["embedding"]}
@@ -96,41 +99,40 @@ class EmbeddingRows(LogitRows):
 
 
 class TextEmbedder(FineTuningTask):
-    """Gives each text a vector: near those of texts that mean the same or answer it.
+    """Embeds texts: the embeddings of texts with the same meaning, or of answers, are close.
 
     (Reimers & Gurevych 2019, "Sentence-BERT", https://arxiv.org/abs/1908.10084.)
 
-    `fit` takes, and by what it is given chooses the `objective`:
+    `fit` accepts the following data, and chooses the default `objective` by it:
 
-    - pairs that belong together, `[("how far is it?", "12 miles"), …]`, columns `first`, `second`;
-    - triplets with a text that does not belong there, `[("how far?", "12 miles", "12 o'clock"),
-      …]`, or several in the column `negatives`, a list for each row;
+    - positive pairs, `[("how far is it?", "12 miles"), …]`, columns `first`, `second`;
+    - triplets with a negative, `[("how far?", "12 miles", "12 o'clock"), …]`, or several negatives
+      in the column `negatives`, a list for each row;
     - pairs with scores, `fit(pairs, labels=[0.8, …])`, column `label`;
-    - texts alone, `["…", …]`, for which dropout makes the pairs;
-    - texts with a teacher's vectors, column `vector`.
+    - texts alone, `["…", …]`, paired by dropout;
+    - texts with a teacher's embeddings, column `vector`.
 
-    A ranking compares every row with the texts of all others in the batch: on all devices, and in
-    all micro-batches, of which then only one at a time needs memory.
+    A ranking compares every row with the texts of all other rows in the global batch: on all
+    devices and in all micro-batches. Only one micro-batch at a time needs memory.
 
-    `predict` gives an array (N, D) float32, of pairs (N, 2, D), of triplets (N, 3, D), with the
-    first wrong text. `evaluate` gives, for pairs with
-    scores, the correlations of cosines and scores; for pairs alone how well the first texts find
-    their second ones among all; for triplets how often the right text is nearer than the first
-    wrong one.
+    `predict` returns an array (N, D) float32; for pairs (N, 2, D), for triplets (N, 3, D), with the
+    first negative. `evaluate` returns, for pairs with scores, the correlations of cosines and
+    scores; for pairs alone, retrieval scores of the second texts by the first; for triplets, how
+    often the positive is closer than the first negative.
 
-    Folders of sentence-transformers (`modules.json`) are read by `from_preset`, and written by
-    `save_to_preset(folder, "huggingface")`.
+    `from_preset` loads folders of sentence-transformers (`modules.json`), and
+    `save_to_preset(folder, "huggingface")` writes them.
 
     Args:
         encoder: a `kbert.Encoder`.
-        tokenizer: its tokenizer.
-        name: of the model.
+        tokenizer: the encoder's tokenizer.
+        name: name of the model.
         **options: settings:
 
             {options}
 
     Raises:
-        ValueError: a setting is out of range or does not go with the encoder.
+        ValueError: a setting is out of range or does not fit the encoder.
 
     Example:
         >>> import kbert
@@ -147,14 +149,14 @@ class TextEmbedder(FineTuningTask):
     row_export = EmbeddingRows
     file_answers = VectorAnswers
     columns: ClassVar = Columns(optional=("label", "negatives", TARGETS))
-    prepares_rows = False  # equal texts are numbered alike in the whole table
+    prepares_rows = False  # equal texts have the same number in the whole table
     options: ClassVar = TextEmbedderOptions
-    has_head = False  # a projection is part of a folder that says so
+    has_head = False  # a projection is loaded only if the folder's settings name one
     held_elsewhere = (
         *("max_length", "token_pooling", "normalize", "projection", "projection_activation"),
         *(f"{name}_prompt" for name in PROMPTS),
     )
-    objective: str | None  # of the options; `fit` sets it
+    objective: str | None  # an option, which `fit` may set
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, **options: Any) -> None:
         super().__init__(encoder, tokenizer, **options)
@@ -183,7 +185,7 @@ class TextEmbedder(FineTuningTask):
 
     @property
     def width(self) -> int:
-        """D."""
+        """Width of an embedding, D."""
         return self.projection or self.encoder.config.hidden_size
 
     @property
@@ -192,7 +194,7 @@ class TextEmbedder(FineTuningTask):
         return {**super().parts, **own}
 
     def as_table(self, data: Any, labels: Any = None) -> Table:
-        """See `FineTuningTask`; tuples of three texts are triplets."""
+        """Converts data like `FineTuningTask.as_table`; tuples of three texts are triplets."""
         return as_table(data, labels, triplets=True)
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
@@ -246,7 +248,7 @@ class TextEmbedder(FineTuningTask):
         return texts if before is None else [before + text for text in texts]
 
     def _objective_of(self, table: Table) -> str:
-        """What a labelled table is learnt by; raises ValueError where it cannot be."""
+        """Returns the objective for a labelled table; raises ValueError if they do not fit."""
         there = {name for name in ("first", "negatives", "label", TARGETS) if name in table}
         found = self.objective
         if found is None:
@@ -274,7 +276,7 @@ class TextEmbedder(FineTuningTask):
         return found
 
     def _encode_column(self, column: Sequence) -> tf.RaggedTensor:
-        """Ids (N, ragged); of lists of texts (N, ragged, ragged)."""
+        """Returns the ids of a column: (N, ragged), or (N, ragged, ragged) for lists of texts."""
         if not column or isinstance(column[0], str):
             return self.encode_texts(column)
         counts = [len(texts) for texts in column]
@@ -282,7 +284,7 @@ class TextEmbedder(FineTuningTask):
         return tf.RaggedTensor.from_row_lengths(ids, tf.constant(counts, ids.row_splits.dtype))
 
     def _extent(self, ragged: Mapping[str, tf.RaggedTensor]) -> tuple[np.ndarray, int]:
-        """Tokens of each example in a batch (N,), and of how many examples some are in none."""
+        """Returns the tokens of each example in a batch (N,), and how many are truncated."""
         total, lost = 0, False
         for ids in ragged.values():
             specials = self.form.specials(1)
@@ -297,7 +299,10 @@ class TextEmbedder(FineTuningTask):
         return np.asarray(total), int(np.count_nonzero(lost))
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """Features by text: `token_ids` … (B, T), `second_…` (B, T), `negative_…` (B, A, T)."""
+        """Returns features of each text: `token_ids` … and `second_…` (B, T), `negative_…`.
+
+        Those of negatives are (B, A, T).
+        """
         columns = dict(columns)
         features: dict[str, Any] = {}
         for name, (prefix, _) in _TEXTS.items():
@@ -314,7 +319,7 @@ class TextEmbedder(FineTuningTask):
         return {**features, **columns}
 
     def _negative_inputs(self, ids: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        """(B, A, T) of (B, ragged, ragged); where a row has no more texts, an empty one."""
+        """Packs ids (B, ragged, ragged) to (B, A, T); missing negatives become empty texts."""
         counts = ids.row_lengths()
         real = tf.sequence_mask(counts, tf.maximum(tf.reduce_max(counts), 1))  # (B, A)
         alternative = tf.range(tf.shape(real, counts.dtype)[1])[None]
@@ -331,16 +336,17 @@ class TextEmbedder(FineTuningTask):
         }
 
     def call(self, batch: Tensors, training: bool = False) -> Tensors:
-        """Vectors in float32: `embedding` (B, D).
+        """Returns `embedding` (B, D), float32.
 
-        And `second_embedding` (B, D) and `negative_embeddings` (B, A, D) of a batch that has such.
+        If the batch has such texts, also `second_embedding` (B, D) and `negative_embeddings`
+        (B, A, D).
         """
         return self._of_each_text(batch, lambda features: self._embed(features, training))
 
     def _of_each_text(
         self, batch: Mapping[str, Any], embed: Callable[[dict[str, Any]], Any]
     ) -> dict[str, Any]:
-        """What `call` gives, by what gives vectors (R, D) of features (R, T)."""
+        """Returns the outputs of `call`, by a function from features (R, T) to vectors (R, D)."""
         found = {}
         for prefix, name in _TEXTS.values():
             if f"{prefix}token_ids" not in batch:
@@ -355,10 +361,10 @@ class TextEmbedder(FineTuningTask):
         return found
 
     def embed_rows(self, features: Mapping[str, Any], training: bool = False) -> Tensor:
-        """The vectors of rows as they are, whatever `normalize` says.
+        """Returns the embeddings of rows, never normalised.
 
         Args:
-            features: what `build_inputs` gives, (R, T) each.
+            features: features from `build_inputs`, (R, T) each.
             training: whether dropout is active.
 
         Returns:
@@ -370,7 +376,7 @@ class TextEmbedder(FineTuningTask):
             vectors = self.encode(features, training, positions=first)["sequence"][:, 0]
         else:
             outputs = self.encode(features, training)
-            counted = outputs.get("counted", mask)  # some encoders count fewer tokens
+            counted = outputs.get("counted", mask)  # some encoders pool fewer tokens
             sequence = ops.cast(outputs["sequence"], "float32")
             vectors = pool_tokens(sequence, counted, self.token_pooling)
         if self.projection_layer is not None:
@@ -378,7 +384,7 @@ class TextEmbedder(FineTuningTask):
         return ops.cast(vectors, "float32")
 
     def _embed(self, features: Mapping[str, Any], training: bool) -> Tensor:
-        """(R, D) of rows."""
+        """Returns the embeddings of rows, (R, D), normalised if the task's are."""
         vectors = self.embed_rows(features, training)
         return unit(vectors) if self.normalize else vectors
 
@@ -391,7 +397,10 @@ class TextEmbedder(FineTuningTask):
         return {"contrast": (total, ops.sum(weights))}, {}
 
     def before_gradients(self, batch: Tensors, replicas: Replicas) -> Tensors:
-        """Adds the losses of the rows, compared with those of the whole batch, and gradients."""
+        """Adds each row's loss, computed on the global batch, and the gradients of embeddings.
+
+        Not needed with a single replica and micro-batch: the batch is returned unchanged.
+        """
         if self.micro_batches == 1 and replicas.count == 1:
             return batch
 
@@ -417,7 +426,7 @@ class TextEmbedder(FineTuningTask):
         return {**batch, **{name: replicas.own(x) for name, x in found.items()}}
 
     def _row_losses(self, vectors: Tensors, batch: Tensors) -> Tensor:
-        """(B,) of rows that are compared with each other."""
+        """Returns the losses (B,) of rows that are compared with each other."""
         numbers = [batch[n + NUMBERS] for n in _TEXTS if n + NUMBERS in batch]
         labels = batch.get("labels")
         compared = Compared(
@@ -453,7 +462,7 @@ class TextEmbedder(FineTuningTask):
     def adapt_table(
         cls, table: Table, columns: Mapping[str, Any], settings: Mapping[str, Any]
     ) -> Table:
-        """Labels as numbers, where there are such."""
+        """Converts labels to numbers, if there are any."""
         if "label" not in table:
             return table
         labels = []
@@ -508,20 +517,20 @@ class TextEmbedder(FineTuningTask):
     def fit(  # type: ignore[override]  # as in FineTuningTask
         self, data: Any, labels: Any = None, *, loss: str | None = None, **options: Any
     ) -> History:
-        """As of `FineTuningTask`, and of tuples of three texts: triplets.
+        """Like `FineTuningTask.fit`; tuples of three texts are triplets.
 
         Args:
-            data: see the class.
+            data: texts, pairs or triplets; see the class.
             labels: scores of pairs.
-            loss: sets `objective`, so that a preset says what the vectors were trained by.
-            **options: of `FineTuningTask.fit`.
+            loss: objective to train with; it becomes the setting `objective`, which presets save.
+            **options: further arguments of `FineTuningTask.fit`.
 
         Returns:
             Losses and values of each epoch.
 
         Raises:
-            ValueError: as of `FineTuningTask.fit`; an objective that the data lacks a column for,
-                or one that would pass a column over.
+            ValueError: data or settings do not fit, see `FineTuningTask.fit`; the data lacks a
+                column that the objective needs, or has one that it would ignore.
 
         Example:
             >>> import kbert
@@ -545,30 +554,30 @@ class TextEmbedder(FineTuningTask):
     def evaluate(  # type: ignore[override]  # as in FineTuningTask
         self, data: Any, labels: Any = None, **options: Any
     ) -> dict[str, float]:
-        """As of `FineTuningTask`, and of triplets."""
+        """Like `FineTuningTask.evaluate`; tuples of three texts are triplets."""
         options.setdefault("batch_size", self._usual_batch_size)
         return super().evaluate(data, labels, **options)
 
     def predict(self, data: Any, *, prompt: str | None = None, **options: Any) -> Any:
-        """The vectors of texts.
+        """Returns the embeddings of texts.
 
         Args:
-            data: texts, or pairs, or one text.
-            prompt: "query" or "document" puts `query_prompt` or `document_prompt` before texts; of
-                pairs the first is a query and the second a document in any case.
+            data: texts, pairs or triplets, or one text.
+            prompt: "query" or "document", which puts `query_prompt` or `document_prompt` before
+                each text. In pairs the first text is always a query and the second a document.
             **options: `batch_size` and `verbose` of `FineTuningTask.predict`.
 
         Returns:
-            (N, D) float32; of pairs (N, 2, D), of triplets (N, 3, D).
+            (N, D) float32; for pairs (N, 2, D), for triplets (N, 3, D).
 
         Raises:
-            ValueError: no such prompt, or data that does not fit.
+            ValueError: the task has no such prompt, or the data does not fit.
         """
         options.setdefault("batch_size", self._usual_batch_size)
         return super().predict(self._with_prompt(data, prompt), **options)
 
     def _with_prompt(self, data: Any, prompt: str | None) -> Any:
-        """Texts behind what the task puts before a query or a document."""
+        """Returns a table of the texts with the task's prompt for a query or a document."""
         if prompt is None:
             return data
         if prompt not in PROMPTS or getattr(self, f"{prompt}_prompt") is None:
@@ -582,16 +591,19 @@ class TextEmbedder(FineTuningTask):
 
     @property
     def _usual_batch_size(self) -> int:
-        """Without layers a row costs so little that the calls of small batches would cost most."""
+        """Default batch size; larger for encoders without layers.
+
+        Their rows are so cheap that with small batches the calls would cost most of the time.
+        """
         return inference.BATCH_SIZE if self.encoder.config.num_layers else _ROWS_OF_A_TABLE
 
     def similarity(self, texts: Any, others: Any = None, **options: Any) -> np.ndarray:
-        """Cosines of the vectors of texts.
+        """Returns the cosine similarities of texts.
 
         Args:
-            texts: N of them, or their vectors (N, D).
-            others: M of them, or their vectors; None = the same.
-            **options: of `predict`.
+            texts: N texts, or their embeddings (N, D).
+            others: M texts, or their embeddings (M, D); None = `texts`.
+            **options: arguments of `predict`.
 
         Returns:
             (N, M) float32.
@@ -601,11 +613,12 @@ class TextEmbedder(FineTuningTask):
         return found[0] @ found[-1].T
 
     def signatures(self) -> dict[str, Signature]:
-        """`embed`, also `serving_default`, and `embed_query` and `embed_document` with prompts.
+        """Returns the entry point `embed`, also `serving_default`, and those with prompts.
 
         Returns:
-            `text` (B,) strings -> `embedding` (B, D). A text that is too long is cut. Bytes that
-            are not UTF-8 are dropped.
+            `embed`, and if the task has the prompts, `embed_query` and `embed_document`:
+            `text` (B,) strings -> `embedding` (B, D). A text that is too long is truncated. Bytes
+            that are not UTF-8 are dropped.
         """
         tokens = text_tokens(self.row_length)
 

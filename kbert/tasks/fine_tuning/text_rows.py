@@ -178,7 +178,7 @@ class TextRows:
     def _logits_in_groups(self, features: Tensors, head: Head) -> Tensor:
         """Returns logits of windows, computed in groups: a very long text must fit into memory."""
         count = ops.shape(features["padding_mask"])[0]
-        groups = (count + WINDOWS_AT_ONCE) // WINDOWS_AT_ONCE  # at least one, even of no windows
+        groups = (count + WINDOWS_AT_ONCE) // WINDOWS_AT_ONCE  # at least one, even without windows
         size = (count + groups - 1) // groups
         # The last group is filled up with copies of the last window.
         index = ops.minimum(ops.arange(groups * size, dtype="int32"), count - 1)

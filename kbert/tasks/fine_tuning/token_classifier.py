@@ -249,7 +249,7 @@ class TokenClassifier(FineTuningTask):
     def score_names(self, table: Table) -> list[str] | None:
         if self.scheme is None:
             return ["accuracy", "macro_f1"]
-        labels = self._named(table)  # types that are only predicted get no name: their F1 is 0
+        labels = self._named(table)  # a type that is only predicted has an F1 too, which is 0
         return [*metrics.entity_report(labels, labels).scores, "accuracy"]
 
     def reports(self, table: Table, answers: Sequence[Any]) -> list[Any]:

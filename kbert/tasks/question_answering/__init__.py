@@ -1,1 +1,1 @@
-"""Answers to questions, as pieces of a context."""
+"""Extractive question answering."""

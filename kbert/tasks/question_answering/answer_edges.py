@@ -1,9 +1,10 @@
-"""Where an answer may begin and end in a text: from pieces to characters, and back for labels.
+"""Positions where an answer may begin or end: from subwords to characters, and back for labels.
 
-Pieces and characters do not always meet: byte-level pieces hold the space before their word, a
-character may be several pieces (Hangul in NFD, emoji in bytes), a piece may be white space alone.
+The boundaries of subwords and characters differ: byte-level subwords include the space before their
+word, a character may be several subwords (Hangul in NFD, emoji in bytes), and a subword may be only
+white space.
 
-Shapes: C texts, P pieces of all texts together, N answers.
+Shapes: C texts, P subwords of all texts together, N answers.
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ from kbert.core.late import tf
 
 @functools.cache
 def _is_space() -> np.ndarray:
-    """Code point -> whether it is white space; the last entry is that of all after it."""
+    """Returns for each code point whether it is white space; the last entry is for all higher."""
     spaces = np.array([chr(code).isspace() for code in range(sys.maxunicode + 1)])
     return spaces[: np.flatnonzero(spaces)[-1] + 2]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Edges:
-    """Pieces of texts as ranges of characters without white space at either end.
+    """Subwords as ranges of characters, without white space at either end.
 
-    Two spans of pieces that begin at pieces of `can_begin` and end at pieces of `can_end` are
-    different ranges of characters, and every range of characters that pieces cover is such a span.
+    A span begins at a subword with `can_begin` and ends at a subword with `can_end`. Different
+    spans are different ranges of characters, and every range that subwords cover is a span.
 
     Args:
-        starts: (C, ragged) int32, the first character of each piece that is not white space.
-        ends: (C, ragged) int32, the character after the last such one.
-        can_begin: (C, ragged) bool: the first of the pieces that begin at this character. Not a
-            piece of white space alone, whose range is empty.
-        can_end: (C, ragged) bool: the last of the pieces that end at this character.
+        starts: (C, ragged) int32, first character of each subword that is not white space.
+        ends: (C, ragged) int32, character after the last one that is not white space.
+        can_begin: (C, ragged) bool, whether the subword is the first that begins at this character.
+            False for a subword of only white space, whose range is empty.
+        can_end: (C, ragged) bool, whether the subword is the last that ends at this character;
+            False for only white space.
     """
 
     starts: tf.RaggedTensor
@@ -46,12 +48,12 @@ class Edges:
 
 
 def find_edges(texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor) -> Edges:
-    """The edges of pieces, eagerly or in a graph.
+    """Returns the edges of subwords; runs eagerly or in a graph.
 
     Args:
         texts: (C,) UTF-8 strings.
         starts: (C, ragged) int32, `starts` of `encode_with_offsets(texts, unit="character")`.
-        ends: (C, ragged) int32, `ends` likewise.
+        ends: (C, ragged) int32, `ends` of the same call.
 
     Example:
         >>> edges = find_edges(
@@ -64,13 +66,13 @@ def find_edges(texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor)
     space = tf.constant(_is_space())
     visible = ~tf.gather(space, tf.minimum(codes.flat_values, tf.size(space) - 1))
     before = tf.concat([[0], tf.cumsum(tf.cast(visible, tf.int32))], 0)
-    places = tf.where(visible)[:, 0]  # of visible characters, counted over all texts
-    places = tf.concat([tf.cast(places, tf.int32), [0]], 0)  # a text of spaces has one to look up
+    places = tf.where(visible)[:, 0]  # indices of visible characters over all texts
+    places = tf.concat([tf.cast(places, tf.int32), [0]], 0)  # an entry for texts of only spaces
     text_start = tf.gather(tf.cast(codes.row_starts(), tf.int32), starts.value_rowids())  # (P,)
 
     first = tf.gather(before, starts.flat_values + text_start)  # visible characters before
     after = tf.gather(before, ends.flat_values + text_start)
-    piece = tf.where(after > first)  # (visible pieces, 1)
+    piece = tf.where(after > first)  # (visible subwords, 1)
     begins, limits = tf.gather_nd(first, piece), tf.gather_nd(after, piece)
     yes = tf.ones([1], tf.bool)
     is_first = tf.concat([yes, begins[1:] != begins[:-1]], 0)[: tf.size(begins)]
@@ -89,19 +91,20 @@ def find_edges(texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor)
 def covering_pieces(
     edges: Edges, text: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The fewest pieces that cover each answer, as a model can give them.
+    """Returns the shortest span of subwords that covers each answer and that a model can predict.
 
-    Where an answer ends inside a piece the whole piece is taken; where it is between pieces, on
-    characters that the tokenizer drops, the next piece of the text.
+    If an answer ends inside a subword, the span includes the whole subword. If an answer is between
+    subwords, on characters that the tokenizer drops, the span is the next subword of the text.
 
     Args:
-        edges: of all texts.
-        text: (N,), number of the text that holds the answer.
-        starts: (N,), its first character.
-        ends: (N,), the character after its last.
+        edges: edges of all texts.
+        text: (N,), index of the text with the answer.
+        starts: (N,), first character of the answer.
+        ends: (N,), character after the last one of the answer.
 
     Returns:
-        First and last piece, (N,) int64, counted in the text; -1 and -1 in a text without pieces.
+        First and last subword, (N,) int64, counted within the text; -1 and -1 for a text without
+        subwords.
 
     Example:
         >>> ranges = [tf.ragged.constant([x], dtype=tf.int32) for x in ([0, 4, 9], [3, 8, 12])]
@@ -114,7 +117,7 @@ def covering_pieces(
     begins = edges.starts.flat_values.numpy().astype(np.int64)
     limits = edges.ends.flat_values.numpy().astype(np.int64)
     visible = np.flatnonzero(limits > begins)
-    # Texts one after the other, far enough apart, so that one search serves all.
+    # Texts are laid out one after the other without overlap, so that one search is enough for all.
     far = 1 + max(limits.max(initial=0), np.max(ends, initial=0))
     begins, limits, row = (x[visible] for x in (begins, limits, row))
     begins, limits = begins + row * far, limits + row * far
@@ -126,7 +129,7 @@ def covering_pieces(
     last = np.clip(np.maximum(last, first), low, np.maximum(high, low))
     found = high >= low
     first, last = first[found], last[found]
-    # Of pieces with one beginning the first, of pieces with one end the last.
+    # Of subwords that begin at the same character the first, of those with the same end the last.
     first = np.searchsorted(begins, begins[first])
     last = np.searchsorted(limits, limits[last], side="right") - 1
     offsets = edges.starts.row_starts().numpy()[text]

@@ -1,8 +1,8 @@
-"""From logits to answers: the best spans of a window, of a question, and whether to answer at all.
+"""From logits to answers: the best spans of a window and of a question, or no answer.
 
 The rules are those of google-research/bert's run_squad.py (`write_predictions`), with one
-difference: a window's spans are the best of all valid ones, not of those between its 20 best
-beginnings and its 20 best ends.
+difference. The best spans of a window are chosen from all valid spans, not only from combinations
+of its 20 best starts and 20 best ends.
 
 Shapes: B windows of a batch, T tokens, W windows of all questions, Q questions, K best spans.
 """
@@ -16,7 +16,7 @@ from keras import ops
 
 from kbert.core.late import tf
 
-# The score of what is no span. Real ones are sums of two logits, far above half of it.
+# The score of a missing span. Real scores are sums of two logits, far above half of this.
 NO_SPAN = -1e9
 
 
@@ -29,21 +29,21 @@ def best_spans(
     max_length: int,
     count: int,
 ) -> dict[str, Any]:
-    """The spans of a window with the highest sums of logits, in `keras.ops`.
+    """Returns the spans of each window with the highest sums of logits, by `keras.ops`.
 
     Args:
         start_logits: (B, T) float32.
         end_logits: (B, T) float32.
-        starts: (B, T) int32, the character at which an answer that begins with this token begins;
-            -1 where none can.
-        ends: (B, T) int32, the character at which an answer that ends with this token ends; -1
-            where none can.
-        max_length: tokens of a span.
-        count: K.
+        starts: (B, T) int32, first character of an answer that begins with this token; -1 if no
+            answer can.
+        ends: (B, T) int32, character at which an answer that ends with this token ends; -1 if no
+            answer can.
+        max_length: maximum number of tokens in a span.
+        count: number of spans, K.
 
     Returns:
-        `starts` and `ends` (B, K) int32, characters; `scores` (B, K) float32, from the highest;
-        `NO_SPAN` with 0 and 0 where there are fewer spans.
+        `starts` and `ends` (B, K) int32, characters; `scores` (B, K) float32, highest first. If
+        there are fewer spans, the others have `NO_SPAN`, 0 and 0.
 
     Example:
         >>> logits = np.array([[0.0, 3.0, 1.0]], "float32")
@@ -53,12 +53,12 @@ def best_spans(
         [[[0, 0]], [[3, 7]], [[6.0, 4.0]]]
     """
     tokens = ops.shape(start_logits)[1]
-    width = max(max_length, count)  # so that there are K sums in the shortest window
+    width = max(max_length, count)  # so that even the shortest window has K sums
     steps = np.arange(width)
     limits = ops.where(ends >= 0, end_logits, NO_SPAN)
     limits = ops.pad(limits, [(0, 0), (0, width - 1)], constant_values=NO_SPAN)
     last = ops.arange(tokens)[:, None] + steps[None]  # (T, width)
-    limits = ops.take(limits, last, axis=1)  # (B, T, width): of the tokens from each one on
+    limits = ops.take(limits, last, axis=1)  # (B, T, width): end logits from each token on
     limits = ops.where(ops.convert_to_tensor(steps < max_length), limits, NO_SPAN)
     begins = ops.where(starts >= 0, start_logits, NO_SPAN)
     scores, best = ops.top_k(ops.reshape(begins[:, :, None] + limits, (-1, tokens * width)), count)
@@ -77,24 +77,24 @@ def best_spans(
 def merge_windows(
     questions: tf.Tensor, num_questions: int | tf.Tensor, windows: dict[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-    """The best spans of each question, over its windows.
+    """Returns the best spans of each question over all its windows.
 
     Args:
-        questions: (W,) int32, the question of each window, ascending.
+        questions: (W,) int32, index of each window's question, ascending.
         num_questions: Q.
-        windows: `starts`, `ends` and `scores` (W, K) of `best_spans`; `null_scores` (W,), of
+        windows: `starts`, `ends` and `scores` (W, K) of `best_spans`; `null_scores` (W,), scores of
             [CLS] as the answer.
 
     Returns:
-        `starts`, `ends` and `scores` (Q, K), from the highest score; `null_scores` (Q,), the lowest
-        of a question's windows.
+        `starts`, `ends` and `scores` (Q, K), highest score first; `null_scores` (Q,), the lowest of
+        a question's windows.
     """
     count = tf.shape(windows["scores"])[1]
     question = tf.repeat(questions, count)  # (W * K,)
     flat = {name: tf.reshape(windows[name], [-1]) for name in ("starts", "ends", "scores")}
     order = tf.argsort(flat["scores"], direction="DESCENDING", stable=True)
     order = tf.gather(order, tf.argsort(tf.gather(question, order), stable=True))
-    # Every window has K entries, so every question has K at least.
+    # Every window has K entries, so every question has at least K.
     first = tf.searchsorted(tf.gather(question, order), tf.range(num_questions))
     best = tf.gather(order, first[:, None] + tf.range(count))  # (Q, K)
     merged = {name: tf.gather(x, best) for name, x in flat.items()}
@@ -103,18 +103,18 @@ def merge_windows(
 
 
 def choose(merged: dict[str, tf.Tensor], null_threshold: float | None) -> dict[str, tf.Tensor]:
-    """The answer of each question, or that there is none.
+    """Chooses the answer of each question, or no answer.
 
     Args:
-        merged: what `merge_windows` gives.
-        null_threshold: no answer where the null score is more than this above the best span's;
-            None answers whatever a span is found for.
+        merged: result of `merge_windows`.
+        null_threshold: margin for no answer: it is chosen if the null score exceeds the score of
+            the best span by more than this. None = always answer if there is a span.
 
     Returns:
-        `starts` and `ends` (Q,) int32, 0 and 0 for no answer; `probabilities` (Q,) of what was
-        chosen; `span_probabilities` (Q, K) and `null_probabilities` (Q,), which add up to 1: a
-        softmax over the scores of the K best spans and, with a threshold, the null score;
-        `scores` (Q,) of the best span, `null_scores` (Q,).
+        `starts` and `ends` (Q,) int32, 0 and 0 for no answer; `probabilities` (Q,) of the choice;
+        `span_probabilities` (Q, K) and `null_probabilities` (Q,), which add up to 1; `scores` (Q,)
+        of the best span; `null_scores` (Q,). The probabilities are a softmax over the scores of the
+        K best spans and, with a threshold, the null score.
     """
     scores, null = merged["scores"], merged["null_scores"]
     real = scores > NO_SPAN / 2  # (Q, K)

@@ -1,4 +1,4 @@
-"""Answers to questions, as pieces of the text that they are asked about.
+"""Extractive question answering: an answer is a span of the context.
 
 Shapes: Q questions, W windows, B rows of a batch, T tokens, K best spans.
 """
@@ -29,34 +29,34 @@ from kbert.tasks.question_answering.question_windows import QuestionWindows
 from kbert.tasks.question_answering.serving import answer_signature
 from kbert.tokenizers.base import Tokenizer
 
-# run_squad.py's, at most: an encoder of fewer positions has less.
+# Maximum defaults, from run_squad.py; they are lower for an encoder with fewer positions.
 MAX_LENGTH, MAX_QUESTION_LENGTH, DOC_STRIDE = 384, 64, 128
-PADDING = -1e9  # the logits of what is no token: exp(-1e9) is 0 in float32
+PADDING = -1e9  # the logits of padding: exp(-1e9) is 0 in float32
 
 
 class QuestionAnswerer(FineTuningTask):
     """Finds the answer to a question in a context, or that the context has none (SQuAD 1.1, 2.0).
 
-    Two logits a token, of being an answer's first and last; the best sum of two wins (BERT,
-    sections 4.2 and 4.3, https://arxiv.org/abs/1810.04805; run_squad.py of google-research/bert).
-    A context that does not fit with its question is read in windows. Answers are exact pieces of
-    the context as given: `context[start:end]`.
+    Each token gets two logits, for the first and the last token of an answer; the span with the
+    highest sum wins (BERT, sections 4.2 and 4.3, https://arxiv.org/abs/1810.04805; run_squad.py of
+    google-research/bert). A context that does not fit into a row with its question is read in
+    windows. Answers are exact substrings of the given context: `context[start:end]`.
 
-    Data are columns `question` and `context`, or pairs of them; to train and to evaluate also
-    `answers` (a list of texts, empty where the context has none) and `answer_starts` (the
-    characters at which they begin). The first answer is trained on; a window without it is trained
-    to point at [CLS].
+    Columns of the data: `question` and `context`, or pairs of them; for training and evaluation
+    also `answers` (a list of texts, empty if the context has no answer) and `answer_starts` (the
+    characters at which they begin). Training uses the first answer. The target of a window without
+    it is [CLS].
 
     Args:
         encoder: a `kbert.Encoder`.
-        tokenizer: its tokenizer.
-        name: of the model.
+        tokenizer: the encoder's tokenizer.
+        name: name of the model.
         **options: settings:
 
             {options}
 
     Raises:
-        ValueError: if a setting is out of range.
+        ValueError: a setting is out of range.
 
     Example:
         >>> import kbert
@@ -81,7 +81,7 @@ class QuestionAnswerer(FineTuningTask):
     metric = "f1"
     shown_metrics = ("start_accuracy", "end_accuracy")
     predicts_per = "token"
-    prepares_rows = False  # `fit` asks the whole table whether some question has no answer
+    prepares_rows = False  # `fit` checks the whole table for questions without an answer
     max_length: int | MaybeNone
     max_question_length: int | MaybeNone
     doc_stride: int | MaybeNone
@@ -113,19 +113,22 @@ class QuestionAnswerer(FineTuningTask):
     def fit(  # type: ignore[override]  # a table and labels where Keras has x and y
         self, data: Any, labels: Any = None, **options: Any
     ) -> keras.callbacks.History:
-        """Trains on questions with their answers; see `FineTuningTask.fit` for the options."""
+        """Trains on questions with their answers; see `FineTuningTask.fit` for the options.
+
+        If a question has no answer and `null_threshold` is None, sets `null_threshold` to 0.0.
+        """
         table = self.as_table(data, labels)
         if self.null_threshold is None and not all(table["answers"]):
             self.null_threshold = 0.0
         return super().fit(table, **options)
 
     def as_table(self, data: Any, labels: Any = None) -> Table:
-        """See `FineTuningTask`; pairs are questions and contexts."""
+        """Converts data like `FineTuningTask.as_table`; pairs are questions and contexts."""
         return _questions(as_table(data, labels))
 
     @classmethod
     def can_tune(cls, settings: Mapping[str, Any]) -> bool:
-        """All: whether a question has an answer."""
+        """Returns True: every task has a threshold for questions without an answer."""
         return True
 
     def tune(self, data: Any, **options: Any) -> str:
@@ -137,22 +140,22 @@ class QuestionAnswerer(FineTuningTask):
         return f"answer {answers[0]!r}" if answers else "no answer"
 
     def token_marks(self, features: Tensors) -> dict[int, str]:
-        """The answer in a window that has it."""
+        """Returns a mark for each token of the answer, if the window has it."""
         first, last = features["labels"].tolist()
         return dict.fromkeys(range(first, last + 1), "*") if first else {}
 
     def tune_null_threshold(self, data: Any, **options: Any) -> dict[str, float]:
-        """Sets `null_threshold` to what gives the highest F1 on a table, such as the dev set.
+        """Sets `null_threshold` to the value with the highest F1 on a table, such as the dev set.
 
         Args:
             data: questions with and without answers.
-            **options: of `predict`.
+            **options: arguments of `predict`.
 
         Returns:
-            The scores at that threshold; see `evaluate`.
+            The scores at that threshold; see `score`.
 
         Raises:
-            ValueError: if every question has an answer.
+            ValueError: every question has an answer.
         """
         table = self.as_table(data)
         golds = table["answers"]
@@ -168,7 +171,7 @@ class QuestionAnswerer(FineTuningTask):
         best, threshold = best_no_answer_threshold(f1, nulls, answerable, empty)
         if np.isclose(best, 100.0 * np.mean(~answerable)):  # no answer at all is best
             threshold = -np.inf
-        # Halfway to the next question: other data lie around these, not on them.
+        # Halfway to the next question's score: scores of other data lie between these.
         below = max([x for x in nulls if x <= threshold], default=min(nulls) - 1.0)
         above = min([x for x in nulls if x > threshold], default=max(nulls) + 1.0)
         self.null_threshold = (below + above) / 2
@@ -179,7 +182,7 @@ class QuestionAnswerer(FineTuningTask):
         questions = self.encode_texts(table["question"])
         number = {text: i for i, text in enumerate(dict.fromkeys(table["context"]))}
         context = np.array([number[text] for text in table["context"]], np.int32)  # (Q,)
-        contexts = self.windows.read_all(list(number))  # a context of many questions once
+        contexts = self.windows.read_all(list(number))  # each distinct context once
         ragged, windows = self.windows.columns(questions, contexts, context)
         dense = {}
         if labelled:
@@ -208,16 +211,19 @@ class QuestionAnswerer(FineTuningTask):
         return features | {name: x for name, x in columns.items() if name not in ragged}
 
     def global_positions(self, features: Mapping[str, Any]) -> Tensor:
-        """[CLS] and the question, as in Longformer (section 6.1): what is before a separator."""
+        """Returns the positions of [CLS] and the question, the tokens before the first separator.
+
+        (Longformer, section 6.1.)
+        """
         is_separator = features["token_ids"] == self.form.sep_id
         ends = ops.argmax(ops.cast(is_separator, "int32"), axis=1)  # (B,), the first one
         columns = ops.arange(1 + self.max_question_length, dtype="int32")[None]
         return ops.where(columns < ops.cast(ends, "int32")[:, None], columns, -1)
 
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
-        """Logits of an answer's first token, `start` (B, T), and of its last, `end` (B, T)."""
+        """Returns the logits of an answer's first token, `start`, and last, `end`, (B, T) each."""
         start, end = self.span(self.encode(batch, training)["sequence"])
-        # Padding is no choice: else the loss would depend on the width of the batch.
+        # Padding is masked, so that the loss does not depend on the width of the batch.
         real = ops.cast(batch["padding_mask"], "bool")
         return {name: ops.where(real, x, PADDING) for name, x in (("start", start), ("end", end))}
 
@@ -290,7 +296,10 @@ class QuestionAnswerer(FineTuningTask):
         _golds(table)
 
     def score(self, table: Table, answers: Sequence[Mapping]) -> dict[str, float]:
-        """`exact` and `f1` in percent, and what else `kbert.metrics.squad_scores` gives."""
+        """Returns `exact` and `f1` in percent, and the other values of `squad_scores`.
+
+        See `kbert.metrics.squad_scores`.
+        """
         golds = _golds(table)
         if all(golds):
             return squad_scores([answer["answer"] for answer in answers], golds)
@@ -303,21 +312,21 @@ class QuestionAnswerer(FineTuningTask):
         return list(squad_scores([""] * len(golds), golds, no_answer_scores=nulls))
 
     def signatures(self) -> dict[str, Signature]:
-        """`answer` (also `serving_default`), and `encode` of `Task`.
+        """Returns the entry points `answer`, also `serving_default`, and `encode` of `EncoderTask`.
 
         Returns:
             `answer`: `question` and `context` (Q,) strings -> `answer` (Q,) strings, `start` and
             `end` (Q,) int32, its characters in the context, `score`, `probability` and
-            `null_score` (Q,) float32 as in `predict`. A context is read in windows, however long it
-            is up to the export's `max_bytes`; a longer one, or such a question, is refused.
-            Without a word it gives "", 0 and 0, and the score is -1e9. Bytes that are not UTF-8
-            count as U+FFFD, and stand so in an answer.
+            `null_score` (Q,) float32 as in `predict`. A context of any length up to the export's
+            `max_bytes` is read in windows; a longer context or question raises an error. A
+            context without words gives "", 0 and 0, with a score of -1e9. Bytes that are not UTF-8
+            become U+FFFD, also in an answer.
         """
         return {"answer": answer_signature(self), **super().signatures()}
 
 
 def _questions(table: Table) -> Table:
-    """Pairs are questions and contexts."""
+    """Renames the columns of pairs to questions and contexts."""
     if "question" in table:
         return table
     if not len(table):
@@ -331,12 +340,15 @@ def _questions(table: Table) -> Table:
 
 
 def _golds(table: Table) -> list:
-    """The right answers to each question; none where the context has none."""
+    """Returns the right answers to each question; an empty list if the context has none."""
     return _questions(table)["answers"]
 
 
 def _first_answers(table: Table) -> tuple[np.ndarray, np.ndarray]:
-    """First character of each question's first answer, and the one after its last; -1 for none."""
+    """Returns start and end of each question's first answer, in characters; -1 for no answer.
+
+    The end is the character after the last one.
+    """
     starts, ends = np.full(len(table), -1, np.int64), np.full(len(table), -1, np.int64)
     columns = (table[name] for name in ("context", "answers", "answer_starts"))
     for row, (context, answers, places) in enumerate(zip(*columns, strict=True)):
@@ -365,6 +377,9 @@ def _first_answers(table: Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _best_spans(answers: Sequence[Any]) -> tuple[list[str], list[float]]:
-    """Each question's best span, also where the answer is that there is none; the null scores."""
+    """Returns each question's best span, even if no answer was chosen, and its null score.
+
+    The null score is relative to the score of the best span.
+    """
     spans = [next((x["answer"] for x in a["n_best"] if x["answer"]), "") for a in answers]
     return spans, [answer["null_score"] - answer["score"] for answer in answers]

@@ -25,7 +25,7 @@ class Contexts:
 
     Args:
         ids: (C, ragged) int32.
-        edges: where answers may begin and end.
+        edges: positions where answers may begin and end.
     """
 
     ids: tf.RaggedTensor
@@ -33,17 +33,17 @@ class Contexts:
 
 
 class QuestionWindows:
-    """Tokenises contexts and lays out their windows, in a graph and eagerly.
+    """Tokenises contexts and splits them into windows; runs in a graph or eagerly.
 
     Args:
-        tokenizer: the task's.
-        form: the task's: what stands around a question and a window.
-        max_length: tokens of a row: [CLS] question [SEP] window [SEP].
-        max_question_length: tokens after which a question is cut.
+        tokenizer: tokenizer of the task.
+        form: form of the task's rows: the special tokens around a question and a window.
+        max_length: maximum number of tokens in a row: [CLS] question [SEP] window [SEP].
+        max_question_length: number of tokens to which a question is truncated.
         doc_stride: tokens from the start of a window to that of the next.
 
     Raises:
-        ValueError: if a size is out of range.
+        ValueError: a size is out of range.
     """
 
     def __init__(
@@ -76,18 +76,18 @@ class QuestionWindows:
             )
 
     def too_long(self, questions: tf.RaggedTensor) -> tf.Tensor:
-        """(Q,) bool: the question will be cut."""
+        """Returns whether each question will be truncated, (Q,) bool."""
         return questions.row_lengths() > self._max_question_length
 
     def read(self, texts: tf.Tensor) -> Contexts:
-        """Contexts (C,) strings, in a graph or eagerly."""
+        """Tokenises contexts, (C,) strings; runs in a graph or eagerly."""
         with tf.device("CPU"):
             pieces = self._tokenizer.encode_with_offsets(texts, unit="character")
             edges = find_edges(texts, pieces["starts"], pieces["ends"])
         return Contexts(ids=pieces["token_ids"], edges=edges)
 
     def read_all(self, texts: Sequence[str]) -> Contexts:
-        """Any number of contexts, in chunks of bounded memory."""
+        """Tokenises any number of contexts, in chunks to bound memory."""
         chunks = [chunk for _, chunk in inference.chunks(texts)] or [[]]
         parts = [self.read(tf.constant(chunk, tf.string)) for chunk in chunks]
         names = [field.name for field in dataclasses.fields(Edges)]
@@ -97,18 +97,18 @@ class QuestionWindows:
     def columns(
         self, questions: tf.RaggedTensor, contexts: Contexts, context: tf.Tensor
     ) -> tuple[dict[str, tf.RaggedTensor], Windows]:
-        """The rows, one a window.
+        """Returns the columns of the rows, one row per window, and the windows.
 
         Args:
             questions: (Q, ragged) ids.
-            contexts: C of them.
-            context: (Q,) int32, the number of each question's context.
+            contexts: the C contexts.
+            context: (Q,) int32, index of each question's context.
 
         Returns:
-            `first`, the question, and `second`, the window (W, ragged) ids; for each piece of the
-            window `answer_starts` and `answer_ends` (W, ragged) int32, the character of the context
-            that an answer beginning or ending with it begins or ends at, -1 where none can. And
-            where each window is.
+            Columns: `first`, ids of the question, and `second`, ids of the window, (W, ragged);
+            `answer_starts` and `answer_ends` (W, ragged) int32, for each subword of the window the
+            character at which an answer that begins or ends with it begins or ends, -1 if no answer
+            can. Second, the positions of the windows in the contexts.
         """
         questions = questions[:, : self._max_question_length]
         budget = self._max_length - self.specials - tf.cast(questions.row_lengths(), tf.int32)
@@ -125,7 +125,7 @@ class QuestionWindows:
             return tf.where(allowed, tf.gather(place.flat_values, pieces), -1)
 
         starts = characters(edges.starts, edges.can_begin)
-        # A span belongs to the window that shows most around its first piece.
+        # A span belongs to the window with the most context around its first subword.
         starts = tf.where(windows.most_context().flat_values, starts, -1)
         flat = {
             "second": tf.gather(ids.flat_values, pieces),
@@ -145,15 +145,17 @@ class QuestionWindows:
         windows: Windows,
         answers: tuple[np.ndarray, np.ndarray],
     ) -> np.ndarray:
-        """Columns of the answer's first and last token in each row; [CLS], twice, without one.
+        """Returns the columns of the answer's first and last token in each row.
+
+        Without an answer, both are the column of [CLS].
 
         Args:
             questions: (W, ragged), the column `first`.
-            contexts: C of them.
-            context: (Q,), the number of each question's context.
-            windows: of `columns`.
-            answers: the first character of each question's answer and the one after its last,
-                (Q,); -1 for no answer.
+            contexts: the C contexts.
+            context: (Q,), index of each question's context.
+            windows: the windows, from `columns`.
+            answers: first character of each question's answer and the character after its last one,
+                (Q,) each; -1 for no answer.
 
         Returns:
             (W, 2) int32.
@@ -173,14 +175,14 @@ class QuestionWindows:
     def edge_columns(
         self, columns: dict[str, tf.RaggedTensor], width: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """`answer_starts` and `answer_ends` (B, T), aligned with the packed ids; -1 elsewhere."""
+        """Returns `answer_starts` and `answer_ends` (B, T) at the packed ids; -1 elsewhere."""
         before = tf.cast(columns["first"].row_lengths(), tf.int32) + self._before
         names = ("answer_starts", "answer_ends")
         return {name: _behind(before, columns[name], width) for name in names}
 
 
 def _behind(before: tf.Tensor, values: tf.RaggedTensor, width: tf.Tensor) -> tf.Tensor:
-    """(B, T): each row's ragged values after `before` columns of -1, and -1 after them."""
+    """Places each row's values after `before` columns of -1, and fills up with -1, (B, T)."""
     flat = tf.concat([values.flat_values, [-1]], 0)
     column = tf.range(width) - before[:, None]
     inside = (column >= 0) & (column < tf.cast(values.row_lengths(), tf.int32)[:, None])

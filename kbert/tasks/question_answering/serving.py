@@ -12,12 +12,12 @@ from kbert.signatures import Signature, text_tokens
 from kbert.signatures.requests import collect
 from kbert.tasks.question_answering.answer_spans import choose, merge_windows
 
-# Windows that are encoded at a time: the memory does not grow with the longest context.
+# Windows that are encoded together, so that memory does not grow with the longest context.
 WINDOWS_AT_ONCE = 32
 
 
 def answer_signature(task: Any) -> Signature:
-    """`question` and `context` (Q,) strings -> the answers; see `QuestionAnswerer.signatures`."""
+    """Returns the entry point for answers; see `QuestionAnswerer.signatures`."""
 
     def answer(question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
         context = tf.strings.unicode_transcode(context, "UTF-8", "UTF-8", errors="replace")
@@ -43,7 +43,7 @@ def answer_signature(task: Any) -> Signature:
 
 
 def _encode_windows(task: Any, rows: dict[str, Any], count: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The task's `outputs` of W windows, a few at a time."""
+    """Returns the task's `outputs` for W windows, computed in groups."""
     spans = tf.TensorSpec([None, task.n_best], tf.int32)
     specs = {
         "starts": spans,
