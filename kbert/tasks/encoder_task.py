@@ -231,7 +231,7 @@ class EncoderTask(Task):
     ) -> dict[str, tf.Tensor]:
         """Packs ragged ids into the encoder's input, at most `row_length` tokens wide.
 
-        See `kbert.data.tables.inputs`.
+        See `kbert.tokenizers.packing`.
         """
         return self.form.build_inputs(
             first, second, max_length=self.row_length, multiple=self.width_multiple
