@@ -152,7 +152,7 @@ class Extractor:
         )[0]
 
     def _encode(self, texts: Texts) -> list[list[Encoded]]:
-        """Returns the tokens of all texts, as one list; for pairs one list for each side."""
+        """Returns a list with the tokens of each text; for pairs two, of first and second texts."""
         if texts.in_words:
             return [encode_words(self.tokenizer, texts.first)]
         offsets = self.words or self.with_tokens

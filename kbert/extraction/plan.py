@@ -67,7 +67,7 @@ class Layout(NamedTuple):
         return 2 + self.first + self.separators + self.second
 
     def places(self, window: Window) -> np.ndarray:
-        """Returns the columns of the full sequence for the tokens of a window's sequence."""
+        """Returns the column in the full sequence of each token of a window, with special ones."""
         between = self.begin + self.first + np.arange(self.separators)
         second = self.begin + self.first + self.separators
         return np.concatenate([

@@ -35,8 +35,10 @@ def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool
         FileNotFoundError: nothing has that name (the message lists close ones), or the hub has no
             such repository, revision or weights.
         PermissionError: the repository is gated.
-        ValueError: the name is malformed, a local path comes with a revision, or a file is damaged.
-        ConnectionError: the hub cannot be reached; the message says which files to put where.
+        ValueError: the name is malformed, a local path comes with a revision, there are two
+            revisions, or a file is damaged or not a zip file.
+        ConnectionError: the hub cannot be reached and the cache does not hold the whole model; the
+            message says which files to put where.
         OSError: a cache cannot be written.
 
     Example:

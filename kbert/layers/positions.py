@@ -311,7 +311,11 @@ def relative_shift_rows(x: Tensor, positions: Tensor, length: Tensor) -> Tensor:
 
 
 def check_length(length: Tensor, max_positions: int) -> Tensor:
-    """Returns the length; raises if it is too long, at once if it is known, else in the graph."""
+    """Returns the length; raises ValueError if it exceeds `max_positions`.
+
+    A length that is only known in a graph is checked there on TensorFlow, and not on other
+    backends.
+    """
     rule = f"A sequence must not be longer than max_positions={max_positions}."
     if isinstance(length, int):
         if length > max_positions:

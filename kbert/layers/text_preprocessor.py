@@ -49,8 +49,8 @@ class TextPreprocessor(keras.layers.Layer):
 
     def __init__(self, tokenizer: TokenizerLike, max_length: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        # Keras' private hooks for layers on strings, as in its TextVectorization: without them lists
-        # of strings are refused, or converted to tensors of the backend.
+        # Keras' private hooks for layers on strings, as in its TextVectorization. Without them
+        # lists of strings are refused, or converted to tensors of the backend.
         self._allow_non_tensor_positional_args = True
         self._convert_input_args = False
         self.tokenizer = tokenizer

@@ -282,6 +282,13 @@ def _build_arrays(
 
 
 def _kept(own: int, other: int = 0, *, budget: int, is_second: bool = False) -> int:
-    """Returns the truncated length of a single text or of a text of a pair, see `pair_limits`."""
+    """Returns how many of a text's tokens remain, as in `pair_limits`.
+
+    Args:
+        own: number of tokens of the text.
+        other: number of tokens of the other text of the pair; 0 for a single text.
+        budget: maximum number of tokens of the texts of a row.
+        is_second: whether it is the second text, which loses a token first on a tie.
+    """
     half = budget // 2 if is_second else budget - budget // 2
     return min(own, max(budget - other, half)) if other else min(own, budget)

@@ -72,7 +72,7 @@ def _draw(axes: "Axes", box: Box, left: float, width: float, top: float) -> None
 
 
 def _width(text: str, size: float) -> float:
-    """Returns the width of the text, in inches."""
+    """Returns the width of a text in inches at a font size in points; 0 if it shows nothing."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 

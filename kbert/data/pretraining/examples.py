@@ -105,7 +105,7 @@ def _pair(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _predicted(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
-    """Yields the lines of a causal row: the first input token, and the predicted tokens."""
+    """Yields lines that show a causal row: its first input token, then the predicted tokens."""
     targets = row["targets"][row["weights"] > 0].tolist()
     first, *words = (tokenizer.id_to_token(n) for n in (row["token_ids"][0], *targets))
     yield f"{len(words)} tokens, each predicted from all before it, first of all {first}"

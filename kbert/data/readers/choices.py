@@ -79,7 +79,7 @@ def _table(path: str, found: list[Located]) -> Table:
 
 
 def _records(path: str, columns: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields (line, row by column) of CSV or JSON lines; raises if a required column is missing."""
+    """Yields (line, record) of CSV or JSON lines; raises if one of `columns` is not a text."""
     if path.removesuffix(".gz").endswith(".csv"):
         rows = DataFile(path).rows(",", quoted=True)
         _, names = next(rows, (1, []))
@@ -131,7 +131,12 @@ def _race(path: str) -> Iterator[Located]:
 
 
 def _article(where: str, record: object) -> Iterator[Row]:
-    """Yields the questions of an article, or the single question of a line with its article."""
+    """Yields one row per question of a RACE record.
+
+    Args:
+        where: file and line of the record, for messages.
+        record: an article with lists of questions, options and answers, or with one of each.
+    """
     if isinstance(record, dict) and "question" in record:
         answer = [record["answer"]] if "answer" in record else None
         questions, options, answers = [record["question"]], [record.get("options")], answer

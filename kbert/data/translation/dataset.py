@@ -198,7 +198,13 @@ class _Batches:
         return places
 
     def make(self, order: tf.Tensor, batch: tf.Tensor, position: tf.Tensor) -> dict[str, Any]:
-        """Makes this host's rows of a batch."""
+        """Makes this host's rows of one batch.
+
+        Args:
+            order: (N,), numbers of the pairs in the order of the epoch.
+            batch: scalar, number of the batch in the plan.
+            position: (3,), the `start` that resumes after this batch; repeated in every row.
+        """
         begin, size = self.begins[batch], self.sizes[batch]
         width, target_width, rows = tf.unstack(self.shapes[batch])
         own = rows // self.num_hosts

@@ -310,7 +310,10 @@ def _only_piece(
 
 
 def _cased(word: str, candidates: Sequence[str]) -> list[str]:
-    """Returns the distinct candidates in the word's case, without the word itself."""
+    """Returns the distinct candidates without the word itself, which is compared without case.
+
+    Candidates are capitalised or upper-cased if the word is; else they stay unchanged.
+    """
     fitting = dict.fromkeys(match_case(word, candidate) for candidate in candidates)
     return [candidate for candidate in fitting if candidate.casefold() != word.casefold()]
 

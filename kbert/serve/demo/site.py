@@ -127,7 +127,12 @@ def _rows(task: Pretraining) -> RowFunction:
 
 
 def _site(task: Pretraining, preset: str) -> dict[str, Any]:
-    """Returns the data that `browser_engine.js` reads."""
+    """Returns what `browser_engine.js` reads, without weights: tokenizer, special ids and limits.
+
+    Args:
+        task: the task of the site.
+        preset: name of the model, for its description.
+    """
     tokenizer: Any = task.tokenizer
     pairs = ["next_sentence"] if task.next_sentence else []
     model = {

@@ -44,7 +44,8 @@ def read_inputs(request: Mapping[str, Any], entry: Entry, most: int) -> Arrays:
         most: most rows of a request.
 
     Raises:
-        Refused: the values do not fit the signature, or there are too many.
+        Refused: the values do not fit the signature, there are too many rows, or the request has
+            neither or both of `instances` and `inputs`.
     """
     if ("instances" in request) == ("inputs" in request):
         raise Refused(

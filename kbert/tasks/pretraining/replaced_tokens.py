@@ -402,7 +402,10 @@ class ReplacedTokenDetection(EncoderTask):
         alone.save_to_preset(path)
 
     def _shared_arrays(self) -> dict[str, np.ndarray]:
-        """Returns the generator's weights that are shared with the discriminator."""
+        """Returns path -> array of the embeddings that generator and discriminator share.
+
+        Empty unless `embedding_sharing` is "all".
+        """
         if self.embedding_sharing != ALL:
             return {}
         prefix = "encoder/embeddings"

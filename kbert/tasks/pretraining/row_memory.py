@@ -28,7 +28,12 @@ class RemembersRows(Task):
         self._evaluation_state = _EvaluationState(shape)
 
     def recall(self, batch: Tensors, training: bool) -> Any:
-        """Returns the memory of a batch's rows, (…, b, W); zeros where its `begins` is 1."""
+        """Returns the memory (…, b, W) of a batch's b rows; zeros for rows that begin a text.
+
+        Args:
+            batch: the batch; `begins` (b,) is 1 for a row that begins a text.
+            training: whether to return the memory of training or that of evaluation.
+        """
         rows = batch["begins"].shape[0]
         begins = ops.cast(batch["begins"], "bool")[:, None]  # (b, 1)
         kept = read_rows(self._kept(training), rows)

@@ -57,7 +57,16 @@ class Checkpoints:
         self.publish(copy_state(task), step, progress or {})
 
     def publish(self, arrays: dict[str, np.ndarray], step: int, progress: dict[str, Any]) -> None:
-        """Writes a copy of the state, and removes checkpoints beyond `keep`."""
+        """Writes a checkpoint; then removes old ones.
+
+        Removed are the checkpoints before the `keep` newest, and those that were only written
+        because the run was stopped.
+
+        Args:
+            arrays: the state, from `copy_state`.
+            step: step of the state.
+            progress: what the run records with it.
+        """
         position = [int(i) for i in arrays["data_position"]]
         self.write(arrays, step, {"position": position, "progress": progress})
         self.remove_bridges(step)

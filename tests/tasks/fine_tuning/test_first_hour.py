@@ -106,3 +106,16 @@ def test_an_index_is_asked_by_vectors():
     index = kbert.search.Index(np.eye(4, dtype="float32"))
     with pytest.raises(ValueError, match=r"index\.search\(embedder.predict\(texts\)\)"):
         index.search(["a text"])
+
+
+def test_classes_of_labelled_data(encoder, tokenizer):
+    labels = ["spam", "ham", "spam", "ham"]
+    task = tasks.TextClassifier(encoder, tokenizer, kbert.class_names(labels))
+    assert task.labels == ["ham", "spam"]
+    assert kbert.class_names(np.array([10, 9, 10])) == ["9", "10"]
+    assert kbert.class_names([["B-PER", "I-PER"], ["O"]]) == ["O", "B-PER", "I-PER"]
+    for missing in (tasks.TextClassifier, tasks.TokenClassifier):
+        with pytest.raises(ValueError, match=r"kbert\.class_names\(labels\).*labels=None"):
+            missing(encoder, tokenizer)
+    with pytest.raises(ValueError, match=r"use a TextRegressor.*Received: 0.5"):
+        kbert.class_names([0.5, 1.0])
