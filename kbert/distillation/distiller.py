@@ -176,9 +176,9 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
             check_compares_whole_batches(self.student, self.micro_batches)
         if self.rate_scales and not getattr(self.optimizer, "rate_scales", None):
             raise ValueError(
-                "Layers that learn in turn have rates of their own: compile with an optimizer such "
-                "as kbert.training.AdamW(rate, rate_scales=distiller.rate_scales). Received: "
-                f"{type(self.optimizer).__name__} without"
+                "Training layers in turn requires learning rates per layer: compile with an "
+                "optimizer such as kbert.training.AdamW(rate, rate_scales=distiller.rate_scales). "
+                f"Received: {type(self.optimizer).__name__} without rate_scales"
             )
 
     @property
@@ -208,8 +208,8 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
             for name, (total, count) in pairs.items():
                 if name in losses or f"weighted_{name}" in losses:
                     raise ValueError(
-                        "Every value of the loss comes from one term. Received: two terms that "
-                        f"give {name!r}, the second {term}"
+                        "Terms must have losses of different names. Received: two terms with "
+                        f"{name!r}, the second {term}"
                     )
                 if term.weight == 1:
                     losses[name] = (total, count)
@@ -267,13 +267,13 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
             return batches
         if options.get("num_hosts", 1) > 1:
             raise ValueError(
-                "One process writes the cache of a teacher's outputs: on several hosts the teacher "
-                f"runs in every step. Received: a cache_dir, {options['num_hosts']} hosts"
+                "cache_dir is supported on one host only: leave it out to run the teacher in every "
+                f"step. Received: a cache_dir, {options['num_hosts']} hosts"
             )
         if not isinstance(rows, Rows):
             raise ValueError(
-                "A cache holds what the teacher gives for a table in memory: of rows on disk the "
-                f"teacher runs in every step. Received: a cache_dir, and the rows in {rows.folder}"
+                "cache_dir is supported for tables in memory only: leave it out to run the teacher "
+                f"in every step. Received: a cache_dir, and the rows in {rows.folder}"
             )
         return cache.fill(rows, options["batch_size"], self._verbose).attach(batches)
 
@@ -303,7 +303,7 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         """
         cache = self._cache()
         if cache is None:
-            raise ValueError("Only a distiller with a cache_dir has a cache. Received: none")
+            raise ValueError("cache_size() requires a distiller with a cache_dir. Received: none")
         return cache.size(
             self.student.tokenize(self.student.as_table(data, labels), labelled=False)
         )
@@ -323,7 +323,7 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
     def get_config(self) -> dict[str, Any]:
         """Raises an error, because a `.keras` file cannot contain the tokenizer and the teacher."""
         raise NotImplementedError(
-            "A distiller is not saved: save its student with save_to_preset(folder). "
+            "A distiller cannot be saved: save its student with save_to_preset(folder). "
             f"Received: a {type(self).__name__} of a {type(self.student).__name__}"
         )
 

@@ -76,7 +76,7 @@ class DistillationExperiment(Experiment):
         self.recipe = _with_stages(recipe)
         if preset is not None and student:
             raise ValueError(
-                "A student is a preset or is made of the teacher by arguments, not both. "
+                "Pass either a preset of the student, or arguments to make it of the teacher. "
                 f"Received: preset={os.fspath(preset)!r}, {dict(student)}"
             )
         self.teacher = os.fspath(teacher)
@@ -88,7 +88,7 @@ class DistillationExperiment(Experiment):
         *first, self.last_stage = self.recipe.stages
         if changes and not first:
             raise ValueError(
-                f"The recipe {self.recipe.name} has one stage, whose values are the settings'. "
+                f"The recipe {self.recipe.name} has only one stage, which uses the settings. "
                 f"Received: {changes} for the stages before it"
             )
         self.first_stages = [dataclasses.replace(stage, **changes) for stage in first]
@@ -115,7 +115,7 @@ class DistillationExperiment(Experiment):
         teacher = self._teachers[settings.precision]
         if self.labels is not None and not set(self.labels) <= set(teacher.labels):
             raise ValueError(
-                "The data must have the teacher's classes. Received: "
+                "The classes of the data must be classes of the teacher. Received: "
                 f"{', '.join(map(repr, self.labels))} in the data, "
                 f"{', '.join(map(repr, teacher.labels))} in {self.teacher}"
             )
@@ -231,14 +231,14 @@ def _with_stages(given: str | DistillationRecipe) -> DistillationRecipe:
     found = recipe(given) if isinstance(given, str) else given
     if not found.stages:
         raise ValueError(
-            "This recipe is for text, not for the data of a task: distil on shards first, then "
+            "This recipe distils on text, not on the data of a task: distil on shards first, then "
             "fine-tune, or distil with tinybert-task or distilbert. Received: "
             f"recipe={found.name!r}"
         )
     for stage in found.stages:
         if not stage.terms:  # checked now, before earlier stages are trained
             raise ValueError(
-                "Every stage of a recipe needs a loss term with a weight. Received: none "
+                "Every stage of a recipe must have a loss term with a weight. Received: none "
                 f"for the stage {stage.name!r} of {found.name}"
             )
     return found

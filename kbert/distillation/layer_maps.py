@@ -38,8 +38,8 @@ def layer_map(
             )
         if student_layers > teacher_layers:
             raise ValueError(
-                f'layers="{layers}" needs a teacher that is at least as deep as the student; give '
-                f"a list for others. Received: a student of {student_layers} layers, a teacher of "
+                f'layers="{layers}" requires a teacher at least as deep as the student; otherwise '
+                f"pass a list. Received: a student of {student_layers} layers, a teacher of "
                 f"{teacher_layers}"
             )
         if layers == "last":
@@ -55,8 +55,8 @@ def layer_map(
         whole = isinstance(layer, int) and not isinstance(layer, bool)
         if layer is not None and not (whole and 1 <= layer <= teacher_layers):
             raise ValueError(
-                f"The teacher's layers are counted from 1 to {teacher_layers}. Received: {layer!r} "
-                f"in the layer map {found}"
+                f"A layer map must contain layers of the teacher, from 1 to {teacher_layers}, or "
+                f"None. Received: {layer!r} in the layer map {found}"
             )
     if all(layer is None for layer in found):
         raise ValueError(f"A layer map must name a layer of the teacher. Received: {found}")

@@ -81,23 +81,24 @@ def distill_static(
     """
     if not isinstance(embedder, TextEmbedder):
         raise ValueError(
-            "A table is made of a TextEmbedder's vectors: TextEmbedder.from_preset(folder, "
-            "new_head=True) has the encoder of any task. "
+            "distill_static() requires a TextEmbedder: TextEmbedder.from_preset(folder, "
+            "new_head=True) loads the encoder of any task. "
             f"Received: {type(embedder).__name__}"
         )
     if sif is not None and not 0 < sif < 1:
         raise ValueError(f"`sif` must be a share, above 0 and below 1, or None. Received: {sif!r}")
     if texts is not None and sif is None:
         raise ValueError(
-            "`texts` are what the weights by `sif` are counted in. Received: texts with sif=None"
+            "`texts` requires `sif`, the weights that are counted in them. "
+            "Received: texts with sif=None"
         )
     tokenizer = embedder.tokenizer
     kept, uncounted = _pieces(tokenizer)
     most = min(embedder.width, len(kept) - 1)
     if dimensions is not None and not 1 <= dimensions <= most:
         raise ValueError(
-            f"`dimensions` must be from 1 to {most}, what {len(kept)} pieces with vectors of "
-            f"{embedder.width} have, or None. Received: {dimensions!r}"
+            f"`dimensions` must be from 1 to {most} ({len(kept)} subwords with vectors of "
+            f"{embedder.width}), or None. Received: {dimensions!r}"
         )
     shares = _zipf(len(kept)) if texts is None else _counted(tokenizer, texts, uncounted)[kept]
     vectors = _vectors(embedder, kept, batch_size, verbose)
@@ -196,7 +197,7 @@ def _counted(tokenizer: Any, texts: Iterable[str], uncounted: list[int]) -> np.n
     counts[uncounted] = 0
     if not counts.any():
         raise ValueError(
-            "`texts` must hold pieces of the vocabulary, whose shares are counted. "
-            f"Received: {every} tokens, none of them such a piece"
+            "`texts` must contain subwords of the vocabulary, whose shares are counted. "
+            f"Received: {every} tokens, none of them such a subword"
         )
     return counts / counts.sum()

@@ -77,7 +77,7 @@ def student(
     encoder = teacher.encoder if isinstance(teacher, EncoderTask) else teacher
     if not isinstance(encoder, Encoder):
         raise ValueError(
-            "A student is made of an encoder of the BERT family, or of a task on one. Received: a "
+            "student() requires an encoder of the BERT family, or a task on one. Received: a "
             f"{type(encoder).__name__}"
         )
     config = _config(encoder.config, num_layers, changes)
@@ -143,7 +143,8 @@ def _arrays(teacher: Encoder, small: Encoder, layers: list[int]) -> dict[str, np
         segment = arrays.pop("encoder/embeddings/segment")
         if positions not in arrays:
             raise ValueError(
-                "A student without segments has its teacher's first one in its learned positions. "
+                "A student without segments requires a teacher with learned positions, to which "
+                "the first segment embedding is added. "
                 f"Received: num_segments=0, a teacher with positions={teacher.config.positions!r}"
             )
         for name in (positions, _PADDING):
@@ -178,7 +179,7 @@ def _take_over_embeddings(small: Encoder, teacher: Encoder) -> None:
     differ = [name for name, x in theirs.items() if x.shape != arrays[name].shape]
     if differ:
         raise ValueError(
-            "A student with its teacher's embeddings has their sizes: take "
+            "A student with its teacher's embeddings must have their sizes: use "
             f'init="{RANDOM}". Received: {", ".join(differ)} of other shapes'
         )
     set_arrays(small.embeddings, prefix, {**arrays, **theirs}, "the teacher")
@@ -190,7 +191,7 @@ def _check_sizes(small: Encoder, arrays: dict[str, np.ndarray]) -> None:
     differ += [name for name in shapes if name not in arrays]
     if differ:
         raise ValueError(
-            "A student of other sizes cannot be initialised with its teacher's layers: take "
+            "A student of other sizes cannot be initialised with its teacher's layers: use "
             f'init="{RANDOM}". Received: {", ".join(differ[:3])} of other shapes, '
             f"{len(differ)} in all"
         )

@@ -119,8 +119,8 @@ class OwnLoss(Term):
         """
         if unknown := [name for name in self.losses if name not in own]:
             raise ValueError(
-                f"The student's own losses are {', '.join(own)}. Received: losses="
-                f"{', '.join(unknown)}"
+                f"`losses` must be names of the student's losses, {', '.join(own)}. "
+                f"Received: losses={', '.join(unknown)}"
             )
         return {name: pair for name, pair in own.items() if name in self.losses or not self.losses}
 
@@ -186,7 +186,7 @@ class LastHiddenCosine(Term):
     shown: ClassVar[tuple[str, ...]] = ("hidden_cosine",)
 
     def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
-        check_equal(student, teacher, "hidden_size", "A cosine is of vectors of one width")
+        check_equal(student, teacher, "hidden_size", "A cosine requires vectors of the same width")
 
     def reads_of(self, teacher: EncoderTask, student: EncoderTask) -> set[str]:
         return {f"hidden_states/{teacher.encoder.config.num_layers}"}
@@ -339,7 +339,8 @@ class AttentionRelations(Term):
         unknown = [name for name in self.relations if name not in RELATIONS]
         if unknown or not self.relations:
             raise ValueError(
-                f"`relations` must be some of {', '.join(RELATIONS)}. Received: {self.relations}"
+                f"`relations` must be one or more of {', '.join(RELATIONS)}. "
+                f"Received: {self.relations}"
             )
         for name in ("num_relation_heads", "teacher_layer"):
             if getattr(self, name) is not None:
@@ -349,11 +350,11 @@ class AttentionRelations(Term):
         depth = teacher.encoder.config.num_layers
         if self.teacher_layer is not None and self.teacher_layer > depth:
             raise ValueError(
-                f"The teacher's layers are counted from 1 to {depth}. Received: "
+                f"teacher_layer must be from 1 to {depth} (the teacher's layers). Received: "
                 f"teacher_layer={self.teacher_layer}"
             )
         if "attention" in self.relations or self.num_relation_heads is None:
-            rule = "Relations of attention, and others without num_relation_heads, go head by head"
+            rule = "Attention, and relations without num_relation_heads, are compared head by head"
             check_equal(student, teacher, "num_heads", rule)
         for task in (student, teacher):
             width = task.encoder.config.hidden_size

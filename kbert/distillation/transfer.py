@@ -165,7 +165,7 @@ def progressive(terms: Sequence[Term], student: EncoderTask, steps: int) -> tupl
     number = student.encoder.config.num_layers
     if steps < number:
         raise ValueError(
-            f"Layers that learn one after the other need an update each: {number} or more. "
+            f"Training layers in turn requires at least one step per layer, {number} or more. "
             f"Received: {steps} steps"
         )
     return tuple(
@@ -198,7 +198,7 @@ def rate_scales(
         return {}
     if len(steps) > 1:
         raise ValueError(
-            "All terms must go from layer to layer at the same steps. Received: steps_per_layer="
+            "All terms must have the same steps_per_layer. Received: steps_per_layer="
             f"{', '.join(map(str, sorted(steps)))}"
         )
     return {

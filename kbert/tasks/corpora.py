@@ -53,15 +53,15 @@ class MaskedCorpus(CorpusObjective):
         final = self.options.final_masked_share
         if final is not None and any(phase.masked_share is not None for phase in self.plan):
             raise ValueError(
-                "The masked share changes from phase to phase or over the whole run: leave out "
-                "final_masked_share, or the shares of phases. Received: "
+                "final_masked_share and masked shares in phases exclude each other: leave out one "
+                "of them. Received: "
                 f"final_masked_share={final}, phases={self.options.phases}"
             )
         lexicons, masking = self._lexicons, self.options.masking
         if len(lexicons) > 1 and (len(lexicons) != len(self.plan) or masking != "phrase"):
             raise ValueError(
-                "Lexicons are one for the whole run, or with masking=phrase one for each of "
-                f"phases. Received: phrases={self.options.phrases}, "
+                "phrases must be one lexicon for the whole run or, with masking=phrase, one for "
+                f"each phase. Received: phrases={self.options.phrases}, "
                 f"phases={self.options.phases}, masking={masking}"
             )
         super().check()
@@ -174,7 +174,7 @@ class PermutedCorpus(MaskedCorpus):
     def check(self) -> None:
         if not MASKING_SCHEMES[self.options.masking].permutes:
             raise ValueError(
-                "A PermutationLM reads permuted rows: leave masking out, or give permutation. "
+                "masking of a PermutationLM must be permutation, which is the default. "
                 f"Received: masking={self.options.masking}"
             )
         _check_rows(self)
@@ -229,8 +229,8 @@ class WordsCorpus(RunsCorpus):
         tokenizer, words = load_tokenizer(folder), self.task.tokenizer.vocabulary
         if tokenizer.kind != "words" or tokenizer.vocabulary[: len(words)] != words:
             raise ValueError(
-                "The words of the softmax are the first of the corpus': prepare it with a "
-                "tokenizer of words, and give these to the model. Received: "
+                "The model's words must be the first words of the corpus's tokenizer: prepare the "
+                "corpus with a tokenizer of words, and create the model with them. Received: "
                 f"{len(words):,} words, and a {tokenizer.kind} tokenizer of "
                 f"{tokenizer.vocabulary_size:,} entries in {folder}"
             )
@@ -253,7 +253,7 @@ def _check_rows(objective: CorpusObjective) -> None:
     for phase in objective.plan:
         if rows is not None and phase.batch_size != rows:
             raise ValueError(
-                "What a language model remembers belongs to the rows of a batch, so all "
-                f"phases must have its batch_size. Received: {phase.batch_size} rows in a "
-                f"phase, batch_size={rows}"
+                "All phases must have the batch_size of the task, whose memory is per sequence of "
+                f"a batch. Received: batch_size={phase.batch_size} in a phase, "
+                f"batch_size={rows} of the task"
             )

@@ -52,8 +52,8 @@ class CorpusObjective(StepsObjective):
         self.plan = parse_phases(text, options.steps, options.batch_size)
         if not self.masks and any(phase.masked_share is not None for phase in self.plan):
             raise ValueError(
-                f"A {type(task).__name__} masks nothing: its phases are written length:share or "
-                f"length:share:batch_size. Received: phases={options.phases}"
+                f"phases of a {type(task).__name__} must be length:share or "
+                f"length:share:batch_size (it masks nothing). Received: phases={options.phases}"
             )
         self.check()
 
@@ -75,8 +75,8 @@ class CorpusObjective(StepsObjective):
         for phase in self.plan:
             if longest is not None and phase.sequence_length > longest:
                 raise ValueError(
-                    "No phase may be longer than the model's max_positions; sequence_length or "
-                    f"phases say how long. Received: sequence_length={phase.sequence_length}, "
+                    "sequence_length, and every length in phases, must be at most the model's "
+                    f"max_positions. Received: sequence_length={phase.sequence_length}, "
                     f"max_positions={longest}"
                 )
             self.dataset(phase, "train")  # raises for invalid settings
@@ -105,7 +105,7 @@ class CorpusObjective(StepsObjective):
         if documents >= needed:
             return None
         return (
-            f"{documents} held-out document(s) of {needed} that it takes; prepare the corpus with "
+            f"{documents} held-out document(s), {needed} required; prepare the corpus with "
             "a larger held_out_share"
         )
 

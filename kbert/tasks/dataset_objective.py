@@ -58,8 +58,8 @@ class DatasetObjective(Objective):
     ) -> None:
         if has_columns(dataset) and not isinstance(dataset, Mapping):
             raise ValueError(
-                f"A {type(task).__name__} is trained on batches, a tf.data.Dataset of dicts, as "
-                "kbert.data makes them of text. "
+                f"A {type(task).__name__} must be trained on batches: a tf.data.Dataset of dicts, "
+                "such as kbert.data makes from text. "
                 f"Received: a {type(dataset).__module__.split('.')[0]} {type(dataset).__name__}"
             )
         refuse_arguments(settings if labels is None else {"y": labels}, FIT_DATASET, "fit")
@@ -99,7 +99,7 @@ class DatasetObjective(Objective):
                 total = None if steps is None else steps * self.epochs
                 optimizer = settable(self.task.usual_optimizer(total), callbacks)
                 self.model.compile_by_default(optimizer)
-            logging.info("compile() was not called: trained by %s", type(optimizer).__name__)
+            logging.info("compile() was not called: training with %s", type(optimizer).__name__)
         if model_dir is None:
             history = TrainStep.fit(
                 self.model,
@@ -128,14 +128,14 @@ class DatasetObjective(Objective):
         spec = getattr(self.dataset, "element_spec", None)
         if not isinstance(spec, Mapping) or "position" not in spec:
             raise ValueError(
-                "A run resumes where its last batch says: with a `model_dir` batches hold their "
-                "`position`, (B, 3) integers, as those of kbert.data do. "
-                f"Received: {type(self.dataset).__name__} without"
+                "With a `model_dir`, batches must have a `position` of (B, 3) integers, as those "
+                "of kbert.data do, so that the run can resume. "
+                f"Received: {type(self.dataset).__name__} without it"
             )
         if steps is None:
             raise ValueError(
-                "The length of a run is known before it begins: give `steps_per_epoch`. "
-                "Received: a dataset without end, or whose end is not known"
+                "With a `model_dir`, the number of steps must be known: pass `steps_per_epoch`. "
+                "Received: a dataset of infinite or unknown length"
             )
         history = Run(
             task=self.model,

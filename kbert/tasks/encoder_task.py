@@ -84,20 +84,20 @@ class EncoderTask(Task):
         read, given = (getattr(x, "max_characters", None) for x in (encoder.config, tokenizer))
         if read != given:
             raise ValueError(
-                "ELMo reads words with a CharacterTokenizer of its config's max_characters, and "
-                "every other encoder ids of a tokenizer with a vocabulary. Received: a "
+                "ELMo requires a CharacterTokenizer with its config's max_characters, and every "
+                "other encoder requires a tokenizer with a vocabulary. Received: a "
                 f"{type(encoder).__name__} with max_characters={read}, a "
                 f"{type(tokenizer).__name__} with max_characters={given}"
             )
         if read is not None and not self.takes_characters:
             raise ValueError(
-                f"On ELMo's features there are the tasks {_tasks_that('takes_characters')}. "
+                f"ELMo is supported by the tasks {_tasks_that('takes_characters')} only. "
                 f"Received: {type(self).__name__}"
             )
         is_decoder = isinstance(encoder, DecoderEncoder)
         if is_decoder and not self.takes_decoders:
             raise ValueError(
-                f"On a decoder there are the tasks {_tasks_that('takes_decoders')}. "
+                f"Decoders are supported by the tasks {_tasks_that('takes_decoders')} only. "
                 f"Received: {type(self).__name__}"
             )
         rows = 0 if read else encoder.config.vocabulary_size
@@ -217,7 +217,7 @@ class EncoderTask(Task):
         for name, (setting, task) in _OTHER_ROWS.items():
             if name in batch and name not in self.knows_rows:
                 raise ValueError(
-                    f"Of rows of {setting} nothing is masked: kbert.tasks.{task} takes them. "
+                    f"Batches made with {setting} have no masked tokens: use kbert.tasks.{task}. "
                     f"Received: a {type(self).__name__} and a batch with {name}"
                 )
 
@@ -241,8 +241,8 @@ class EncoderTask(Task):
         """Like `Task.save_to_preset`; a decoder with input tokens needs format="kbert"."""
         if format != "kbert" and self.reads_by_decoder and self.encoder.has_input_tokens:
             raise ValueError(
-                "A decoder that was fine-tuned with input tokens has rows of the token table that "
-                'other libraries have no place for; it is saved with format="kbert". Received: '
+                'format must be "kbert" for a decoder that was fine-tuned with input tokens: other '
+                "libraries do not support its additional token embeddings. Received: "
                 f"{format!r}"
             )
         super().save_to_preset(path, format, **options)

@@ -95,10 +95,10 @@ def check_encoder(encoder: Any, user: str) -> None:
     config = getattr(encoder, "config", None)
     if isinstance(encoder, keras.Model) and not isinstance(config, Seq2SeqConfig | None):
         return
-    hint = ", such as the `encoder` of this one" if isinstance(encoder, keras.Model) else ""
+    hint = ", such as the `encoder` of this model" if isinstance(encoder, keras.Model) else ""
     hint = hint if hasattr(encoder, "encoder") else ""
     raise TypeError(
-        f"{user} reads an encoder, as kbert.Encoder.from_preset gives it{hint}. "
+        f"{user} requires an encoder, as kbert.Encoder.from_preset returns it{hint}. "
         f"Received: {encoder!r:.200}"
     )
 
@@ -128,8 +128,8 @@ def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
     """
     if isinstance(encoder, Decoder):
         raise ValueError(
-            "A task fine-tunes a decoder as a kbert.models.DecoderEncoder, which "
-            "DecoderEncoder.extend(decoder) makes. Received: a Decoder"
+            "A decoder must be extended for a task on an encoder: pass "
+            "kbert.models.DecoderEncoder.extend(decoder). Received: a Decoder"
         )
     if not getattr(encoder, "has_input_tokens", True):
         return TEXTS_ALONE
@@ -146,8 +146,8 @@ def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
     missing = [x for x in ("pad", "cls", "sep") if getattr(tokenizer, f"{x}_id") is None]
     if missing:
         raise ValueError(
-            "An encoder's input has a padding, a first and a separating token, named in the "
-            f"tokenizer's special_tokens. Received: a {type(tokenizer).__name__} without "
+            "The tokenizer's special_tokens must name a padding, a first and a separator token "
+            f"(pad, cls, sep). Received: a {type(tokenizer).__name__} without "
             f"{', '.join(missing)}"
         )
     _check_padding(encoder, tokenizer)
@@ -171,14 +171,12 @@ def _check_padding(encoder: Any, tokenizer: TokenizerLike) -> None:
     padding_id, pad_id = getattr(encoder.config, "padding_id", None), tokenizer.pad_id
     if padding_id in (None, pad_id):
         return
-    rule = "Positions pass over padding, and `padding_id` of the config is the tokenizer's"
+    rule = "`padding_id` of the config must be the tokenizer's `pad_id` (positions skip padding)"
     received = f"padding_id={padding_id}, a tokenizer whose `pad_id` is {pad_id}"
     source = getattr(encoder, "weights_from", None)
     if source is None:
-        raise ValueError(
-            f"{rule}: config.replace(padding_id={pad_id}) makes it so. Received: {received}"
-        )
+        raise ValueError(f"{rule}: use config.replace(padding_id={pad_id}). Received: {received}")
     logging.warning(
-        "%s: %s in a new model; this one keeps to what it was trained with: %s",
+        "%s: %s in a new model; this one keeps the value that it was trained with: %s",
         *(source, rule, received),
     )

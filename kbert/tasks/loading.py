@@ -50,21 +50,21 @@ def find_class(asked: type[Any], kind: str | None, module: str | None, source: s
         ValueError: the folder's task has no `kind`.
     """
     if kind is None:
-        raise ValueError(f"A folder's task must say its `kind`. Received: none in {source}")
+        raise ValueError(f"The task of a folder must have a `kind`. Received: none in {source}")
     if kind == asked.kind:
         return asked
     found = registry.find("task", kind)
     if found is not None and issubclass(found, asked):
         return found
-    rule = f"The folder must hold the task that it is loaded as, {asked.__name__}. Received: a"
+    rule = f"The folder must contain a task of the class {asked.__name__}. Received: a"
     if found is not None:
         raise WrongTaskError(
-            f"{rule} {found.__name__} in {source}. With new_head=True an encoder is taken alone",
+            f"{rule} {found.__name__} in {source}. With new_head=True only the encoder is loaded",
             found,
         )
     raise WrongTaskError(
-        f"{rule} {kind} in {source}, of which no class is known: import the module that defines it "
-        f"before{f', {module}' if module else ''} (programs: --task_module)",
+        f"{rule} {kind} in {source}, which is not a registered class: first import the module that "
+        f"defines it{f', {module}' if module else ''} (programs: --task_module)",
         None,
     )
 
@@ -85,11 +85,11 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> di
         way_out = (
             "new_head=True loads the encoder of any task and initialises new heads"
             if asked.has_head
-            else "strict=False takes the model alone"
+            else "strict=False loads the model alone"
         )
         raise ValueError(
-            f"A {asked.__name__} is loaded from a folder with its own heads and no others; "
-            f"{way_out}. Received: {checkpoint.foreign_head or 'no head that kbert knows'} in "
+            f"A {asked.__name__} can only be loaded from a folder with its own heads; "
+            f"{way_out}. Received: {checkpoint.foreign_head or 'no head that kbert supports'} in "
             f"{checkpoint.source}"
         )
     settings = dict(checkpoint.task or {})
@@ -105,8 +105,8 @@ def check_order(labels: Any, saved: Sequence[Any] | None, source: str) -> None:
         return
     if sorted(map(str, labels)) == sorted(map(str, saved)):
         raise ValueError(
-            "`labels` names the classes of the folder's head by their place, and these are the "
-            "folder's own in another order: leave them out, or have a new head by new_head=True. "
+            "`labels` must be in the order of the folder's head: leave them out, or pass "
+            "new_head=True for a new head. "
             f"Received: {list(labels)!r:.80}, where {source} has {list(saved)!r:.80}"
         )
 

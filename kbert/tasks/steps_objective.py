@@ -63,7 +63,7 @@ class StepsObjective(Objective):
         self.notes = notes
         if "steps" not in settings:
             raise TypeError(
-                "Such a run has a length: fit(data, steps=…), its updates. Received: none"
+                "fit() requires the number of updates: fit(data, steps=…). Received: none"
             )
         usual = {**checkpoint_defaults(settings), **self.usual()}
         self.options: Any = self.settings.from_arguments({**usual, **settings}, "fit")
@@ -182,7 +182,7 @@ class StepsObjective(Objective):
             )
         if self.options.average_checkpoints > 1 and model_dir is None:
             raise ValueError(
-                "The mean of the last checkpoints needs a `model_dir`, where they are. Received: "
+                "average_checkpoints requires a `model_dir`, which has the checkpoints. Received: "
                 f"average_checkpoints={self.options.average_checkpoints}, model_dir=None"
             )
         with scope_of(self.task) if strategy is None else strategy.scope():

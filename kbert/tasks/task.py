@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 HELD_BY_HUGGING_FACE = ("dropout",)  # or named in a warning when it is written
 _SAVED_AS = (
-    "A task is saved with save_to_preset(folder) and loaded with from_preset(folder): its "
-    "tokenizer goes with it, which a .keras file cannot hold. For checkpoints of the "
+    "A task must be saved with save_to_preset(folder) and loaded with from_preset(folder), "
+    "which include its tokenizer; a .keras file cannot contain it. For checkpoints of the "
     "weights alone use save_weights()"
 )
 LEARNING_RATE = 1e-4  # BERT's (README of google-research/bert)
@@ -350,7 +350,9 @@ class Task(TrainStep, keras.Model):
                     logging.warning("%s has no %s head: it is left out", format, prefix)
             if left := _without_place(type(self), self.settings, format):
                 listed = ", ".join(f"{name}={value!r}" for name, value in left.items())
-                logging.warning("%s has no place for settings of the task: %s", format, listed)
+                logging.warning(
+                    "%s does not support these settings of the task: %s", format, listed
+                )
         labels, arrays = record.pop("labels", None), _arrays(parts)
         check_finite(arrays, os.fspath(path))
         self.check_answers(os.fspath(path))
@@ -421,8 +423,8 @@ class Task(TrainStep, keras.Model):
         """
         if new_head and cls is Task:
             raise ValueError(
-                "new_head=True is asked of the kind of task with a newly initialised head, such as "
-                "TextClassifier. Received: Task, which is of no kind"
+                "new_head=True must be passed to the class of the new head, such as "
+                "TextClassifier. Received: Task, the base class"
             )
         folder = locate(path)
         checkpoint = read_checkpoint(folder, ignore=ignore)
@@ -444,7 +446,7 @@ class Task(TrainStep, keras.Model):
                 if settings:  # perhaps the caller's
                     raise
                 raise ValueError(
-                    f"A saved task's settings must be those of {cls.__name__}: {error} "
+                    f"The settings of a saved task must be arguments of {cls.__name__}: {error} "
                     f"Received: {checkpoint.source}"
                 ) from error
             for prefix, part in task.parts.items():
@@ -476,7 +478,7 @@ class Task(TrainStep, keras.Model):
     ) -> keras.Model:
         """Loads only the model of a folder, for a newly initialised head."""
         raise ValueError(
-            "new_head=True is asked of a task that has a head on an encoder, such as "
+            "new_head=True requires a task that has a head on an encoder, such as "
             f"TextClassifier. Received: {cls.__name__}, which has none"
         )
 

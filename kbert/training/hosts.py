@@ -138,7 +138,7 @@ class Hosts:
                 return None
         if not self._agreed.wait(_PATIENCE_SECONDS):
             raise RuntimeError(
-                "All hosts must agree where to stop. Received: no answer of another host within "
+                "All hosts must agree on the last step. Received: no answer of another host within "
                 f"{_PATIENCE_SECONDS:.0f} s, after step {step}"
             )
         if self._error is not None:
@@ -181,7 +181,7 @@ class Hosts:
         sent = self._store.get(key, _PATIENCE_SECONDS)
         if sent is None:
             raise RuntimeError(
-                "The chief's evaluation is that of all hosts. Received: none within "
+                "All hosts require the chief's evaluation. Received: none within "
                 f"{_PATIENCE_SECONDS:.0f} s"
             )
         return json.loads(sent)
@@ -217,7 +217,7 @@ class Hosts:
         try:
             self._set(f"begun/{self._index}", str(_NEVER))
         except Exception as error:  # the other hosts have left too: nobody needs the message
-            logging.info("Host %d could not say that it has ended: %s", self._index, error)
+            logging.info("Host %d could not announce its end: %s", self._index, error)
 
     def _request(self, number: int) -> None:
         try:

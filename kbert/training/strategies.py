@@ -88,7 +88,7 @@ class Strategy:
         """Raises ValueError if a global batch does not divide over devices and micro-batches."""
         if batch_size % (self.num_replicas * micro_batches):
             raise ValueError(
-                "A global batch must divide into equal parts for every device and micro-batch. "
+                "batch_size must be divisible by devices times micro_batches. "
                 f"Received: batch_size={batch_size}, {self.num_replicas} devices, "
                 f"micro_batches={micro_batches}"
             )
@@ -122,14 +122,15 @@ def make_strategy(name: str = "one_device", model_devices: int | None = None) ->
         raise ValueError(f"The strategy must be one of {STRATEGIES}. Received: {name!r}")
     if (name == "model_parallel") != (model_devices is not None):
         raise ValueError(
-            "model_devices says over how many devices the strategy model_parallel splits a model. "
+            "model_devices, the devices of one model, requires the strategy model_parallel, and "
+            "vice versa. "
             f"Received: strategy={name!r}, model_devices={model_devices}"
         )
     if keras.backend.backend() == "jax":
         return _on_jax(name, model_devices)
     if model_devices is not None:
         raise ValueError(
-            "Models are split over devices by JAX: set KERAS_BACKEND=jax. "
+            "model_devices requires JAX: set KERAS_BACKEND=jax. "
             f"Received: KERAS_BACKEND={keras.backend.backend()}"
         )
     return _on_tensorflow(name)

@@ -255,7 +255,7 @@ def check_model(model: Any) -> Pretraining:
     """
     if not isinstance(model, Pretraining) or model.masked_lm is None:
         raise ValueError(
-            "Candidates are predicted by a masked language model, a kbert.tasks.Pretraining with a "
+            "The model must be a masked language model: a kbert.tasks.Pretraining with a "
             "masked-LM head. "
             f"Received: a {type(model).__name__}"
         )
@@ -269,14 +269,14 @@ def augmented_columns(table: Table) -> tuple[str, ...]:
         ValueError: the table has questions or choices, no text or no rows.
     """
     if not len(table):
-        raise ValueError("A table that is augmented has rows. Received: one without any")
+        raise ValueError("The table to augment must have rows. Received: a table without any")
     asked = [name for name in _ASKED if name in table]
     if not asked:
         for columns in (("words",), ("first", "second"), ("text",)):
             if all(name in table for name in columns):
                 return columns
     raise ValueError(
-        "Texts (text), pairs (first, second) and tagged words (words) can be augmented"
+        "Only texts (text), pairs (first, second) and tagged words (words) can be augmented"
         f"{'; replaced words would move the answers to questions' if asked else ''}. Received: a "
         f"table with the columns {', '.join(table.columns)}"
     )

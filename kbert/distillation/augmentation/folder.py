@@ -62,8 +62,7 @@ def write_augmented(
     shards = -(-size // ROWS_OF_A_SHARD) if shards is None else shards
     if not 1 <= shards <= size:
         raise ValueError(
-            f"There is one shard at least, and at most one a row, {size:,}. "
-            f"Received: shards={shards}"
+            f"shards must be between 1 and {size:,} (the number of rows). Received: shards={shards}"
         )
     settings = {**augmenter.identity(), "shards": shards}
     with atomic.only_one(output_dir):
@@ -111,17 +110,17 @@ def read_augmented(folder: PathLike) -> Table:
     manifest = _read(folder)
     if not manifest["finished"]:
         raise ValueError(
-            "An augmentation is read when all of it is there; the same command again finishes it. "
-            f"Received: {folder}, where shards are missing"
+            "An augmentation must be complete to be read: run the same command again to finish it. "
+            f"Received: {folder}, in which shards are missing"
         )
     for shard in manifest["shards"]:
         path = os.path.join(folder, shard["file"])
         if not exists(path):
-            raise FileNotFoundError(f"{path} is named in the manifest and is not there")
+            raise FileNotFoundError(f"{path} is named in the manifest but does not exist")
         found = _describe(folder, shard["file"])
         if found != shard:
             raise ValueError(
-                f"{path} is cut off or was changed: the manifest says {shard['lines']} lines, "
+                f"{path} is truncated or was changed: the manifest has {shard['lines']} lines, "
                 f"{shard['bytes']} bytes, checksum {shard['crc32']}. Received: {found['lines']} "
                 f"lines, {found['bytes']} bytes, checksum {found['crc32']}"
             )
@@ -142,7 +141,7 @@ def _line(table: Table, row: int, record: dict[str, Any]) -> str:
         return json.dumps(record, ensure_ascii=False) + "\n"
     except TypeError as error:
         raise ValueError(
-            f"{table.place(row)}: columns are of texts, numbers and lists of them: {error}"
+            f"{table.place(row)}: columns must be texts, numbers or lists of them: {error}"
         ) from None
 
 
@@ -171,7 +170,5 @@ def _read(folder: str) -> dict[str, Any]:
         )
     version = manifest.get("format_version")
     if version != FORMAT_VERSION:
-        raise ValueError(
-            f"{path}: this kbert reads format version {FORMAT_VERSION}. Received: {version!r}"
-        )
+        raise ValueError(f"{path}: format_version must be {FORMAT_VERSION}. Received: {version!r}")
     return manifest

@@ -60,7 +60,7 @@ class Neighbours:
         kept = [row for row, word in enumerate(vectors.words) if is_word(word)]
         if not kept:
             raise ValueError(
-                "Words are replaced by words of letters, of which one or more must have a vector. "
+                "At least one word of letters must have a vector, since only these replace words. "
                 f"Received: vectors of {len(vectors):,} others, such as {vectors.words[0]!r}"
             )
         return cls([vectors.words[row] for row in kept], vectors.matrix[kept])

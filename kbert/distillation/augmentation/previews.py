@@ -35,10 +35,10 @@ def preview(augmenter: Augmenter, *, examples: int = 3) -> str:
     copies = sum(len(row.copies) for row in timed) / count
     found = {
         "rows": f"{size:,}",
-        "words": f"{sum(words) / count:.1f} a row that may be replaced",
-        "copies": f"{copies:.1f} a row, about {size * (1 + copies):,.0f} lines in all",
+        "words": f"{sum(words) / count:.1f} replaceable per row",
+        "copies": f"{copies:.1f} per row, about {size * (1 + copies):,.0f} lines in all",
         "time": f"about {duration(seconds / count * size)}, "
-        f"{sum(words) / seconds:,.0f} words a second",
+        f"{sum(words) / seconds:,.0f} words per second",
     }
     return f"{shown}\n\n{text_table(['estimate', ''], list(found.items()))}"
 

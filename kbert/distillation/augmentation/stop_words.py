@@ -71,7 +71,7 @@ def read_stop_words(path: PathLike) -> frozenset[str]:
         found = line.split()
         if len(found) > 1:
             raise ValueError(
-                f"{path}, line {number}: a file of stop words has one word a line. "
+                f"{path}, line {number}: a file of stop words must have one word per line. "
                 f"Received: {line!r:.80}"
             )
         words.update(word.lower() for word in found)

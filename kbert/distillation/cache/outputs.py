@@ -46,7 +46,7 @@ def layout_of(name: str, teacher: FineTuningTask, dtype: str) -> Layout:
     """Returns the layout of a token-wise output such as "hidden_states/2", see `Term.reads_of`."""
     if not isinstance(teacher.encoder, Encoder):
         raise ValueError(
-            "Of an encoder outside the BERT family a cache holds predictions of heads alone: use "
+            "For encoders outside the BERT family a cache stores predictions of heads only: use "
             f"SoftTargets, or no cache_dir. Received: {name} of a {type(teacher.encoder).__name__}"
         )
     kind, _ = _parts(name)

@@ -75,7 +75,7 @@ class Shard:
         raw, sizes, sums = (file.get_tensor(name) for name in (*_INDEX, _SUMS))
         self._sums = dict(zip(("", *self.names), sums.tolist(), strict=True))
         if fingerprints.crc32([raw, sizes]) != self._sums[""]:
-            raise self._damaged("its index has another checksum")
+            raise self._damaged("the checksum of its index differs")
         self.keys = np.frombuffer(raw.tobytes(), f"S{KEY_BYTES}")
         self.sizes = sizes
         self._arrays: dict[str, Any] = {}  # read in slices
@@ -102,7 +102,7 @@ class Shard:
             array = file.get_tensor(name)
             ends = np.concatenate([[0], np.cumsum(self._layouts[name].counts(self.sizes))])
             if len(array) != ends[-1] or fingerprints.crc32([array]) != self._sums[name]:
-                raise self._damaged(f"{name} has another checksum")
+                raise self._damaged(f"the checksum of {name} differs")
             self._ends[name] = ends
         return file.get_slice(name)
 
@@ -110,10 +110,10 @@ class Shard:
         try:
             return open_safetensors(self.path)
         except ValueError as error:
-            raise self._damaged("no valid safetensors file") from error
+            raise self._damaged("not a valid safetensors file") from error
 
     def _damaged(self, why: str) -> ValueError:
         return ValueError(
-            "A shard of the teacher's outputs is damaged; remove it, and its rows are computed "
+            "A shard of the teacher's outputs is damaged: delete it, and its rows are computed "
             f"again. Received: {self.path} ({why})"
         )

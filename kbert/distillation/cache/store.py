@@ -131,9 +131,9 @@ class Store:
         if needed > free:
             raise OSError(
                 errno.ENOSPC,
-                f"The teacher's outputs take {show_bytes(needed)} of disk, and less is free; "
-                f"another cache_dir, shorter rows (max_length) or fewer layers help. Received: "
-                f"{show_bytes(free)} in {self.folder}",
+                f"The teacher's outputs need {show_bytes(needed)} of disk space, more than is "
+                "free: use another cache_dir, shorter sequences (max_length) or fewer layers. "
+                f"Received: {show_bytes(free)} in {self.folder}",
             )
 
     def _keep_few_open(self, shard: Shard) -> None:
@@ -146,8 +146,8 @@ class Store:
         for name, rows in columns.items():
             if not np.array_equal([len(x) for x in rows], self.layouts[name].counts(sizes)):
                 raise ValueError(
-                    f"Rows of {name} must have the shape {self.layouts[name].axes}; a task "
-                    "declares by `predicts_per` what its predictions are of. Received: others"
+                    f"Rows of {name} must have the shape {self.layouts[name].axes}: the task's "
+                    "`predicts_per` must match its predictions. Received: other shapes"
                 )
 
 

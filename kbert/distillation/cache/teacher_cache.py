@@ -83,8 +83,8 @@ class TeacherCache:
         if not (of_tokens or reads_heads):
             names = ", ".join(type(term).__name__ for term in terms)
             raise ValueError(
-                "A term declares by `reads_of` or `reads_heads` what it compares of the teacher, "
-                f"so that it is cached. Received: {names}"
+                "With a cache, terms must declare by `reads_of` or `reads_heads` which outputs of "
+                f"the teacher they compare. Received: {names}"
             )
         self._reads_heads = reads_heads
         # For a few more bytes, a later stage that trains the head finds its targets in the cache.
@@ -140,7 +140,7 @@ class TeacherCache:
         }
         if not features:
             raise ValueError(
-                "With a cache_dir batches hold the teacher's outputs: use those of "
+                "With a cache_dir, batches must contain the teacher's outputs: use those of "
                 f"Distiller.batches. Received: {', '.join(sorted(batch))}"
             )
         return outputs.restore(features, self._teacher, student, self._reads_heads)
@@ -255,7 +255,7 @@ class CachedRows:
 def _check_finite(found: Mapping[str, np.ndarray], dtype: str) -> None:
     for name, values in found.items():
         if not np.isfinite(values).all():
-            hint = 'has larger numbers than float16: take cache_dtype="float32"'
+            hint = 'has values that float16 does not support: use cache_dtype="float32"'
             raise ValueError(
                 "The outputs of a teacher must be finite, in the cache's dtype too. "
                 f"Received: {name}, which {hint if dtype == 'float16' else 'is NaN or infinite'}"
@@ -266,17 +266,18 @@ def _check_tables(student: EncoderTask, teacher: EncoderTask) -> None:
     if isinstance(student, Pretraining):
         cost = _PLACES * student.encoder.config.vocabulary_size * 2
         raise ValueError(
-            "Every epoch masks other words of a text, so no cached row would be used "
-            f"twice, and a row of 128 tokens would take {show_bytes(cost)} ({_PLACES} places of "
-            "float16 logits): a cache is for tasks on tables. Received: cache_dir for a Pretraining"
+            "A cache is supported for tasks on tables only: pretraining masks other tokens in "
+            "every epoch, so no cached row would be used twice, and a row of 128 tokens would "
+            f"take {show_bytes(cost)} ({_PLACES} positions of float16 logits). "
+            "Received: cache_dir for a Pretraining"
         )
     if not isinstance(student, FineTuningTask):
         raise ValueError(
-            "A cache is for tasks that are trained on tables. Received: cache_dir for a "
+            "A cache is supported for tasks on tables only. Received: cache_dir for a "
             f"{type(student).__name__}"
         )
     if not isinstance(teacher, FineTuningTask):
         raise ValueError(
-            "A cached teacher reads what its student reads: it is a task on tables too. Received: "
+            "A cached teacher must be a task on tables, like its student. Received: "
             f"a {type(teacher).__name__}"
         )

@@ -52,14 +52,14 @@ def scores_of(table: Table, objective: str) -> np.ndarray:
     for row, label in enumerate(labels):
         if not isinstance(label, int | float):
             raise ValueError(
-                f"{table.place(row)}: the label of a pair is how alike the two are, a number. "
+                f"{table.place(row)}: the label of a pair must be a number, their similarity. "
                 f"Received: {label!r:.80}"
             )
         if objective == "cosine" and not -1 <= label <= 1:
             raise ValueError(
-                f"{table.place(row)}: the objective cosine compares labels with cosines, so they "
-                "are from -1 to 1: divide scores by the largest, or choose cosent, which reads "
-                f"their order alone. Received: {label!r:.80}"
+                f"{table.place(row)}: labels must be between -1 and 1 for the objective cosine, "
+                "which compares them with cosines: divide scores by the largest, or use cosent, "
+                f"which compares only their order. Received: {label!r:.80}"
             )
     return np.array(labels, np.float32)
 
@@ -70,8 +70,8 @@ def teacher_vectors(table: Table, width: int) -> np.ndarray:
         numbers = isinstance(vector, list) and all(isinstance(x, int | float) for x in vector)
         if not numbers or len(vector) != width or not np.isfinite(vector).all():
             raise ValueError(
-                f"{table.place(row)}: a teacher's vector is a list of {width} finite numbers, as "
-                "many as the task gives (`projection` sets how many). "
+                f"{table.place(row)}: a teacher's embedding must be a list of {width} finite "
+                "numbers, the width of the task's embeddings (set by `projection`). "
                 f"Received: {vector!r:.80}"
             )
     return np.array(table[TARGETS], np.float32)

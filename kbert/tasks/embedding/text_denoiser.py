@@ -111,7 +111,7 @@ class TextDenoiser(FineTuningTask):
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
         if labelled and self.columns.label in table:
-            logging.warning("A TextDenoiser learns from texts alone: the labels are not read")
+            logging.warning("A TextDenoiser is trained on texts alone: the labels are ignored")
         ids = self.encode_texts(table["text"])
         lengths = ids.row_lengths().numpy() + self.form.specials(1)
         numbers = np.arange(len(table), dtype=np.int32)

@@ -173,12 +173,12 @@ class TextEmbedder(FineTuningTask):
             self.projection_layer.build((None, hidden))
         elif self.projection_activation is not None:
             raise ValueError(
-                "`projection_activation` is of the layer that `projection` gives a width. Received:"
-                f" projection_activation={self.projection_activation!r}, projection=None"
+                "`projection_activation` requires `projection`, the width of its layer. Received: "
+                f"projection_activation={self.projection_activation!r}, projection=None"
             )
         if wide := [width for width in self.matryoshka if width > self.width]:
             raise ValueError(
-                f"`matryoshka` has widths of at most {self.width}, the vectors' own. "
+                f"`matryoshka` must be widths of at most {self.width}, that of the embeddings. "
                 f"Received: {wide}"
             )
         self.build()
@@ -216,8 +216,8 @@ class TextEmbedder(FineTuningTask):
             if "second" not in columns and objective != "teacher":
                 if not (self.encoder.config.dropout or self.encoder.config.attention_dropout):
                     logging.warning(
-                        "Texts alone are made pairs by dropout, and the encoder has none: both of "
-                        "a pair are the same. Give its config a dropout"
+                        "Single texts are paired with themselves under other dropout, but the "
+                        "encoder has no dropout: both are the same. Set a dropout in its config"
                     )
                 ragged["second"] = ragged["first"]
                 columns["second"] = columns["first"]
@@ -237,8 +237,8 @@ class TextEmbedder(FineTuningTask):
         names = self.columns.found_in(table.columns)
         if names is None:
             raise ValueError(
-                "A table of texts has the column `text`, or `first` and `second` for pairs; "
-                "rename() gives a table's columns these names. "
+                "The table must have the column `text`, or `first` and `second` for pairs; "
+                "rename its columns with rename(). "
                 f"Received: {', '.join(table.columns)}"
             )
         return names
@@ -258,20 +258,20 @@ class TextEmbedder(FineTuningTask):
         unread = there - needed - {"first"} - ({"negatives"} if "ranking" in found else set())
         if missing := needed - there:
             raise ValueError(
-                f"The objective {found} needs the columns {', '.join(sorted(needed))}. "
+                f"The objective {found} requires the columns {', '.join(sorted(needed))}. "
                 f"Received: a table without {', '.join(sorted(missing))}"
             )
         if unread or (found == "teacher" and "first" in there):
             extra = sorted(unread) or ["first", "second"]
             raise ValueError(
-                f"The objective {found} does not read {', '.join(extra)}: leave out what shall not "
-                "count, or choose another `objective`. "
+                f"The objective {found} does not support the columns {', '.join(extra)}: leave "
+                "them out, or choose another `objective`. "
                 f"Received: a table with {', '.join(table.columns)}"
             )
         if found == "teacher" and self.matryoshka:
             raise ValueError(
-                "A teacher's vector is learnt whole. Received: objective='teacher' with "
-                f"matryoshka={self.matryoshka}"
+                "The objective teacher does not support matryoshka. Received: "
+                f"objective='teacher' with matryoshka={self.matryoshka}"
             )
         return found
 
@@ -471,7 +471,7 @@ class TextEmbedder(FineTuningTask):
                 labels.append(float(number_of(label)))
             except (TypeError, ValueError):
                 raise ValueError(
-                    f"{table.place(row)}: the label of a pair is how alike the two are, a number. "
+                    f"{table.place(row)}: the label of a pair must be a number, their similarity. "
                     f"Received: {label!r:.80}"
                 ) from None
         return table.with_column("label", labels)
@@ -582,8 +582,8 @@ class TextEmbedder(FineTuningTask):
             return data
         if prompt not in PROMPTS or getattr(self, f"{prompt}_prompt") is None:
             raise ValueError(
-                "`prompt` is query or document, and the task's setting of that name is put "
-                f"before the texts. Received: prompt={prompt!r}, "
+                "`prompt` must be query or document, and the task must have a query_prompt or "
+                f"document_prompt for it. Received: prompt={prompt!r}, "
                 f"query_prompt={self.query_prompt!r}, document_prompt={self.document_prompt!r}"
             )
         table = self.as_table([data] if isinstance(data, str | bytes) else data)

@@ -39,8 +39,8 @@ def auxiliary_weight(encoder: keras.Model, asked: float | None) -> float:
         return USUAL_WEIGHT if is_decoder else 0.0
     if not isinstance(asked, int | float) or asked < 0 or (asked and not is_decoder):
         raise ValueError(
-            "auxiliary_lm_weight is 0 or more, and on encoders that are no decoders 0: they are no "
-            f"language models. Received: auxiliary_lm_weight={asked!r} on a "
+            "auxiliary_lm_weight must be 0 or more, and 0 on encoders other than decoders, which "
+            f"are not language models. Received: auxiliary_lm_weight={asked!r} on a "
             f"{type(encoder).__name__}"
         )
     return float(asked)

@@ -151,8 +151,8 @@ class FineTuningTask(EncoderTask):
         most = encoder.config.max_positions
         if self.max_length is not None and self.max_length > most:
             raise ValueError(
-                f"As tokens of a row max_length must be from 4 to {most}, the encoder's "
-                f"max_positions. Received: max_length={self.max_length!r}"
+                f"max_length must be between 4 and {most} (the encoder's max_positions). "
+                f"Received: max_length={self.max_length!r}"
             )
         if self.needs_pooler and encoder.pooler is None:
             raise ValueError(
@@ -509,7 +509,7 @@ class FineTuningTask(EncoderTask):
         found = self.reports(table, self.predict(table, batch_size=batch_size, verbose=verbose))
         if not found:
             raise ValueError(
-                "evaluate() gives the scores of a task without a report. "
+                "report() is not supported by this task: use evaluate() for its scores. "
                 f"Received: a {type(self).__name__}"
             )
         return found[0]
@@ -524,8 +524,8 @@ class FineTuningTask(EncoderTask):
         By default raises ValueError.
         """
         raise ValueError(
-            f"class_weights belong to tasks with classes. Received: class_weights={class_weights!r}"
-            f" for a {type(self).__name__}"
+            "class_weights are supported for tasks with classes only. Received: "
+            f"class_weights={class_weights!r} for a {type(self).__name__}"
         )
 
 

@@ -74,8 +74,8 @@ class Labels:
         for row, labels in enumerate(table["label"]):
             if not isinstance(labels, list | tuple):
                 raise ValueError(
-                    f"{table.place(row)}: with multi_label=True a row has a list of labels, which "
-                    f"may be empty. Received: {labels!r:.80}"
+                    f"{table.place(row)}: with multi_label=True each row must have a list of "
+                    f"labels, which may be empty. Received: {labels!r:.80}"
                 )
             found[row, [self._id(table, row, label) for label in labels]] = 1
         return found
@@ -100,8 +100,8 @@ class Labels:
             for label in _as_list(labels):
                 if _form(label) != form:
                     raise ValueError(
-                        f"{held_out.place(row)}: held-out labels must be of the kind of the "
-                        f"training data's, {form}. Received: {label!r:.80}"
+                        f"{held_out.place(row)}: held-out labels must have the type of the "
+                        f"training labels, {form}. Received: {label!r:.80}"
                     )
                 if self._id(held_out, row, label) not in seen:
                     raise ValueError(
@@ -136,9 +136,9 @@ def check_several(names: Sequence[str], task: str) -> None:
     """
     if len(names) < 2:
         raise ValueError(
-            "One of two classes or more is given to a text or a word; of a single one the "
-            "probability is always 1. For a number use a TextRegressor, for whether a text has "
-            "a label or not a TextClassifier with multi_label=True. "
+            "labels must name at least two classes; the probability of a single one is always 1. "
+            "To predict a number, use a TextRegressor; to predict whether a text has a label, a "
+            "TextClassifier with multi_label=True. "
             f"Received: the one label {names[0]!r} for a {task}"
         )
 
@@ -152,8 +152,8 @@ def _written_out(names: object) -> list[str]:
     written = [_as_name(x) for x in values]
     if not written or None in written or isinstance(names, Set):
         raise ValueError(
-            "labels must be a list of names of classes, in the order of the logits, or how many "
-            f"there are. Received: {names!r:.200}"
+            "labels must be a list of class names, in the order of the logits, or the number of "
+            f"classes. Received: {names!r:.200}"
         )
     return [name for name in written if name is not None]
 
@@ -211,8 +211,8 @@ def names_of_classes(table: Table) -> list[str]:
         name = _as_name(int(label) if isinstance(label, bool) else label)
         if name is None:
             raise ValueError(
-                f"{table.place(row)}: a class is a name or an integer; numbers are for the task "
-                f"regress, lists of names for multilabel. Received: {label!r:.80}"
+                f"{table.place(row)}: a class must be a name or an integer; use the task regress "
+                f"for numbers, multilabel for lists of names. Received: {label!r:.80}"
             )
         names.append(name)
     return names
@@ -237,7 +237,7 @@ def indicator_columns(table: Table, names: Any) -> Table:
         bad = {name: value for name, value in values.items() if value not in ("0", "1")}
         if bad:
             raise ValueError(
-                f"{table.place(row)}: a column of a label holds 0 or 1. Received: {bad}"
+                f"{table.place(row)}: the column of a label must be 0 or 1. Received: {bad}"
             )
         found.append([name for name, value in values.items() if value == "1"])
     return table.with_column("label", found)
@@ -276,7 +276,7 @@ def class_weights_of(
     if isinstance(weights, str):
         if weights != "balanced":
             raise ValueError(
-                f'class_weights must be "balanced" or label -> weight. Received: {weights!r}'
+                f'class_weights must be "balanced" or a dict of weights. Received: {weights!r}'
             )
         if labels.ndim == 2:
             positives = labels.sum(0)
@@ -292,7 +292,8 @@ def class_weights_of(
     found = np.array([float(weights.get(name, 1.0)) for name in names], np.float32)
     if not (np.isfinite(found).all() and (found >= 0).all() and found.any()):
         raise ValueError(
-            f"class_weights must be 0 or more, and some above 0. Received: {dict(weights)}"
+            "class_weights must be 0 or more, and at least one of them above 0. "
+            f"Received: {dict(weights)}"
         )
     return found
 
@@ -313,7 +314,7 @@ def thresholds_of(names: Sequence[str], threshold: float | Mapping[str, float]) 
     found = np.array([float(threshold.get(name, np.nan)) for name in names])
     if not ((found >= 0) & (found <= 1)).all():
         raise ValueError(
-            "threshold must be a number from 0 to 1, or one for every label by name. "
+            "threshold must be a number between 0 and 1, or a dict of one for every label. "
             f"Received: {dict(threshold)}"
         )
     return found

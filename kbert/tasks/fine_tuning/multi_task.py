@@ -83,8 +83,8 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         _check(tasks)
         if not train_encoder and any(task.variant is None for task in tasks.values()):
             raise ValueError(
-                "train_encoder=False trains named edits in the encoder's place: each task must "
-                "keep to one (`kbert.edit`). Received: tasks without"
+                "train_encoder=False trains named edits instead of the encoder: each task must "
+                "have one (`kbert.edit`). Received: tasks without one"
             )
         first = next(iter(tasks.values()))
         super().__init__(name=name, dtype=first.dtype_policy)
@@ -108,7 +108,7 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         """Raises NotImplementedError: a batch belongs to one of the tasks."""
         raise NotImplementedError(
-            "Each task is called by itself: multi.tasks[name](batch). "
+            "Only single tasks can be called: multi.tasks[name](batch). "
             f"Received: a call of several, {', '.join(self.tasks)}"
         )
 
@@ -132,14 +132,14 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         """
         if own := [name for name, task in self.tasks.items() if task.variant is not None]:
             raise ValueError(
-                "Each task keeps to a named edit of its own, or all share one: enable_lora() is "
-                f"of tasks without. Received: named edits of {', '.join(own)}"
+                "enable_lora() adds one adapter that all tasks share, so no task may have its own "
+                f"named edit. Received: named edits of {', '.join(own)}"
             )
         return super().enable_lora(rank, **options)
 
     def _each(self, call: str) -> str:
         return (
-            f"What is saved, exported and asked is a task: multi.tasks[name].{call}. "
+            f"Only single tasks support this method: multi.tasks[name].{call}. "
             f"Received: a {type(self).__name__} of {', '.join(self.tasks)}"
         )
 
@@ -304,14 +304,14 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         """
         if not isinstance(data, Mapping):
             raise ValueError(
-                f"Data are by the tasks' names, {', '.join(self.tasks)}. "
+                f"Data must be a dict with the tasks' names as keys, {', '.join(self.tasks)}. "
                 f"Received: {type(data).__name__}: {data!r:.80}"
             )
         unknown = set(data) - set(self.tasks)
         missing = set(self.tasks) - set(data) if all_of_them else set()
         if unknown or missing or not data:
             raise ValueError(
-                f"Data are by the tasks' names, {', '.join(self.tasks)}. "
+                f"The keys of the data must be the tasks' names, {', '.join(self.tasks)}. "
                 f"Received: {', '.join(data) or 'none'}"
             )
 
@@ -336,7 +336,7 @@ class TasksObjective(EpochsObjective):
         of_one = ("class_weights", "freeze", "sample_weight")
         if refused := [name for name in of_one if settings.get(name) is not None]:
             raise ValueError(
-                "Settings of single tasks have no meaning for several. "
+                "These settings are supported for single tasks only. "
                 f"Received: {', '.join(refused)}"
             )
         multi.check_names(data)
@@ -355,7 +355,7 @@ class TasksObjective(EpochsObjective):
             steps_per_epoch = sum(math.ceil(size / options.batch_size) for size in sizes)
         if not isinstance(steps_per_epoch, int) or steps_per_epoch < 1:
             raise ValueError(
-                "`steps_per_epoch` must be a whole number, 1 or more, or None. "
+                "`steps_per_epoch` must be an integer of at least 1, or None. "
                 f"Received: {steps_per_epoch!r}"
             )
         self.steps_per_epoch = steps_per_epoch
@@ -409,7 +409,7 @@ class TasksObjective(EpochsObjective):
         for number, name in enumerate(self.multi.tasks):
             if never := [str(1 + x) for x in np.flatnonzero((drawn != number).all(1))]:
                 logging.warning(
-                    "%s is not drawn in epoch %s, whose values of it are 0: there are few steps",
+                    "%s has no steps in epoch %s, where its values are 0: steps_per_epoch is small",
                     name,
                     ", ".join(never[:9]),
                 )
@@ -445,33 +445,35 @@ def task_plan(
 def _check(tasks: Mapping[str, FineTuningTask]) -> None:
     if not isinstance(tasks, Mapping):
         raise TypeError(
-            "Tasks have names: {'praise': task, …}. "
+            "tasks must be a dict of names and tasks, {'praise': task, …}. "
             f"Received: {type(tasks).__name__}: {tasks!r:.80}"
         )
     wrong = [x for x in tasks if not (isinstance(x, str) and re.fullmatch(r"(?!val_)\w+", x))]
     if wrong or not tasks:
         raise ValueError(
-            "Tasks have names of letters, digits and underscores, which do not begin as those of "
-            f"held-out values, val_, do. Received: {', '.join(map(repr, wrong)) or 'no task'}"
+            "Names of tasks must consist of letters, digits and underscores and must not begin "
+            "with val_, the prefix of held-out values. "
+            f"Received: {', '.join(map(repr, wrong)) or 'no task'}"
         )
     for name, task in tasks.items():
         if not isinstance(task, FineTuningTask):
             raise TypeError(
-                f"Tasks on tables are trained together. Received: a {type(task).__name__} as {name}"
+                "Only tasks on tables (FineTuningTask) can be trained together. "
+                f"Received: a {type(task).__name__} as {name}"
             )
     if len({id(task) for task in tasks.values()}) < len(tasks):
         raise ValueError(
-            f"Each name is of another task. Received: {len(tasks)} names, one task twice"
+            f"Each name must have another task. Received: {len(tasks)} names, one task twice"
         )
     encoders = {id(task.encoder) for task in tasks.values()}
     if len(encoders) > 1:
         raise ValueError(
-            "Tasks that are trained together are on one encoder. "
+            "Tasks that are trained together must share one encoder. "
             f"Received: {len(tasks)} tasks on {len(encoders)} encoders"
         )
     own = [task.variant for task in tasks.values()]
     if len(set(own) - {None}) < sum(x is not None for x in own):
-        raise ValueError(f"Each task has a named edit of its own, or none. Received: {own}")
+        raise ValueError(f"Each task must have its own named edit, or none. Received: {own}")
 
 
 def _own(batch: Tensors, name: str) -> dict[str, Any]:

@@ -199,7 +199,7 @@ class MultipleChoice(FineTuningTask):
         for row, label in enumerate(map(number_of, table["label"])):
             if not str(label).isdecimal():
                 raise ValueError(
-                    f"{table.place(row)}: the label is the number of the right choice, from 0. "
+                    f"{table.place(row)}: the label must be the index of the right choice, from 0. "
                     f"Received: {label!r:.80}"
                 )
             labels.append(int(label))
@@ -233,7 +233,7 @@ class MultipleChoice(FineTuningTask):
             shape = tf.shape(choices)
             contexts = tf.size(context)
             wrong = [
-                "There must be a context for every row of choices, or one for all. Received: "
+                "context must have one text for each row of choices, or one for all. Received: "
                 "contexts and rows:",
                 *(contexts, shape[0]),
             ]
@@ -305,7 +305,8 @@ def _count_choices(table: Table) -> np.ndarray:
     for row, choices in enumerate(table["choices"]):
         if len(choices) < 2:
             raise ValueError(
-                f"{table.place(row)}: a row has two choices or more. Received: {choices!r:.80}"
+                f"{table.place(row)}: a row must have at least two choices. "
+                f"Received: {choices!r:.80}"
             )
     return np.array([len(choices) for choices in table["choices"]], np.int64)
 
@@ -316,7 +317,7 @@ def _labels(table: Table) -> np.ndarray:
     for row, (label, choices) in enumerate(zip(labels, table["choices"], strict=True)):
         if not isinstance(label, int) or isinstance(label, bool) or not 0 <= label < len(choices):
             raise ValueError(
-                f"{table.place(row)}: a label is the index of the right choice, from 0 to "
+                f"{table.place(row)}: the label must be the index of the right choice, from 0 to "
                 f"{len(choices) - 1}. Received: {label!r:.80}"
             )
     return np.array(labels, np.int32)

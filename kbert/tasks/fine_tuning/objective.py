@@ -77,7 +77,7 @@ class EpochsObjective(Objective):
         rows, replicas = self.options.batch_size, replicas_of(task)
         if rows % (replicas * self.micro_batches):
             raise ValueError(
-                "A batch must divide into equal parts for every device and micro-batch. Received: "
+                "batch_size must be divisible by devices times micro_batches. Received: "
                 f"batch_size={rows}, {replicas} devices, micro_batches={self.micro_batches}"
             )
 
@@ -110,7 +110,7 @@ class EpochsObjective(Objective):
         options = self.options
         if options.checkpoint_every is not None and model_dir is None:
             raise ValueError(
-                "Checkpoints need a `model_dir`. "
+                "checkpoint_every requires a `model_dir`. "
                 f"Received: checkpoint_every={options.checkpoint_every}, model_dir=None"
             )
         plan = Epochs(epochs=options.epochs, steps_per_epoch=self.steps_per_epoch)
@@ -152,7 +152,7 @@ class EpochsObjective(Objective):
             recompute=options.recompute,
             jit_compile=jit_compile,
         )
-        logging.info("compile() was not called: trained by AdamW at %g", options.learning_rate)
+        logging.info("compile() was not called: training with AdamW at %g", options.learning_rate)
 
     def _seed_dropout(self) -> None:
         """Seeds dropout with the setting `seed`, independent of earlier draws of the process."""
@@ -299,8 +299,9 @@ def _refuse_of_tables(options: FitSettings, **given: Any) -> None:
     given |= {"class_weights": options.class_weights, "sample_weight": options.sample_weight}
     if refused := [name for name, value in given.items() if value is not None]:
         raise ValueError(
-            "Rows on disk have their labels, and their weights from prepare_rows(…, "
-            "sample_weight=…, class_weights=…); held-out data is given as validation_data. "
+            "These arguments are not supported for rows on disk, which include their labels: pass "
+            "weights to prepare_rows(…, sample_weight=…, class_weights=…), and held-out data as "
+            "validation_data. "
             f"Received: {', '.join(refused)}"
         )
 
@@ -311,8 +312,8 @@ def _split_end(table: Table, share: float, validation_data: Any) -> tuple[Table,
     if validation_data is not None or not 0 < first < len(table):
         both = "" if validation_data is None else " and validation_data"
         raise ValueError(
-            "validation_split is a share between 0 and 1, of which the data has a row on both "
-            "sides, and stands in the place of validation_data. Received: "
+            "validation_split must be a share between 0 and 1 that leaves at least one row on "
+            "both sides, and excludes validation_data. Received: "
             f"validation_split={share}{both}, {len(table)} rows"
         )
     return table[:first], table[first:]

@@ -62,13 +62,14 @@ def prepare_rows(
     """
     if not task.prepares_rows:
         raise ValueError(
-            "Rows on disk are made of a part of a table at a time, and this task must see all of "
-            f"it: train it on a table in memory. Received: a {type(task).__name__}"
+            "prepare_rows() is not supported by this task, which requires the whole table at "
+            f"once: train it on a table in memory. Received: a {type(task).__name__}"
         )
     if isinstance(class_weights, str):
         raise ValueError(
-            "class_weights of rows on disk are numbers by label: what balances the classes would "
-            f"be known once all are written. Received: class_weights={class_weights!r}"
+            "class_weights of rows on disk must be a dict of weights by label: the balance of the "
+            "classes is unknown until all rows are written. Received: "
+            f"class_weights={class_weights!r}"
         )
 
     def tokenize(table: Table) -> Rows:

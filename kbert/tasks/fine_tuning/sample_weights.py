@@ -50,9 +50,9 @@ def check_column(table: Table, name: str | None, columns: Columns) -> None:
     for likely in _LIKELY:
         if likely in table and likely not in known:
             raise ValueError(
-                f"A column {likely!r} could be the weights of the examples, or something else: "
-                f'fit(…, sample_weight="{likely}") weighs the loss by it; for something else give '
-                f"it another name or leave it out. Received: the columns {list(table.columns)}"
+                f"The column {likely!r} is ambiguous: to use it as the weights of the examples, "
+                f'pass fit(…, sample_weight="{likely}"); otherwise rename it or leave it out. '
+                f"Received: the columns {list(table.columns)}"
             )
 
 
@@ -74,7 +74,7 @@ def example_weights(table: Table, name: str) -> np.ndarray:
     weights = checked_weights(table, name)
     if not weights.any():
         raise ValueError(
-            "Some example must count in the loss. "
+            "At least one example must have a weight above 0. "
             f"Received: {name!r} of {len(weights)} rows, all of them 0"
         )
     return weights
@@ -86,8 +86,8 @@ def checked_weights(table: Table, name: str) -> np.ndarray:
     for row, number in enumerate(found):
         if not (math.isfinite(number) and number >= 0):
             raise ValueError(
-                f"{table.place(row)}: {name!r} must be a number of 0 or more, what the example "
-                f"counts in the loss. Received: {table[name][row]!r:.80}"
+                f"{table.place(row)}: {name!r} must be a finite number of 0 or more, the weight of "
+                f"the example in the loss. Received: {table[name][row]!r:.80}"
             )
     return np.array(found, np.float32)
 

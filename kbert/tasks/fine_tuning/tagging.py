@@ -42,8 +42,8 @@ def words_of(table: Table) -> Words:
     if "text" in table:
         return Words(*split_at_white_space(tf.constant(table["text"], tf.string)))
     raise ValueError(
-        "A table to be tagged has the column `words`, of lists of words, or `text`, whose words "
-        f"stand between white space. Received: {', '.join(table.columns)}"
+        "The table must have a column `words` (lists of words) or `text` (words between white "
+        f"space). Received: {', '.join(table.columns)}"
     )
 
 
@@ -67,7 +67,7 @@ def word_labels(names: Sequence[str], table: Table, words: tf.RaggedTensor) -> n
     ):
         if len(labels) != count:
             raise ValueError(
-                f"{table.place(row)}: a sentence has one label a word. "
+                f"{table.place(row)}: a sentence must have one label per word. "
                 f"Received: {count} words and {len(labels)} labels"
             )
         for place, label in enumerate(in_terms_of(x, names) for x in labels):

@@ -41,7 +41,7 @@ def expose_options(task: type[Any]) -> None:
     for name in task.options.names():
         if hasattr(keras.Model, name):
             raise TypeError(
-                "A setting of a task needs a name that no Keras model has. "
+                "The name of a task's setting must not be an attribute of keras.Model. "
                 f"Received: {name!r} of {task.__name__}"
             )
         if not isinstance(inspect.getattr_static(task, name, None), property):

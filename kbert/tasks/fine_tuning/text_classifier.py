@@ -231,7 +231,7 @@ class TextClassifier(FineTuningTask):
         """
         if self.multi_label:
             raise ValueError(
-                "A report has one label a row; evaluate() gives the scores of several. "
+                "report() requires one label per row: use evaluate() for several labels. "
                 "Received: a task with multi_label=True"
             )
         return super().report(data, labels, **options)
@@ -264,8 +264,8 @@ class TextClassifier(FineTuningTask):
         """
         if not self.multi_label:
             raise ValueError(
-                "A threshold belongs to a task with multi_label=True: with one label a text the "
-                "most probable one is given. Received: multi_label=False"
+                "A threshold requires multi_label=True: with one label per text, the most probable "
+                "label is predicted. Received: multi_label=False"
             )
         table = self.as_table(data, labels)
         wanted = self._classes.indicators(table)

@@ -105,8 +105,8 @@ class TextRegressor(FineTuningTask):
             if not abs(label) <= LARGEST:
                 raise ValueError(
                     f"{table.place(row)}: the label of a regression must be at most {LARGEST:.0e}, "
-                    "for float32 holds no square of a larger one: divide the labels by a number, "
-                    f"and multiply the predictions by it. Received: {label!r:.80}"
+                    "since the square of a larger one overflows float32: divide the labels by a "
+                    f"number, and multiply the predictions by it. Received: {label!r:.80}"
                 )
         return np.array(labels, np.float32)
 

@@ -272,10 +272,10 @@ def _text_columns(table: Table) -> tuple[str, ...]:
     for names in TEXT_COLUMNS:
         if all(name in table for name in names):
             return names
-    hint = "; of a batched tf.data.Dataset give dataset.unbatch()" if "words" in table else ""
+    hint = "; for a batched tf.data.Dataset pass dataset.unbatch()" if "words" in table else ""
     raise ValueError(
-        "A table of texts has the column `text`, or `first` and `second` for pairs; rename() "
-        f"gives a table's columns these names{hint}. Received: {', '.join(table.columns)}"
+        "The table must have the column `text`, or `first` and `second` for pairs; rename its "
+        f"columns with rename(){hint}. Received: {', '.join(table.columns)}"
     )
 
 

@@ -107,7 +107,7 @@ class TokenClassifier(FineTuningTask):
         check_several(self.labels, type(self).__name__)
         if tokenizer.unk_id is None:
             raise ValueError(
-                "A tagger's tokenizer has an unknown token, for words of which nothing is left. "
+                "The tokenizer must have an unknown token, for words that have no other tokens. "
                 f"Received: a {type(tokenizer).__name__} without one"
             )
         self.scheme = metrics.find_scheme(self.labels)
@@ -116,7 +116,11 @@ class TokenClassifier(FineTuningTask):
         self.build()
         logging.info(
             "Labels %s: measured by %s",
-            *(("of no scheme", "accuracy") if self.scheme is None else (self.scheme, "entity F1")),
+            *(
+                ("without a scheme", "accuracy")
+                if self.scheme is None
+                else (self.scheme, "entity F1")
+            ),
         )
 
     @property
@@ -142,7 +146,7 @@ class TokenClassifier(FineTuningTask):
         if labels is None:
             return table
         if "labels" in table:
-            raise ValueError("The data has a column 'labels' already: give the labels once")
+            raise ValueError("Pass the labels once: the data has a column 'labels' already")
         return table.with_column("labels", labels)
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:

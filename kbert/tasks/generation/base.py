@@ -45,8 +45,8 @@ class WrittenRows(RowExport):
         check_method(method)
         if isinstance(method, Sampling):
             raise ValueError(
-                "An export to another runtime writes by Greedy or Beam, for what is drawn comes "
-                f'from integers of 32 bits there; format="savedmodel" has Sampling. Received: '
+                "Sampling is not supported by exports to other runtimes, whose random integers "
+                f'have 32 bits: use Greedy or Beam, or format="savedmodel". Received: '
                 f"{method}"
             )
         return {
@@ -109,7 +109,7 @@ class GenerationTask(Task):
     def __init__(self, model: keras.Model, tokenizer: Tokenizer, *, name: str) -> None:
         if not isinstance(model, self.model_classes) and not isinstance(model, RuntimeModel):
             kinds = " or a ".join(kind.__name__ for kind in self.model_classes)
-            raise TypeError(f"A {type(self).__name__} is made of a {kinds}. Received: {model!r}")
+            raise TypeError(f"A {type(self).__name__} requires a {kinds}. Received: {model!r}")
         super().__init__(model, tokenizer, name=name)
         size = getattr(tokenizer, "vocabulary_size", None)
         if size is None or size > model.config.vocabulary_size:
@@ -120,7 +120,7 @@ class GenerationTask(Task):
             )
         if None in self.stop_ids:
             raise ValueError(
-                'A text ends with the "sep" token, named in the tokenizer\'s special_tokens. '
+                'The tokenizer\'s special_tokens must name a "sep" token, which ends a text. '
                 f"Received: a {type(tokenizer).__name__} without one"
             )
         self._compiled: dict[tuple, Callable] = {}
@@ -319,8 +319,8 @@ class _Runtime:
         fixed = {name: getattr(self, name) for name in asked}
         if asked != fixed:
             raise ValueError(
-                f"An export writes as it was told when it was made: {_listed(fixed)}. Export the "
-                f"task once more for another way. Received: {_listed(asked)}"
+                f"The settings of an export cannot be changed: {_listed(fixed)}. Export the task "
+                f"again for other settings. Received: {_listed(asked)}"
             )
         found = self.run(features)
         return Decoded(*(found[name] for name in _OUTPUTS))

@@ -80,8 +80,8 @@ class PromptRows(WrittenRows):
         most = self.task.decoder.config.max_positions - SHORTEST
         if longest > most:
             raise ValueError(
-                f"An export to another runtime must take prompts of {SHORTEST} tokens: "
-                f"`max_new_tokens` must be at most {most}, as the model's positions are. "
+                f"`max_new_tokens` of an export to another runtime must be at most {most}, so that "
+                f"prompts of {SHORTEST} tokens fit the model's max_positions. "
                 f"Received: {longest}"
             )
         return self.settings_of(method, longest, stop_ids)
@@ -186,7 +186,7 @@ class CausalLM(GenerationTask):
         super().__init__(decoder, tokenizer, name=name)
         if reads_cls and tokenizer.cls_id is None:
             raise ValueError(
-                'A text is read behind the "cls" token where the tokenizer has one. '
+                'reads_cls=True requires a tokenizer with a "cls" token. '
                 f"Received: reads_cls=True, a {type(tokenizer).__name__} without it"
             )
         self.reads_cls = reads_cls
@@ -292,7 +292,7 @@ class CausalLM(GenerationTask):
 
     @property
     def remedy(self) -> str:
-        return ": a prompt loses its beginning, so that it and the new tokens fit"
+        return ": the beginning of a prompt is removed, so that it and the new tokens fit"
 
     def _continue(
         self,
@@ -485,7 +485,7 @@ class CausalLM(GenerationTask):
             is_id = is_number and 0 <= one < size
             if not is_id and not (isinstance(one, str) and one):
                 raise ValueError(
-                    "`stop` is made of strings that are not empty and of ids from 0 to "
+                    "`stop` must contain strings that are not empty, or ids from 0 to "
                     f"{size - 1}. Received: {one!r}"
                 )
         strings = tuple(one for one in stop if isinstance(one, str))
@@ -497,8 +497,8 @@ class CausalLM(GenerationTask):
         strings, ids = self._checked(max_new_tokens, stop_ids, seed)
         if strings:
             raise ValueError(
-                "`stop_ids` of an export are ids: tokenizer(text) gives those of a text, and only "
-                f"`predict` stops at strings. Received: {', '.join(map(repr, strings))}"
+                "`stop_ids` of an export must be ids: tokenizer(text) returns those of a text; "
+                f"only `predict` stops at strings. Received: {', '.join(map(repr, strings))}"
             )
         return ids
 
@@ -509,8 +509,8 @@ class CausalLM(GenerationTask):
         for number, x in enumerate(ids):
             if len(x) + max_new_tokens > most:
                 raise ValueError(
-                    "Prompt and new tokens together must not be more than the model's "
-                    f"max_positions={most}: cut the prompt, or lower max_new_tokens. Received: "
+                    "Prompt and new tokens together must not exceed the model's "
+                    f"max_positions={most}: shorten the prompt, or lower max_new_tokens. Received: "
                     f"max_new_tokens={max_new_tokens} and {len(x)} tokens in prompt {number}, "
                     f"which begins {prompts[number][:40]!r}"
                 )

@@ -104,8 +104,8 @@ class MaskedAndCausal(Pretraining):
         super().check_batch(batch)
         if "causal_mask" not in batch:
             raise ValueError(
-                "A batch for this task must hold causal_mask: make the dataset with "
-                f"causal_share=1/16 or another. Received: {', '.join(sorted(batch))}"
+                "A batch for this task must contain causal_mask: make the dataset with a "
+                f"causal_share, such as 1/16. Received: {', '.join(sorted(batch))}"
             )
 
     def causal_lm(self) -> CausalLM:
@@ -130,7 +130,8 @@ class MaskedAndCausal(Pretraining):
         """
         if format != "kbert":
             raise ValueError(
-                "No other library fills a mask at the place before it: save the encoder alone, or "
-                f'the task that `causal_lm` gives. Received: format="{format}"'
+                'format must be "kbert": no other library predicts a mask from the position before '
+                "it. Save the encoder alone, or the task that `causal_lm` returns. "
+                f'Received: format="{format}"'
             )
         super().save_to_preset(path, format, **options)

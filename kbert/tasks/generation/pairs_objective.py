@@ -46,14 +46,14 @@ class PairsSettings(StepsSettings):
     )
     max_length: int | None = option(
         None,
-        help="Tokens of a sentence at most, its end among them; pairs with longer ones are left "
-        "out. Default: the model's positions.",
+        help="Maximum tokens in a sentence, including its end token; pairs with longer sentences "
+        "are left out. Default: the model's positions.",
         at_least=1,
     )
     num_shapes: int = option(
         NUM_SHAPES,
-        help="Different shapes of batches at most. A compiled step is compiled once for each; with "
-        "fewer there is more padding.",
+        help="Maximum number of batch shapes. A compiled step is compiled once for each; fewer "
+        "shapes need more padding.",
         at_least=1,
     )
     beam_width: int = option(
@@ -151,13 +151,13 @@ class PairsObjective(StepsObjective):
     def _check(self, length: int, longest: int) -> None:
         if length > longest:
             raise ValueError(
-                "No sentence may be longer than the model's max_positions. Received: "
+                "max_length must be at most the model's max_positions. Received: "
                 f"max_length={length}, max_positions={longest}"
             )
         if self.options.max_tokens < length * self.row_multiple:
             raise ValueError(
-                "`max_tokens` must hold a row of `max_length` tokens (the model's max_positions "
-                "where it is not given) for each device and micro-batch. Received: "
+                "`max_tokens` must be at least `max_length` (default: the model's max_positions) "
+                "for each device and micro-batch. Received: "
                 f"max_tokens={self.options.max_tokens}, {self.row_multiple} x {length} tokens"
             )
         self.dataset(self.plan[0], "train")  # raises for what it does not accept

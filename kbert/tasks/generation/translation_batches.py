@@ -50,8 +50,8 @@ def pair_batches(
         max_length = min(task.model.max_length, max_tokens // row_multiple)
     if max_length > task.model.max_length:
         raise ValueError(
-            f"No text may be longer than the {task.model.max_length} tokens that the model reads, "
-            f"its end among them. Received: max_length={max_length}"
+            f"max_length must be at most {task.model.max_length} (the model's maximum, including "
+            f"the end token). Received: max_length={max_length}"
         )
     return translation_dataset(
         pairs_of(data, targets),
@@ -89,7 +89,7 @@ def _zipped(sources: Any, targets: Tensor) -> list[tuple[Any, Any]]:
     sources, targets = list(each_text(sources, "sources")), list(each_text(targets, "targets"))
     if len(sources) != len(targets):
         raise ValueError(
-            "Every source has its target: there must be as many of both. "
+            "sources and targets must have the same length. "
             f"Received: {len(sources)} sources, {len(targets)} targets"
         )
     return list(zip(sources, targets, strict=True))

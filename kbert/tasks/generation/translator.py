@@ -179,12 +179,12 @@ class Translator(GenerationTask):
         super().__init__(seq2seq, tokenizer, name=name)
         if tokenizer.cls_id is None:
             raise ValueError(
-                'A target starts with the "cls" token, named in the tokenizer\'s special_tokens. '
+                'The tokenizer\'s special_tokens must name a "cls" token, which begins a target. '
                 f"Received: a {type(tokenizer).__name__} without one"
             )
         if not 0 <= label_smoothing < 1:
             raise ValueError(
-                "`label_smoothing` must be from 0 to below 1. "
+                "`label_smoothing` must be at least 0 and less than 1. "
                 f"Received: label_smoothing={label_smoothing!r}"
             )
         self.seq2seq = seq2seq
@@ -433,8 +433,9 @@ class Translator(GenerationTask):
             first = wrong[0]
             start = texts[first][:40]
             raise ValueError(
-                f"A source must have at most {most - 1} tokens, for the model reads {most} and its "
-                f"end is one of them; split it into sentences. Received: {lengths[first] - 1} "
+                f"A source must have at most {most - 1} tokens (the model's maximum is {most}, "
+                "including the end token): split it into sentences. "
+                f"Received: {lengths[first] - 1} "
                 f"tokens in text {first}, which begins {start!r}; {len(wrong)} of "
                 f"{len(texts)} are too long"
             )

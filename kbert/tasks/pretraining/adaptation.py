@@ -104,7 +104,7 @@ def _check_reads_alike(before: Any, tokenizer: Tokenizer, folder: PathLike) -> N
     had, has = _reading(before), _reading(tokenizer)
     if had != has:
         raise ValueError(
-            "The corpus must be prepared with the preset's way to read text. Received: a "
+            "The corpus must be prepared with the settings of the preset's tokenizer. Received: a "
             f"tokenizer with {_show(has, had)}, and {os.fspath(folder)} with {_show(had, has)}"
         )
 

@@ -91,7 +91,7 @@ class BidirectionalLM(RemembersRows):
         super().__init__(elmo, chosen, name=name)
         if elmo.softmax is None:
             raise ValueError(
-                "A language model needs a softmax over words: give the config a vocabulary_size. "
+                "A language model requires a softmax over words: set the config's vocabulary_size. "
                 "Received: an Elmo with vocabulary_size=None"
             )
         for what, number in (("batch_size", batch_size), ("negatives", negatives)):

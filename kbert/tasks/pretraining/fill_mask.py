@@ -211,9 +211,9 @@ class FillMask:
     def _check_none_lost(self, lost: np.ndarray, place: Callable[[int], str]) -> None:
         if len(lost):
             raise ValueError(
-                f"Every mask must lie within the {self.task.encoder.config.max_positions} tokens "
-                "that the encoder takes, [CLS] and [SEP] among them; shorten the text. Received: "
-                f"{place(int(lost[0]))}, which has one behind them"
+                f"Every mask must be within the {self.task.encoder.config.max_positions} tokens "
+                "that the encoder supports, including [CLS] and [SEP]: shorten the text. Received: "
+                f"{place(int(lost[0]))}, which has a mask after them"
             )
 
     def signature(self, top_k: int) -> Signature:

@@ -78,8 +78,8 @@ class MemoryLM(RemembersRows, EncoderTask):
         super().__init__(encoder, tokenizer, name=name)
         if encoder.config.kind != TransformerXlConfig.kind:
             raise TypeError(
-                "Rows are remembered by a Transformer-XL: the encoder must be made of a "
-                f"TransformerXlConfig. Received: {encoder.config!r}"
+                "The encoder must be a Transformer-XL, made of a TransformerXlConfig. "
+                f"Received: {encoder.config!r}"
             )
         for what, number in (("memory_length", memory_length), ("batch_size", batch_size)):
             check_count(what, number, minimum=1)
@@ -113,8 +113,9 @@ class MemoryLM(RemembersRows, EncoderTask):
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         if "begins" not in batch:
             raise ValueError(
-                "Rows are remembered that go on in the next batch: make the dataset with "
-                f"runs=True. Received: {', '.join(sorted(batch))}"
+                "A batch for this task must contain begins, since its sequences continue in the "
+                "next batch: make the dataset with runs=True. "
+                f"Received: {', '.join(sorted(batch))}"
             )
         state = self.recall(batch, training)  # (L, b, MH)
         layers, rows, _ = ops.shape(state)

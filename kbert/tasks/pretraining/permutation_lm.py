@@ -86,14 +86,14 @@ class PermutationLM(RemembersRows, EncoderTask):
             check_count("batch_size", batch_size, minimum=1)
         if (batch_size is None) != (memory_length == 0):
             raise ValueError(
-                "A memory of `memory_length` tokens is that of each row of a `batch_size`: pass "
-                "both, or neither for no memory. "
+                "A memory requires both its `memory_length` and its `batch_size`: pass both, or "
+                "neither for no memory. "
                 f"Received: memory_length={memory_length}, batch_size={batch_size}"
             )
         if encoder.config.kind != XlnetConfig.kind:
             raise TypeError(
-                "Tokens are read in an order by an XLNet: the encoder must be made of an "
-                f"XlnetConfig. Received: {encoder.config!r}"
+                "The encoder must be an XLNet, made of an XlnetConfig. "
+                f"Received: {encoder.config!r}"
             )
         table = encoder.token_embedding
         self.logits = TokenLogits(
@@ -158,13 +158,14 @@ class PermutationLM(RemembersRows, EncoderTask):
         super().check_batch(batch)
         if "order_ids" not in batch:
             raise ValueError(
-                "A batch for this task must hold order_ids: make the dataset with "
+                "A batch for this task must contain order_ids: make the dataset with "
                 f'masking="permutation". Received: {", ".join(sorted(batch))}'
             )
         if self.state is not None and "begins" not in batch:
             raise ValueError(
-                "Rows are remembered that go on in the next batch: with a `memory_length` make the "
-                f'dataset with segments="runs". Received: {", ".join(sorted(batch))}'
+                "With a `memory_length`, a batch must contain begins, since its sequences continue "
+                'in the next batch: make the dataset with segments="runs". '
+                f"Received: {', '.join(sorted(batch))}"
             )
 
     def predict(

@@ -138,8 +138,8 @@ class Pretraining(EncoderTask):
         _check_sentence_objective(encoder.config, next_sentence, sentence_order)
         if not masked_lm and (span_boundary or not (next_sentence or sentence_order)):
             raise ValueError(
-                "Without masked_lm a task predicts next sentences or sentence order, and nothing "
-                f"about masks. Received: masked_lm=False, next_sentence={next_sentence}, "
+                "masked_lm=False requires next_sentence or sentence_order, and excludes "
+                f"span_boundary. Received: masked_lm=False, next_sentence={next_sentence}, "
                 f"sentence_order={sentence_order}, span_boundary={span_boundary}"
             )
         policy, table = encoder.dtype_policy, encoder.token_embedding
@@ -288,7 +288,7 @@ class Pretraining(EncoderTask):
         ):
             if needs and any(name not in batch for name in names):
                 raise ValueError(
-                    f"A batch for this task must hold {', '.join(names)}: make the dataset with "
+                    f"A batch for this task must contain {', '.join(names)}: make the dataset with "
                     f"{settings[0]} or the task with {settings[1]}=False. "
                     f"Received: {', '.join(sorted(batch))}"
                 )
@@ -383,7 +383,7 @@ class Pretraining(EncoderTask):
         for number, pair in enumerate(pairs):
             if len(pair) != 2:
                 raise ValueError(
-                    f"A pair must hold two strings. Received: {pair!r} as number {number}"
+                    f"A pair must be two strings. Received: {pair!r} as number {number}"
                 )
         answers = np.zeros(len(pairs), np.float32)
         for start, chunk in inference.chunks(pairs):
@@ -430,7 +430,7 @@ class Pretraining(EncoderTask):
 def _check_sentence_objective(config: Any, next_sentence: bool, sentence_order: bool) -> None:
     if next_sentence and sentence_order:
         raise ValueError(
-            "A task predicts next sentences or sentence order: batches come with the labels of "
+            "next_sentence and sentence_order exclude each other, since a batch has the labels of "
             "one. Received: next_sentence=True, sentence_order=True"
         )
     if (next_sentence or sentence_order) and config.pooler_activation is None:
@@ -442,7 +442,7 @@ def _check_sentence_objective(config: Any, next_sentence: bool, sentence_order: 
         )
     if (next_sentence or sentence_order) and config.pooling == "last":
         raise ValueError(
-            "A sentence objective reads [CLS], which begins the rows that are masked; an encoder "
-            "that pools the last token, as an XLNet, would read [SEP]: pass next_sentence=False. "
+            "A sentence objective requires an encoder that pools the first token, [CLS]; one that "
+            "pools the last token, such as XLNet, would pool [SEP]: pass next_sentence=False. "
             "Received: a config with pooling='last'"
         )

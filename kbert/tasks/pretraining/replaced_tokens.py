@@ -74,8 +74,8 @@ def generator_config(
     num_layers = max(1, round(depth * config.num_layers))
     if not 0 < depth <= 1:
         raise ValueError(
-            "A generator is at most as deep as its discriminator, and its layers are a share of "
-            f"that one's. Received: {depth} of num_layers={config.num_layers}"
+            "depth must be above 0 and at most 1, a share of the discriminator's layers. "
+            f"Received: {depth} of num_layers={config.num_layers}"
         )
     groups = config.num_layer_groups
     config = config.replace(
@@ -88,8 +88,8 @@ def generator_config(
     hidden_size = round(share * config.hidden_size)
     if hidden_size < 1 or share > 1:
         raise ValueError(
-            "A generator is at most as wide as its discriminator, and its width is a share of that "
-            f"one's. Received: {share} of hidden_size={config.hidden_size}"
+            "share must be above 0 and at most 1, and leave a width of at least 1. "
+            f"Received: {share} of hidden_size={config.hidden_size}"
         )
     return config.replace(
         hidden_size=hidden_size,
@@ -127,8 +127,8 @@ def sharing(embeddings: keras.layers.Layer, config: EncoderConfig, **options: An
 
         def get_config(self) -> dict[str, Any]:
             raise ValueError(
-                "An encoder with the tables of another is not revived from its config: "
-                "save_generator writes it with them, as a model of its own. "
+                "An encoder that shares the embeddings of another cannot be restored from its "
+                "config: save it with save_generator, which writes an independent model. "
                 f"Received: {self.name!r}"
             )
 
@@ -304,7 +304,7 @@ class ReplacedTokenDetection(EncoderTask):
             )
         if "position" not in batch:
             raise ValueError(
-                "A batch must hold `position` (B, 3), from which the generator's draws follow. "
+                "A batch must contain `position` (B, 3), which seeds the generator's samples. "
                 f"Received: {', '.join(sorted(batch))}"
             )
 
@@ -447,8 +447,8 @@ class ReplacedTokenDetection(EncoderTask):
                 held: Any = arrays.pop(name, None)
                 if not np.array_equal(held, array):
                     raise ValueError(
-                        "Generator and discriminator share their tables, so both folders must hold "
-                        f"the same {name}. Received: other values in {checkpoint.source}"
+                        "Generator and discriminator share their embeddings, so both folders must "
+                        f"contain the same {name}. Received: other values in {checkpoint.source}"
                     )
             tables = get_arrays(task.encoder.embeddings, "tables")
             set_arrays(task.generator, "encoder", arrays, checkpoint.source)

@@ -53,8 +53,8 @@ class RemembersRows(Task):
         """Like `kbert.training.TrainStep.compile`; a memory does not allow micro-batches."""
         if micro_batches != 1 and self.state is not None:
             raise ValueError(
-                "What a model remembers belongs to the rows of whole batches: `micro_batches` must "
-                f"be 1; take fewer rows or shorter ones. Received: micro_batches={micro_batches}"
+                "`micro_batches` must be 1 for a model with a memory: use fewer or shorter "
+                f"sequences instead. Received: micro_batches={micro_batches}"
             )
         super().compile(optimizer, *positional, micro_batches=micro_batches, **settings)
 

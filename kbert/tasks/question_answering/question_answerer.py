@@ -161,7 +161,7 @@ class QuestionAnswerer(FineTuningTask):
         golds = table["answers"]
         if all(golds):
             raise ValueError(
-                "The null threshold is tuned on questions of which some have no answer in their "
+                "Tuning the null threshold requires some questions without an answer in their "
                 f"context. Received: {len(golds)} questions, all with an answer"
             )
         answers = self.predict(table, **options)
@@ -200,7 +200,7 @@ class QuestionAnswerer(FineTuningTask):
     def report_cut(self, cut: int, count: int, what: str = "") -> None:
         if cut:
             logging.warning(
-                "%d of %d %squestions have more than %d tokens and are cut there",
+                "%d of %d %squestions have more than %d tokens and are truncated",
                 *(cut, count, what, self.max_question_length),
             )
 
@@ -333,8 +333,8 @@ def _questions(table: Table) -> Table:
         return Table({"question": [], "context": []})
     if "first" not in table:
         raise ValueError(
-            "A question answerer's inputs are the columns `question` and `context`, or pairs of "
-            f"them. Received: the columns {list(table.columns)}"
+            "The table must have the columns `question` and `context`, or `first` and `second`. "
+            f"Received: the columns {list(table.columns)}"
         )
     return table.rename({"first": "question", "second": "context"})
 
@@ -360,8 +360,8 @@ def _first_answers(table: Table) -> tuple[np.ndarray, np.ndarray]:
             )
         if len(answers) != len(places):
             raise ValueError(
-                f"{table.place(row)}: every answer has a place in answer_starts. Received: "
-                f"{len(answers)} answers, {len(places)} places"
+                f"{table.place(row)}: answer_starts must have one entry per answer. Received: "
+                f"{len(answers)} answers, {len(places)} entries"
             )
         if not answers:
             continue

@@ -65,13 +65,13 @@ class QuestionWindows:
         budget = max_length - max_question_length - self.specials
         if max_question_length < 1 or budget < 1:
             raise ValueError(
-                "A row must hold a question of max_question_length tokens, the special tokens and "
-                f"a token of the context. Received: max_question_length={max_question_length}, "
+                "max_length must be enough for max_question_length (1 or more), the special tokens "
+                f"and a token of the context. Received: max_question_length={max_question_length}, "
                 f"max_length={max_length}"
             )
         if not 1 <= doc_stride <= budget:
             raise ValueError(
-                f"doc_stride must be from 1 to {budget}, the tokens that a row leaves after the "
+                f"doc_stride must be from 1 to {budget}, the context tokens in a window with the "
                 f"longest question. Received: doc_stride={doc_stride}"
             )
 

@@ -34,12 +34,10 @@ def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
         ValueError: `decay` is out of range, or the encoder does not consist of blocks.
     """
     if not 0 < decay <= 1:
-        raise ValueError(
-            f"The decay from layer to layer must be above 0 and at most 1. Received: {decay}"
-        )
+        raise ValueError(f"The layer decay must be above 0 and at most 1. Received: {decay}")
     if not hasattr(encoder, "blocks"):
         raise ValueError(
-            "Rates that decay from layer to layer are those of a Transformer's blocks. "
+            "A layer decay requires an encoder of Transformer blocks. "
             f"Received: a {type(encoder).__name__}"
         )
     layers, blocks = encoder.config.num_layers, encoder.blocks

@@ -477,15 +477,15 @@ def make_optimizer(
         if not issubclass(OPTIMIZERS[name], _Moments):
             with_ema = [k for k, kind in OPTIMIZERS.items() if issubclass(kind, _Moments)]
             raise ValueError(
-                f"`ema` is of the optimizers {', '.join(with_ema)}. Received: ema={ema}, {name}"
+                f"`ema` is supported by {', '.join(with_ema)} only. Received: ema={ema}, {name}"
             )
         own["ema"] = ema
     if rate_scales:
         if not issubclass(OPTIMIZERS[name], _Moments):
             others = (x for x, kind in OPTIMIZERS.items() if issubclass(kind, _Moments))
             raise ValueError(
-                "Layers that learn at rates of their own need one of the optimizers "
-                f"{', '.join(others)}. Received: {name!r}"
+                "Learning rates per layer are supported by the optimizers "
+                f"{', '.join(others)} only. Received: {name!r}"
             )
         own["rate_scales"] = rate_scales
     return OPTIMIZERS[name](learning_rate, **own)

@@ -105,12 +105,12 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             raise ValueError(f"`join` must be one of {JOINS}. Received: {join!r}")
         if total_steps < 1 or not 0 <= warmup_steps <= total_steps:
             raise ValueError(
-                "A schedule needs total_steps >= 1 and 0 <= warmup_steps <= total_steps. "
+                "A schedule requires total_steps >= 1 and 0 <= warmup_steps <= total_steps. "
                 f"Received: total_steps={total_steps}, warmup_steps={warmup_steps}"
             )
         if power != 1.0 and decay != "polynomial":
             raise ValueError(
-                f"`power` belongs to decay='polynomial'. Received: decay={decay!r}, power={power}"
+                f"`power` requires decay='polynomial'. Received: decay={decay!r}, power={power}"
             )
         if not 0 < decay_share <= 1:
             raise ValueError(
@@ -118,13 +118,13 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             )
         if decay_share != DECAY_SHARE and decay != "wsd":
             raise ValueError(
-                "`decay_share` belongs to decay='wsd'. "
+                "`decay_share` requires decay='wsd'. "
                 f"Received: decay={decay!r}, decay_share={decay_share}"
             )
         if decay == "inverse_sqrt" and not warmup_steps:
             raise ValueError(
-                "decay='inverse_sqrt' is measured from the end of a warm-up: `warmup_steps` must "
-                f"be at least 1. Received: warmup_steps={warmup_steps}"
+                "`warmup_steps` must be at least 1 for decay='inverse_sqrt', which begins at the "
+                f"end of the warm-up. Received: warmup_steps={warmup_steps}"
             )
         self.learning_rate = learning_rate
         self.total_steps = total_steps

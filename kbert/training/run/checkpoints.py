@@ -178,7 +178,7 @@ class Checkpoints:
                 f"{path} must be of format {FORMAT_VERSION}. Received: {info['format_version']}"
             )
         if fingerprints.crc32_of_files(path) != info["crc32"]:
-            raise ValueError(f"{path} is not what was written: its checksum differs")
+            raise ValueError(f"{path} is damaged or was changed: its checksum differs")
         return info
 
 
@@ -206,8 +206,8 @@ def named_state(task: TrainStep) -> dict[str, keras.Variable]:
                 name = next(x for n in itertools.count(1) if (x := f"{name}/{n}") not in state)
             if name in state:
                 raise ValueError(
-                    "Every variable of a task must have a path of its own, or it cannot be found "
-                    f"again. Received: two of {variable.path!r}"
+                    "Paths of a task's variables must be unique, since checkpoints use them as "
+                    f"names. Received: two of {variable.path!r}"
                 )
             state[name] = variable
     return state

@@ -45,7 +45,7 @@ class RunFiles:
         if settings.tensorboard and is_chief:
             self.curves = Curves(self.folder / "tensorboard")
             try:
-                optional("tensorboard", "tensorboard", f"Looking at {self.folder}/tensorboard")
+                optional("tensorboard", "tensorboard", f"Viewing {self.folder}/tensorboard")
             except ImportError as error:
                 logging.warning("%s. The curves are written without it.", error)
 
@@ -76,8 +76,8 @@ class RunFiles:
         elif self.is_chief:
             if latest is not None:
                 warnings.warn(
-                    f"{self.folder} has checkpoints and no run.json: whether the run had these "
-                    f"settings is not known, and step {latest['step']} is resumed with them",
+                    f"{self.folder} has checkpoints but no run.json: step {latest['step']} is "
+                    "resumed without a check that the run had these settings",
                     stacklevel=3,
                 )
             write_settings(path, settings)

@@ -64,9 +64,9 @@ class History(keras.callbacks.History):
         """
         how = "trained for" if self.ended_by is None else f"ended by {self.ended_by} after"
         if self.stopped_by is not None:
-            how = f"stopped by {signal.Signals(self.stopped_by).name}, to be resumed, after"
+            how = f"stopped by {signal.Signals(self.stopped_by).name} (it can be resumed) after"
         elif not trained:
-            how = f"finished before, nothing is left to train: {how}"
+            how = f"already finished, nothing is left to train: {how}"
         self._sentence = f"{how} {self.step:,} steps"
         if best is None or best.step is None:
             return
@@ -74,9 +74,9 @@ class History(keras.callbacks.History):
         self.best_loss = best.loss if math.isfinite(best.loss) else None
         self._sentence += f"; best {best.metric} {best.value:.4g} after step {best.step:,}{place}"
         if self.weights_by is not None:
-            self._sentence += f"; the task has the weights that {self.weights_by} set"
+            self._sentence += f"; the task has the weights set by {self.weights_by}"
         elif best.keeps_weights and self.stopped_by is None:
-            self._sentence += ", whose weights the task has"
+            self._sentence += ", whose weights are restored"
 
     def __str__(self) -> str:
         return self._sentence

@@ -210,8 +210,8 @@ class Monitor(keras.callbacks.CallbackList):
                 self._set_sums(sums)
             else:
                 logging.warning(
-                    "The run was begun by a version that counted other values: those of this epoch "
-                    "are since the restart"
+                    "The run was started by a version with other values: those of this epoch are "
+                    "counted from the restart"
                 )
         super().on_epoch_begin(epoch, logs)
 

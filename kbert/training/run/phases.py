@@ -68,7 +68,7 @@ class Phase:
     def __post_init__(self) -> None:
         if (self.batch_size is None) == (self.batch_tokens is None):
             raise ValueError(
-                "The batches of a phase are counted in rows or in tokens. Received: "
+                "A phase must have either batch_size or batch_tokens. Received: "
                 f"batch_size={self.batch_size}, batch_tokens={self.batch_tokens}"
             )
 
@@ -135,7 +135,7 @@ def parse_phases(text: str, steps: int, batch_size: int) -> list[Phase]:
                 raise ValueError
         except (ValueError, IndexError):
             raise ValueError(
-                "A phase is written length:share, length:share:batch_size or "
+                "A phase must be length:share, length:share:batch_size or "
                 f"length:share:batch_size:masked_share. Received: {item!r} in {text!r}"
             ) from None
         if masked is not None and not 0 < masked <= 1:
@@ -155,7 +155,7 @@ def parse_phases(text: str, steps: int, batch_size: int) -> list[Phase]:
         end = round(done * steps)
         if end == begun:
             raise ValueError(
-                f"Each phase needs a step at least. Received: {text!r} over steps={steps}"
+                f"Each phase must have at least one step. Received: {text!r} over steps={steps}"
             )
         phases.append(
             Phase(

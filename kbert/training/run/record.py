@@ -83,8 +83,8 @@ def check_settings(
         )
     if found and end is not None and end < step:
         raise ValueError(
-            f"A run may not end before the steps that are made; choose another folder, or give it "
-            f"{step} steps at least. Received: an end after step {end} of {path.parent}, whose "
+            f"A run must not end before its last checkpoint: choose another folder, or train for "
+            f"at least {step} steps. Received: an end after step {end} of {path.parent}, whose "
             f"last checkpoint is of step {step}"
         )
     if found and writes:
@@ -101,8 +101,8 @@ def check_resume(resume: Resume, folder: object) -> None:
     """
     if folder is None and resume != SAME and resume:
         raise ValueError(
-            "`resume` is about the folder that a run resumes from: give a `model_dir`, or leave it "
-            f"out. Received: resume={resume!r}, model_dir=None"
+            "`resume` requires a `model_dir`, the folder to resume from: pass one, or leave "
+            f"`resume` out. Received: resume={resume!r}, model_dir=None"
         )
     if isinstance(resume, str) and resume not in (SAME, CHANGED):
         raise ValueError(

@@ -101,7 +101,7 @@ class Run:
         >>> history.history["val_slope"]
         [0.5, 1.0, 1.5]
         >>> print(history)
-        trained for 3 steps; best slope 1.5 after step 3 (epoch 3 of 3), whose weights the task has
+        trained for 3 steps; best slope 1.5 after step 3 (epoch 3 of 3), whose weights are restored
     """
 
     task: TrainStep
@@ -186,7 +186,7 @@ class Run:
                     raise
                 raise RuntimeError(
                     f"Another host of this run ended, or cannot be reached, after step "
-                    f"{monitor.step}. Started again on all hosts, the run resumes. "
+                    f"{monitor.step}. Start the run again on all hosts to resume it. "
                     f"{files.checkpoints.describe() if files is not None else ''}"
                     f"Received on host {strategy.host_index} of {strategy.num_hosts}: "
                     f"{_last_line(error)}"
@@ -286,17 +286,17 @@ class Run:
         names = [type(x).__name__ for x in restoring]
         if names and not monitor.is_over:
             warnings.warn(
-                f"{', '.join(names)} knows the epochs since step {monitor.step}, where the run "
-                "resumes, and restores the best weights of those alone. What `metric` and "
-                "`patience` of `fit` choose is of the whole run",
+                f"{', '.join(names)} restores the best weights since step {monitor.step}, where "
+                "the run resumes, not those of the whole run. Use `metric` and `patience` of "
+                "`fit`, which cover the whole run",
                 stacklevel=3,
             )
 
     def _check_end(self, step: int) -> None:
         if step > self.end:
             warnings.warn(
-                f"The run ends at step {self.end}, but its checkpoint is that of step {step}: the "
-                "task has the weights of that step, and nothing is trained",
+                f"The run ends at step {self.end}, but its checkpoint is that of step {step}: its "
+                "weights are loaded, and nothing is trained",
                 stacklevel=4,
             )
 
@@ -311,17 +311,17 @@ class Run:
         given = {name: value for name, value in given.items() if value is not None}
         if given and not self.objective.evaluates:
             raise ValueError(
-                "`metric`, `patience` and `evaluate_every` need held-out data to evaluate on. "
+                "`metric`, `patience` and `evaluate_every` require held-out data. "
                 f"Received: {', '.join(f'{k}={v!r}' for k, v in given.items())} without any"
             )
         if self.settings.metric is None and self.settings.patience is not None:
             raise ValueError(
-                "`metric` must name the value that `patience` waits for. "
+                "`patience` requires `metric`, the value to monitor. "
                 f"Received: None with patience={self.settings.patience}"
             )
         if self.verbose == LINE and not all(isinstance(stage, Phase) for stage in self.stages):
             raise ValueError(
-                'verbose="line" is for phases, whose tokens are known; epochs have Keras\' own. '
+                'verbose="line" is supported for phases only, whose tokens are known. '
                 f"Received: {self.plan}"
             )
 
@@ -334,10 +334,10 @@ def _stage_from(stage: Phase | Epochs, step: int) -> Phase | Epochs:
 def _check_average(task: TrainStep) -> None:
     if getattr(task.optimizer, "use_ema", False):
         raise ValueError(
-            "Keras' `use_ema` makes the average the weights at the end of every `fit`, of which a "
-            "run takes several, and evaluates other weights than it keeps: compile with "
-            "kbert.training.AdamW(rate, ema=0.99), and call use_moving_average(task) when the run "
-            f"is over. Received: {type(task.optimizer).__name__} with use_ema=True"
+            "Keras' `use_ema` is not supported in a run: it would replace the weights by their "
+            "average at the end of every `fit`, which a run calls several times. Compile with "
+            "kbert.training.AdamW(rate, ema=0.99), and call use_moving_average(task) after the "
+            f"run. Received: {type(task.optimizer).__name__} with use_ema=True"
         )
 
 

@@ -97,6 +97,6 @@ def _only_finite(values: dict[str, float]) -> dict[str, float]:
 def _explain(step: int, terms: dict[str, float], where: str) -> str:
     bad = ", ".join(f"{k} is {v}" for k, v in terms.items() if not math.isfinite(v))
     return (
-        f"{bad} at step {step}. {where}That step updated no weight. A lower learning rate, "
-        "a longer warm-up or float32 may help; with the same settings it happens again"
+        f"{bad} at step {step}. {where}That step updated no weights. A lower learning rate, "
+        "a longer warm-up or float32 may help; with the same settings the error recurs"
     )

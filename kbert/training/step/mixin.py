@@ -64,7 +64,7 @@ elif keras.backend.backend() == "jax":
     from kbert.training.step import jax as engine  # type: ignore[no-redef]
 else:
     raise ImportError(
-        "Training runs with KERAS_BACKEND=tensorflow or jax. "
+        "Training requires KERAS_BACKEND=tensorflow or jax. "
         f"Received: KERAS_BACKEND={keras.backend.backend()}"
     )
 
@@ -197,9 +197,9 @@ class TrainStep(_Base):
         taken = {name: getattr(optimizer, name) for name in own if getattr(optimizer, name, None)}
         if taken:
             raise ValueError(
-                "The step clips and accumulates itself, after summing over the replicas: pass "
-                "`clip_norm` and `micro_batches` to compile() and leave them out of the "
-                f"optimizer. Received: optimizer with {taken}"
+                "The optimizer must not clip or accumulate gradients, since the training step does "
+                "so itself, after summing over the replicas: pass `clip_norm` and `micro_batches` "
+                f"to compile() instead. Received: optimizer with {taken}"
             )
         if micro_batches < 1:
             raise ValueError(f"`micro_batches` must be at least 1. Received: {micro_batches}")
@@ -235,9 +235,9 @@ class TrainStep(_Base):
         dtypes = {policy.variable_dtype, *(v.dtype for v in self.trainable_variables)}
         if narrow := sorted(dtypes & {"bfloat16", "float16"}):
             raise ValueError(
-                "Weights are trained in float32: with the 8 bits of bfloat16 most updates round "
-                "to nothing, and the second moment of Adam cannot move at all, for 1 - 0.999 is 0. "
-                "The dtype policies mixed_bfloat16 and mixed_float16 keep them in float32. "
+                "Weights must be float32 for training: with the 8 bits of bfloat16 most updates "
+                "round to 0, and Adam's second moment never changes, since 1 - 0.999 rounds to 0. "
+                "The dtype policies mixed_bfloat16 and mixed_float16 keep weights in float32. "
                 f"Received: dtype policy {policy.name}, weights in {', '.join(narrow)}"
             )
 
@@ -372,7 +372,7 @@ class TrainStep(_Base):
             terms = self._all_terms(batch, training=True)
         if self.recompute and not layers:
             raise ValueError(
-                "`recompute` is of the blocks of encoders and decoders: leave it out. "
+                "`recompute` requires blocks of an encoder or decoder: leave it out. "
                 f"Received: recompute=True for a {type(self).__name__} without any"
             )
         return terms
@@ -450,7 +450,7 @@ class TrainStep(_Base):
             rows, parts = x.shape[0], self.micro_batches
             if rows is not None and rows % parts:
                 raise ValueError(
-                    "The rows of a batch on each device must divide by `micro_batches`. "
+                    "The rows of a batch on each device must be divisible by `micro_batches`. "
                     f"Received: {rows} rows, micro_batches={parts}"
                 )
             return ops.reshape(x, (-1, parts, *ops.shape(x)[1:]))
@@ -479,7 +479,7 @@ def check_compares_whole_batches(task: TrainStep, micro_batches: int) -> None:
     compares = type(task).before_gradients is not TrainStep.before_gradients
     if compares and micro_batches * replicas_of(task) > 1:
         raise ValueError(
-            "A task that compares the rows of a batch is trained by itself, or on one device "
+            "A task that compares the rows of a batch must be trained alone, or on one device "
             f"and without micro-batches. Received: a {type(task).__name__} in another model, "
             f"micro_batches={micro_batches}, {replicas_of(task)} devices"
         )

@@ -62,8 +62,8 @@ def read_rows(variable: keras.Variable, rows: int | None) -> Tensor:
     rows = all_rows // replicas if rows is None else rows
     if replica is not None and rows != all_rows / replicas:
         raise ValueError(
-            "A batch must have the rows that the state was made for. Received: "
-            f"batch_size={all_rows} of the state, over {replicas} device(s), and {rows} rows of a "
+            "A batch must have as many rows as the state. Received: "
+            f"batch_size={all_rows} of the state, over {replicas} device(s), and {rows} rows in a "
             "device's batch"
         )
     value = ops.convert_to_tensor(variable)

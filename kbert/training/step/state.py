@@ -80,7 +80,7 @@ class StepState:
             ValueError: neither `fit` nor `prepare` has run.
         """
         if self.position is None:
-            raise ValueError("The data position exists once `fit` or `prepare` has run.")
+            raise ValueError("`fit` or `prepare` must run first: they create the data position.")
         found = {"data_position": self.position.value}
         if self.loss_scale is not None:
             found["loss_scale/value"] = self.loss_scale.value
@@ -96,7 +96,7 @@ def only_features(data: Any) -> Tensors:
     batch, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
     if labels is not None or weights is not None:
         raise ValueError(
-            "A batch must be one structure that holds labels and weights too. "
+            "A batch must be one structure that includes labels and weights. "
             "Received: a tuple (x, y, …)"
         )
     return batch

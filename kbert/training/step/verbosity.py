@@ -19,7 +19,5 @@ def keras_verbosity(verbose: str | int) -> int:
     if not isinstance(verbose, str):
         return verbose
     if verbose != "auto":
-        raise ValueError(
-            f'`verbose` must be 0, 1, 2 or "auto", as Keras has it. Received: {verbose!r}'
-        )
+        raise ValueError(f'`verbose` must be 0, 1, 2 or "auto", as in Keras. Received: {verbose!r}')
     return 1 if sys.stdout.isatty() or "ipykernel" in sys.modules else 2
