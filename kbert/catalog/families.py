@@ -602,7 +602,7 @@ def family_row(name: str) -> Row:
         'bpe'
     """
     if not isinstance(name, str):
-        raise TypeError(f"A model of the family goes by a name. Received: {name!r}")
+        raise TypeError(f"The name of a model must be a string. Received: {name!r}")
     key = ALIASES.get(name, name)
     repository = REPOSITORIES.get(key, key)
     if repository not in _BY_REPOSITORY:

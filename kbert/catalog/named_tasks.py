@@ -174,7 +174,7 @@ def named_task(name: str) -> NamedTask:
         return known[name]
     near = difflib.get_close_matches(name, known, n=len(known), cutoff=0.0)
     raise ValueError(
-        f"A task is one of {', '.join(near)}; one of your own is there once its module is imported "
+        f"A task must be one of {', '.join(near)}; to use your own task, import its module "
         f"(--task_module). Received: {name!r}"
     )
 

@@ -143,8 +143,8 @@ def parse_name(name: str) -> tuple[str, str | None] | None:
         base = REPOSITORIES[base]
     if not _REPOSITORY.fullmatch(base) or ".." in base or "--" in base:
         raise ValueError(
-            "A model of the hub is written hf:owner/name or hf:owner/name@revision; owner and name "
-            f"are letters, digits, '_', '-' and '.'. Received: {name!r}"
+            "A model of the hub must be written hf:owner/name or hf:owner/name@revision, with "
+            f"letters, digits, '_', '-' and '.' in owner and name. Received: {name!r}"
         )
     if at:
         check_revision(revision, name)
@@ -155,8 +155,8 @@ def check_revision(revision: str, name: str) -> None:
     """Raises ValueError unless `revision` can be the name of a branch, a tag or a commit."""
     if not _REVISION.fullmatch(revision) or ".." in revision:
         raise ValueError(
-            "A revision is a branch, a tag or a commit of the repository. "
-            f"Received: {revision!r} with {name!r}"
+            "A revision must be a branch, a tag or a commit of the repository. Received: "
+            f"{revision!r} with {name!r}"
         )
 
 

@@ -100,7 +100,9 @@ class Options:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if taken := [name for name in cls.__annotations__ if hasattr(Options, name)]:
-            raise TypeError(f"Options have methods of these names. Received: {', '.join(taken)}")
+            raise TypeError(
+                f"Options must not have the names of their methods. Received: {', '.join(taken)}"
+            )
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
         cls.__doc__ = with_options(cls.__doc__, cls)
 
@@ -274,7 +276,7 @@ def parse_kind(text: str) -> tuple[str, dict[str, Any]]:
         name, equals, value = item.partition("=")
         if not equals:
             raise ValueError(
-                "Options after a colon are name=value, such as lora:rank=16,alpha=32. "
+                "Options after a colon must be name=value, such as lora:rank=16,alpha=32. "
                 f"Received: {item!r} in {text!r}"
             )
         options[name] = tuple(value.split("+")) if "+" in value else _from_text(value)

@@ -52,8 +52,8 @@ def register(sort: str, name: str, cls: type) -> None:
     place = late.TABLE.get(sort, {}).get(name, _place(before)).replace(":", ".")
     if place != _place(cls) and (before is cls or _source(before) != _source(cls)):
         raise ValueError(
-            f"Every {sort} needs a unique name, and {name!r} is registered for {place}. "
-            f"Received: {_place(cls)}"
+            f"Every {sort} must have a unique name, but {name!r} is already registered for "
+            f"{place}. Received: {_place(cls)}"
         )
     known[name] = cls
 
@@ -121,7 +121,7 @@ def get(sort: str, name: str) -> type:
     if found is None:
         near = difflib.get_close_matches(name, names(sort), n=len(names(sort)), cutoff=0.0)
         article = "An" if sort[0] in "aeiou" else "A"
-        raise ValueError(f"{article} {sort} is one of {', '.join(near)}. Received: {name!r}")
+        raise ValueError(f"{article} {sort} must be one of {', '.join(near)}. Received: {name!r}")
     return found
 
 

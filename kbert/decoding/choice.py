@@ -83,7 +83,7 @@ def likeliest(logits: Tensor, method: Sampling) -> tuple[Any, Any]:
 
 def _check_seed(seed: Tensor) -> None:
     if seed is None:
-        raise ValueError("Sampling draws from a `seed`: an integer. Received: None")
+        raise ValueError("Sampling requires a `seed`, an integer. Received: None")
     if hasattr(seed, "dtype"):  # a tensor, so that one compiled function serves many seeds
         if len(seed.shape) or "int" not in str(seed.dtype):
             raise ValueError(f"`seed` must be one integer. Received: {seed}")

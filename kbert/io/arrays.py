@@ -99,7 +99,7 @@ def open_safetensors(path: PathLike) -> Any:
 def _local(path: PathLike) -> contextlib.AbstractContextManager[str]:
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"There is no such safetensors file. Received: {path}")
+        raise FileNotFoundError(f"No such safetensors file. Received: {path}")
     return local_copy(path)
 
 
@@ -110,7 +110,8 @@ def _open(local: str, path: PathLike) -> Any:
         return safe_open(local, framework="np")
     except SafetensorError as error:
         raise ValueError(
-            f"The file is damaged, cut short, or no safetensors file ({error}). Received: {path}"
+            f"The file is damaged, truncated, or not in the safetensors format ({error}). "
+            f"Received: {path}"
         ) from error
 
 
@@ -261,8 +262,8 @@ def check_finite(arrays: Arrays, what: str) -> None:
     if bad:
         more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         raise ValueError(
-            "Weights must be finite to be written: nothing is. "
-            f"Received: {what}, with NaN or infinity in {', '.join(bad[:_SHOWN])}{more}"
+            f"Weights must be finite; nothing was written. Received: {what}, with NaN or infinity "
+            f"in {', '.join(bad[:_SHOWN])}{more}"
         )
 
 

@@ -147,7 +147,7 @@ def only_one(folder: str | os.PathLike) -> Iterator[None]:
             logging.warning("Another process is writing %s: waiting for it", folder)
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:  # some network file systems have no locks on folders
-            logging.warning("No lock on %s: start only one process there (%s)", folder, error)
+            logging.warning("Cannot lock %s: run only one process on it (%s)", folder, error)
         yield
     finally:
         os.close(lock)
@@ -212,11 +212,11 @@ def claim(file: int, path: str) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _TAKEN:
-            logging.warning("No lock on %s: start only one process for it (%s)", path, error)
+            logging.warning("Cannot lock %s: run only one process on it (%s)", path, error)
             return
         raise BlockingIOError(
-            "One process at a time writes a file: wait for the other, end it, or name another "
-            f"file. Received: {path}, which another process is writing"
+            "Only one process may write a file at a time: wait for the other process, end it, or "
+            f"choose another file. Received: {path}, which another process is writing"
         ) from None
 
 
@@ -226,7 +226,7 @@ def _make(folder: str) -> str:
     local = stand_in(folder)
     if local != folder:
         os.makedirs(local, exist_ok=True)
-        logging.warning("No lock on %s for other machines: start only one process there", folder)
+        logging.warning("Cannot lock %s against other machines: run only one process on it", folder)
     return local
 
 
@@ -238,13 +238,13 @@ def _lock(path: str, folder: str) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in _TAKEN:
-                logging.warning("No lock on %s: start only one process there (%s)", path, error)
+                logging.warning("Cannot lock %s: run only one process on it (%s)", path, error)
                 return lock
             holder = os.pread(lock, 1000, 0).decode(errors="replace") or "another process"
             os.close(lock)
             raise RuntimeError(
-                "One process at a time writes to a folder: wait for the other, end it, or name "
-                f"another folder. Received: {folder}, in use by {holder}"
+                "Only one process may write to a folder at a time: wait for the other process, "
+                f"end it, or choose another folder. Received: {folder}, in use by {holder}"
             ) from None
         # The former holder may have removed the file between the two calls.
         with contextlib.suppress(FileNotFoundError):

@@ -40,7 +40,7 @@ def read_note(path: str | os.PathLike, what: str) -> dict[str, Any] | None:
         return read_json(path)
     except ValueError as error:
         raise ValueError(
-            f"{what} must be JSON, as it was written, and was cut off or changed. {error}"
+            f"{what} must be JSON, as it was written, but was truncated or changed. {error}"
         ) from error
 
 
@@ -78,14 +78,14 @@ def check_same(
         >>> check_same("out", "note", {"settings": {"seed": 1}}, {"settings": {"words": 2}})
         Traceback (most recent call last):
         ...
-        ValueError: out was begun with other settings: give the same to resume it, choose another \
-output, or remove it and note. Received: settings.seed was 1, is None; settings.words was None, \
-is 2
+        ValueError: out was started with other settings: pass the same settings to resume it, \
+choose another output, or remove it and note. Received: settings.seed was 1, is None; \
+settings.words was None, is 2
     """
     if changed := changes(before, now):
         raise ValueError(
-            f"{path} was begun with other settings: give the same to resume it, choose another "
-            f"output, or remove it and {note}. Received: {'; '.join(changed)}"
+            f"{path} was started with other settings: pass the same settings to resume it, choose "
+            f"another output, or remove it and {note}. Received: {'; '.join(changed)}"
         )
 
 
@@ -152,13 +152,13 @@ class Output:
             self.check(identity)
         elif before is None and _is_written(self.path):
             raise ValueError(
-                f"{self.path} already exists, without {self.note.name}, which would say what wrote "
-                "it; remove it, or choose another output"
+                f"{self.path} already exists without {self.note.name}, the record of what wrote "
+                "it; remove it or choose another output"
             )
         elif before and before.get("records"):
             warnings.warn(
-                f"{self.path} is not there any more, with the {before['records']:,} records of "
-                f"{self.note.name}: starting over",
+                f"{self.path} no longer exists, but {self.note.name} lists {before['records']:,} "
+                "records in it: starting over",
                 stacklevel=3,
             )
 
@@ -230,7 +230,7 @@ class GrowingOutput(Output):
         *,
         hidden: bool = False,
     ) -> None:
-        path = local_only(path, "Output that grows while it is made")
+        path = local_only(path, "A resumable output")
         self.form = form
         self._names = form.names(path)  # the first is the one that readers look for
         self._paths = [name + _PART * hidden for name in self._names]
@@ -265,15 +265,15 @@ class GrowingOutput(Output):
             read, checksum = read + 1, fingerprints.crc32([text_of(item)], checksum)
         received = None
         if read < self.records:
-            received = f"{read:,} records, of {self.records:,} that are written"
+            received = f"{read:,} records, but {self.records:,} are already written"
         elif checksum != self.state.get("checksum", checksum):  # former versions wrote none
-            received = f"others among the first {read:,} records"
+            received = f"other records among the first {read:,}"
         elif self.finished and next(rest, None) is not None:
             received = f"more than {read:,} records"
         if received:
             raise ValueError(
-                f"{self.path} was made of another input than {source}: choose another output, or "
-                f"remove it and {self.note.name} to start over. Received: {received}"
+                f"{self.path} was made from another input than {source}: choose another output, "
+                f"or remove it and {self.note.name} to start over. Received: {received}"
             )
         self.state["checksum"] = checksum
         if self.finished:

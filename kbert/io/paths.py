@@ -58,8 +58,8 @@ def is_remote(path: str | os.PathLike) -> bool:
     text = os.fspath(path)
     if _COLLAPSED.match(text):
         raise ValueError(
-            "A scheme ends in two slashes, of which pathlib.Path drops one: give the path as text. "
-            f"Received: {text!r}"
+            "A URL must have two slashes after its scheme, but pathlib.Path drops one of them: "
+            f"pass the path as a string. Received: {text!r}"
         )
     return bool(_SCHEME.match(text))
 
@@ -344,7 +344,8 @@ def check_folder(path: str | os.PathLike) -> None:
         found = os.path.dirname(found)
     if is_file(found):
         raise NotADirectoryError(
-            f"{os.fspath(path)} must be a folder, or become one. Received: the file {found}"
+            f"{os.fspath(path)} must be a folder, or a path where one can be created. Received: "
+            f"the file {found}"
         )
 
 
@@ -357,7 +358,7 @@ def glob(pattern: str) -> list[str]:
     if not is_remote(pattern):
         return local_glob.glob(pattern, recursive=True)
     if "**" in pattern:
-        raise ValueError(f"`**` is for patterns of local paths. Received: {pattern!r}")
+        raise ValueError(f"`**` is supported in local patterns only. Received: {pattern!r}")
     with RemotePath(pattern)._errors() as gfile:
         return gfile.glob(pattern)
 
@@ -415,7 +416,7 @@ def read_settings(path: str | os.PathLike) -> bytes:
     size = Path(path).stat().st_size
     if size > MAX_SETTINGS_BYTES:
         raise ValueError(
-            f"Settings and vocabularies have {MAX_SETTINGS_BYTES} bytes at most. "
+            f"A file of settings or a vocabulary must have at most {MAX_SETTINGS_BYTES} bytes. "
             f"Received: {size} in {os.fspath(path)}"
         )
     return Path(path).read_bytes()
@@ -451,10 +452,10 @@ def local_only(path: str | os.PathLike, what: str) -> str:
         >>> local_only("gs://bucket/page.html", "A page")
         Traceback (most recent call last):
         ...
-        ValueError: A page takes a local path. Received: 'gs://bucket/page.html'
+        ValueError: A page requires a local path. Received: 'gs://bucket/page.html'
     """
     if is_remote(path):
-        raise ValueError(f"{what} takes a local path. Received: {os.fspath(path)!r}")
+        raise ValueError(f"{what} requires a local path. Received: {os.fspath(path)!r}")
     return os.fspath(path)
 
 

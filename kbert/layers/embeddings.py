@@ -160,8 +160,8 @@ class Embeddings(Editable):
             x = x + self._segments(segment_ids)
         elif segment_ids is not None:
             raise ValueError(
-                "A model without segments takes no `segment_ids`. "
-                f"Received: segment_ids of shape {tuple(segment_ids.shape)}"
+                "A model without segments does not support `segment_ids`. Received: segment_ids "
+                f"of shape {tuple(segment_ids.shape)}"
             )
         return x
 
@@ -254,8 +254,8 @@ class SharedEmbeddings(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         if type(source) is not Embeddings:
             raise ValueError(
-                "A generator shares the tables of BERT's embeddings: other embeddings are not "
-                f"shared. Received: {type(source).__name__}"
+                "A generator can share the tables of BERT's embeddings only. Received: "
+                f"{type(source).__name__}"
             )
         # Inside a function, so that Keras does not count and save the other's weights here.
         self._source = lambda: source

@@ -41,8 +41,8 @@ def whole_numbers(x: Any, name: str = "ids") -> Any:
     if dtype in _NARROW and not _infers_shapes():
         raise ValueError(
             f"`{name}` must be integers: {dtype} rounds whole numbers above {_NARROW[dtype]}. A "
-            "model of mixed precision casts floats that it is given: pass int32. "
-            f"Received: {name} of dtype {dtype}"
+            f"mixed-precision model casts its float inputs: pass int32. Received: {name} of dtype "
+            f"{dtype}"
         )
     check_whole(name, x)
     return ops.cast(x, "int32")

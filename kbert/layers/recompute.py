@@ -113,7 +113,7 @@ def _engine() -> Callable[[_Function, list[Tensor], list[Tensor]], tuple[Any, li
     backend = keras.backend.backend()
     if backend not in engines:
         raise NotImplementedError(
-            "Layers are recomputed with KERAS_BACKEND=tensorflow or jax, as training runs. "
+            "Recomputing layers requires KERAS_BACKEND=tensorflow or jax, as training does. "
             f"Received: KERAS_BACKEND={backend}"
         )
     return engines[backend]

@@ -136,7 +136,7 @@ class LogUniformSampler:
         if not 0 < draws < vocabulary_size:
             raise ValueError(
                 "A sample must have at least one word and fewer than the vocabulary of "
-                f"{vocabulary_size}; with as many, take the whole softmax. Received: {draws}"
+                f"{vocabulary_size}; for all words, use the whole softmax. Received: {draws}"
             )
         self.vocabulary_size = vocabulary_size
         self.draws = draws

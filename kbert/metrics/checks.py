@@ -12,8 +12,8 @@ def paired(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarray]
     labels, predictions = array("labels", labels), array("predictions", predictions)
     if labels.shape != predictions.shape or not labels.size:
         raise ValueError(
-            "Labels and predictions must have one shape with at least one entry. "
-            f"Received: {labels.shape} and {predictions.shape}"
+            "Labels and predictions must have the same shape, with at least one entry. Received: "
+            f"{labels.shape} and {predictions.shape}"
         )
     kinds = _KINDS[labels.dtype.kind], _KINDS[predictions.dtype.kind]
     if "names" in kinds and len(set(kinds)) > 1:
@@ -28,7 +28,7 @@ def array(what: str, values: Values) -> np.ndarray:
     """Converts names, integers or finite numbers to an array, never silently to text."""
     converted = np.asarray(values)
     if converted.ndim == 0:
-        raise ValueError(f"The {what} must be a sequence, one entry a row. Received: {values!r}")
+        raise ValueError(f"The {what} must be a sequence, one entry per row. Received: {values!r}")
     if converted.dtype.kind == "V":  # bfloat16 and other extension types
         converted = converted.astype(np.float32)
     mixed = converted.dtype.kind == "U" and not all(isinstance(value, str) for value in values)

@@ -197,14 +197,16 @@ def _spans(
 def _parsed(names: Iterable[str], scheme: str | None) -> tuple[list[str], list[str]]:
     """Returns the prefix of each label, converted to BIOES, and its type."""
     if scheme is not None and scheme not in _PREFIXES:
-        raise ValueError(f"scheme is one of {', '.join(_PREFIXES)} or None. Received: {scheme!r}")
+        raise ValueError(
+            f"scheme must be one of {', '.join(_PREFIXES)} or None. Received: {scheme!r}"
+        )
     allowed = "BIESLU" if scheme is None else _PREFIXES[scheme]
     prefixes, types = [], []
     for name in names:
         match = _LABEL.fullmatch(name)
         if match is None or (match[2] and match[2] not in allowed):
             raise ValueError(
-                f'An entity label{f" of {scheme}" if scheme else ""} is "O", or one of '
+                f'An entity label{f" of {scheme}" if scheme else ""} must be "O", or one of '
                 f'{", ".join(allowed)} and a type, as in "B-person". Received: {name!r}'
             )
         prefixes.append("O" if match[1] else _AS_BIOES.get(match[2], match[2]))
@@ -225,12 +227,12 @@ def _scores(
 def _check_lengths(labels: Values, predictions: Values) -> None:
     if len(labels) != len(predictions):
         raise ValueError(
-            "labels and predictions hold the same sentences. Received: "
-            f"{len(labels)} and {len(predictions)} sentences"
+            f"labels and predictions must be of the same sentences. Received: {len(labels)} and "
+            f"{len(predictions)} sentences"
         )
     for row, (true, found) in enumerate(zip(labels, predictions, strict=True)):
         if len(true) != len(found):
             raise ValueError(
-                "A sentence has one label a word. Received: sentence number "
-                f"{row} with {len(true)} labels and {len(found)} predictions"
+                f"A sentence must have one label per word. Received: sentence number {row} with "
+                f"{len(true)} labels and {len(found)} predictions"
             )

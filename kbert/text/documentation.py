@@ -48,8 +48,8 @@ class Documentation(files.TextFile):
         modules = _modules(package)
         if not modules:
             raise ValueError(
-                "docs:NAME needs a package or module written in Python, of the standard library or "
-                f"installed. Received: {package!r}"
+                "docs:NAME requires a package or module written in Python, from the standard "
+                f"library or installed. Received: {package!r}"
             )
         sizes = (f"{name} {os.path.getsize(path)}\n" for name, path in modules)
         checksum = fingerprints.sha256("".join([repr((_EXTRACTION, package)), *sizes]))

@@ -121,8 +121,8 @@ class File(source.Source):
         if rest:
             if number == 1 and b"\r" in rest.rstrip(b"\r"):
                 raise ValueError(
-                    f"{self.name}: lines end in \\n or \\r\\n; `tr '\\r' '\\n'` converts a file "
-                    "whose lines end in \\r. Received: one line, with \\r inside"
+                    f"{self.name}: lines must end in \\n or \\r\\n; `tr '\\r' '\\n'` converts a "
+                    "file whose lines end in \\r. Received: one line, with \\r inside"
                 )
             yield number, rest
 
@@ -168,8 +168,8 @@ def refuse_array(name: str, line: str) -> None:
     """Raises if the first line with text shows that a file is one JSON array of objects."""
     if _ARRAY.match(line):
         raise ValueError(
-            f"{name} is a JSON array; lines of JSON are read, an object a line (`jq -c '.[]'` "
-            f"writes them). Received: {line[:80]!r}"
+            f"{name} is a JSON array, but JSON lines are required, one object per line (`jq -c "
+            f"'.[]'` writes them). Received: {line[:80]!r}"
         )
 
 
@@ -255,7 +255,7 @@ class JsonLinesFile(File):
         if not isinstance(record, dict) or not isinstance(record.get(self.field), str):
             found = sorted(record) if isinstance(record, dict) else type(record).__name__
             raise ValueError(
-                f"{where}: the rule is an object with a string under {self.field!r} (the field "
+                f"{where}: a line must be an object with a string {self.field!r} (another field "
                 f"can be chosen). Received: {found}"
             )
         text = record[self.field]
@@ -264,8 +264,8 @@ class JsonLinesFile(File):
         except UnicodeEncodeError as error:  # an escape such as \ud800 without its other half
             if self.errors == "strict":
                 raise ValueError(
-                    f"{where}: {self.field!r} holds half a surrogate pair at character "
-                    f"{error.start}; on_bad_utf8='replace' puts U+FFFD in its place"
+                    f"{where}: {self.field!r} contains half a surrogate pair at character "
+                    f"{error.start}; on_bad_utf8='replace' replaces it by U+FFFD"
                 ) from None
             self.replaced_characters += 1
             return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()

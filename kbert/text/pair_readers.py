@@ -47,7 +47,7 @@ class Pairs(source.Source, abc.ABC):
         if empty and not self._warned:
             self._warned = True
             logging.warning(
-                "%s: %d pairs with an empty side are left out; the first: %s",
+                "%s: %d pairs with an empty side are skipped; the first: %s",
                 self.name, empty, first,
             )  # fmt: skip
 
@@ -99,8 +99,8 @@ class AlignedDocuments(source.Source):
             text = "\n".join(" ".join(side.split()) for side in pair).encode()
             if len(text) > source.MAX_DOCUMENT_BYTES:
                 raise ValueError(
-                    f"A text with its translation has at most {source.MAX_DOCUMENT_BYTES} bytes. "
-                    f"Received: {len(text)} in pair {number} of {self.pairs.name}"
+                    f"A text with its translation must have at most {source.MAX_DOCUMENT_BYTES} "
+                    f"bytes. Received: {len(text)} in pair {number} of {self.pairs.name}"
                 )
             yield text
 
@@ -140,13 +140,13 @@ class AlignedFiles(_FilePairs):
     def __init__(self, first: list[str], second: list[str], on_bad_utf8: str) -> None:
         if len(first) != len(second):
             raise ValueError(
-                "Every source file needs its target file. Received: "
-                f"{len(first)} files and {len(second)}: {first} and {second}"
+                f"Every source file must have a target file. Received: {len(first)} files and "
+                f"{len(second)}: {first} and {second}"
             )
         for path in (*first, *second):
             if sources.is_json_lines(path):
                 raise ValueError(
-                    "JSON lines hold both sides in one file: give it alone, with "
+                    "JSON lines must have both sides in one file: pass it alone, with "
                     f"columns=(…, …). Received: {path!r}"
                 )
         shown = ", ".join(f"{a} and {b}" for a, b in zip(first, second, strict=True))
@@ -202,8 +202,8 @@ class TabSeparated(_ColumnPairs):
         for path in paths:
             if path.removesuffix(".gz").endswith(".csv"):
                 raise ValueError(
-                    "Columns are separated by tabs. CSV is read by kbert.data.read_table, whose "
-                    f"columns make a list of pairs. Received: {path!r}"
+                    "Columns must be separated by tabs. Read CSV with kbert.data.read_table, and "
+                    f"make a list of pairs of its columns. Received: {path!r}"
                 )
         super().__init__(paths, columns, on_bad_utf8)
 
@@ -220,8 +220,8 @@ class TabSeparated(_ColumnPairs):
             if len(fields) < wanted:
                 if line.strip():
                     raise ValueError(
-                        f"{path}, line {number}: a row has at least {wanted} columns, with tabs "
-                        "between them; where the sides lie in two files, give both. Received: "
+                        f"{path}, line {number}: a row must have at least {wanted} columns, "
+                        "separated by tabs; if the sides are in two files, pass both. Received: "
                         f"{len(fields)} columns: {line[:80].decode(errors='replace')!r}"
                     )
                 fields = [b""] * wanted  # a blank line, counted as an empty pair
@@ -234,8 +234,8 @@ class JsonLines(_ColumnPairs):
     def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str) -> None:
         if columns is None or not isinstance(columns[0], str):
             raise ValueError(
-                "JSON lines need the keys of source and target, such as "
-                f"columns=('en', 'de'). Received: columns={columns!r} for {', '.join(paths)}"
+                "JSON lines require the keys of source and target, such as columns=('en', 'de'). "
+                f"Received: columns={columns!r} for {', '.join(paths)}"
             )
         super().__init__(paths, columns, on_bad_utf8)
 
@@ -294,8 +294,8 @@ def _positions(path: str, names: Sequence[str], header: list[str]) -> list[int]:
     for name in names:
         if header.count(name) != 1:
             raise ValueError(
-                f"{path}, line 1: one column must be called {name!r}; columns without names are "
-                f"given by numbers, such as columns=(0, 1). Received: {header!s:.80}"
+                f"{path}, line 1: exactly one column must be named {name!r}; select columns "
+                f"without names by numbers, such as columns=(0, 1). Received: {header!s:.80}"
             )
     return [header.index(name) for name in names]
 
@@ -310,7 +310,7 @@ def _unequal(one: files.File, other: files.File, ours: _Line | None, theirs: _Li
     number = next(line for line in (ours, theirs) if line is not None)[0]
     total = sum(1 for _ in _text_lines(files.File(longer.path, "replace")))
     return (
-        f"{one.path} and {other.path} must have a line for each line of the other: line {number} "
-        f"of {longer.path} is the first without a partner. Received: {total} lines in "
-        f"{longer.path}, {number - 1} in {shorter.path}"
+        f"{one.path} and {other.path} must have the same number of lines: line {number} of "
+        f"{longer.path} is the first without a partner. Received: {total} lines in {longer.path}, "
+        f"{number - 1} in {shorter.path}"
     )

@@ -51,8 +51,8 @@ class Source:
         """Counts a document that was split, and logs a warning."""
         self.cut_documents += 1
         logging.warning(
-            "%s: a document of more than %d bytes begins here; it is cut into parts at the ends "
-            "of lines or sentences. Separate documents by blank lines to avoid it.",
+            "%s: a document of more than %d bytes begins here; it is split into parts at the "
+            "ends of lines or sentences. Separate documents by blank lines to avoid this.",
             where,
             MAX_DOCUMENT_BYTES,
         )
@@ -106,4 +106,4 @@ def _cut_position(head: bytes) -> int:
 def check_bad_utf8_policy(on_bad_utf8: str) -> None:
     """Raises unless the value is "fail" or "replace"."""
     if on_bad_utf8 not in ("fail", "replace"):
-        raise ValueError(f"on_bad_utf8 is 'fail' or 'replace'. Received: {on_bad_utf8!r}")
+        raise ValueError(f"on_bad_utf8 must be 'fail' or 'replace'. Received: {on_bad_utf8!r}")

@@ -26,9 +26,9 @@ class NeedsTensorFlow(ValueError):
 def refuse(tokenizer: Any, what: str) -> NeedsTensorFlow:
     """Returns the error for a tokenizer with `what`, which only the graph supports."""
     return NeedsTensorFlow(
-        "Without TensorFlow texts are split by byte pairs between the words of GPT-2, and by "
-        "WordPiece without added tokens and special tokens in the text. "
-        f"Received: a {type(tokenizer).__name__} with {what}"
+        "Without TensorFlow, only byte-level BPE with GPT-2's words and WordPiece without added "
+        "tokens and without special tokens in the text are supported. Received: a "
+        f"{type(tokenizer).__name__} with {what}"
     )
 
 

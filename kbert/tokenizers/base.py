@@ -109,7 +109,7 @@ class Tokenizer(Serializable):
         """Returns the id of a token. Raises ValueError if it is not in the vocabulary."""
         if token not in self._id_of:
             raise ValueError(
-                f"No such piece among the {self.vocabulary_size} of the vocabulary. "
+                f"The token must be one of the {self.vocabulary_size} in the vocabulary. "
                 f"Received: {token!r}"
             )
         return self._id_of[token]
@@ -165,8 +165,8 @@ class Tokenizer(Serializable):
         """
         if self.unk_id is None:
             raise ValueError(
-                "Encoding words needs a tokenizer with an unknown token, for words that "
-                f"normalisation empties. Received: a {type(self).__name__} without one"
+                "Encoding words requires a tokenizer with an unknown token, for words that are "
+                f"empty after normalisation. Received: a {type(self).__name__} without one"
             )
         return call_with_batch(self._words_graph, words)
 
@@ -222,7 +222,7 @@ class Tokenizer(Serializable):
         """Splits texts (B,) at mask tokens into parts (B, 1 + masks) to be encoded separately."""
         if self.mask_token is None:
             raise ValueError(
-                "Filling masks needs a tokenizer with a mask token. Received: a "
+                "Filling masks requires a tokenizer with a mask token. Received: a "
                 f"{type(self).__name__} with {', '.join(self.special_tokens) or 'no role'} only"
             )
         return tf.strings.split(texts, self.mask_token)
@@ -281,7 +281,7 @@ class Tokenizer(Serializable):
 
     def _array_encoder(self) -> ArrayEncoder:
         """Creates `array_encoder`; kinds that do not override this need the TensorFlow graph."""
-        raise refuse(self, "another kind of pieces")
+        raise refuse(self, "another algorithm")
 
     def _encode_words(self, words: tf.Tensor) -> tf.RaggedTensor:
         """(W,) strings -> (W, None) int32 ids."""
@@ -333,8 +333,8 @@ class Tokenizer(Serializable):
         wrong = ids[(ids < 0) | (ids >= self.vocabulary_size)]
         if wrong.size:
             raise ValueError(
-                f"Ids of this vocabulary lie in 0..{self.vocabulary_size - 1}. "
-                f"Received: {wrong.ravel()[0]}"
+                f"Token ids must be from 0 to {self.vocabulary_size - 1}. Received: "
+                f"{wrong.ravel()[0]}"
             )
 
     def _decode(self, ids: tf.Tensor | tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:

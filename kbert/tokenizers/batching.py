@@ -36,8 +36,8 @@ def call_with_batch(function: Callable[[tf.Tensor], Any], texts: Any) -> Any:
     rank = texts.shape.rank
     if rank not in (0, 1):
         raise ValueError(
-            "Texts are one string or a 1-D list or tensor of strings. "
-            f"Received: a tensor of shape {texts.shape}"
+            "Texts must be one string or a 1-D list or tensor of strings. Received: a tensor of "
+            f"shape {texts.shape}"
         )
     out = function(texts[None] if rank == 0 else texts)
     return tf.nest.map_structure(lambda x: x[0], out) if rank == 0 else out

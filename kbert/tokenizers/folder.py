@@ -114,11 +114,11 @@ _TOKENS: Form = (
     lambda x: not x or (isinstance(x, list) and all(map(_is_token, x))),
 )
 _NAMED_TOKENS: Form = (
-    "a list of tokens, or an object of tokens by names",
+    "a list of tokens, or an object that maps names to tokens",
     lambda x: _TOKENS[1]([*x.values()] if isinstance(x, dict) else x),
 )
 _IDS: Form = (
-    "an object of ids by their tokens",
+    "an object that maps tokens to ids",
     lambda x: isinstance(x, dict) and all(type(number) is int for number in x.values()),
 )
 _NAMED = {
@@ -131,7 +131,7 @@ _FORMS: Mapping[str, Mapping[str, Form]] = {
         **dict.fromkeys(("do_lower_case", "strip_accents", "tokenize_chinese_chars"), FLAG),
         **dict.fromkeys(("add_prefix_space", "keep_accents", "special_tokens_in_text"), FLAG),
         "added_tokens_decoder": (
-            "an object of tokens by their ids",
+            "an object that maps ids to tokens",
             lambda x: (
                 not x
                 or (
@@ -145,7 +145,7 @@ _FORMS: Mapping[str, Mapping[str, Form]] = {
     },
     "special_tokens_map.json": _NAMED,
     "tokenizer.json": {
-        "model": ("an object with pieces and their numbers", _is_model),
+        "model": ("an object with tokens and their ids or scores", _is_model),
         "config": ("an object", lambda x: isinstance(x, dict)),
         "normalizer": ("a normalizer, or null", lambda x: not x or _is_normalizer(x)),
         "pre_tokenizer": ("a pre-tokenizer, or null", lambda x: not x or _is_step(x)),
@@ -232,7 +232,7 @@ class TokenizerFolder:
         found = sorted(self.path.glob("*.model"))
         if len(found) > 1:
             raise ValueError(
-                "A tokenizer's folder holds one SentencePiece model. Received: "
+                "A tokenizer's folder must contain only one SentencePiece model. Received: "
                 f"{', '.join(path.name for path in found)} in {self.path}"
             )
         return found[0] if found else None
@@ -317,20 +317,21 @@ class TokenizerFolder:
         listed = {entry["content"] for entry in self.added_tokens()}
         for token in sorted(self.specials_without_role() - listed - {*vocabulary}):
             raise ValueError(
-                "Special tokens without a role are pieces of the vocabulary. Received: "
-                f"{' or '.join(_WITHOUT_ROLE)} with {token!r} in {self.path}, which it lacks"
+                "Special tokens without a role must be tokens of the vocabulary. Received: "
+                f"{' or '.join(_WITHOUT_ROLE)} with {token!r} in {self.path}, which the "
+                "vocabulary lacks"
             )
         for entry in self.added_tokens():
             token, number = entry["content"], entry["id"]
             if not entry.get("special", token in specials):
                 reason = "it would be found in every text"
             elif list(vocabulary[number : number + 1]) != [token]:
-                reason = f"the vocabulary has no such piece of the id {number}"
+                reason = f"the vocabulary does not have it as id {number}"
             else:
                 continue
             raise ValueError(
-                "Tokens can be added to WordPiece and byte-level BPE alone. "
-                f"Received: {token!r} in {self.path}, and {reason}"
+                f"Only WordPiece and byte-level BPE support added tokens. Received: {token!r} in "
+                f"{self.path}: {reason}"
             )
 
     def check_rows(self, tokenizer: Any, *, own_template: bool = False) -> None:
@@ -357,15 +358,15 @@ class TokenizerFolder:
         cut = (self.full.get("truncation") or {}).get("direction", "Right").lower()
         if (side := self.config.get("truncation_side", cut)) != "right":
             raise ValueError(
-                "An encoder's texts are cut at their end. "
-                f"Received: truncation_side={side!r} in {self.path}"
+                "Texts of an encoder must be truncated at their end. Received: "
+                f"truncation_side={side!r} in {self.path}"
             )
         second = 1 if own_template else None  # segment of B in a pair; None = not specified
         step = None if own_template else self.full.get("post_processor")
         if not (own_template or step) and self._runs_tokenizer_json():
             raise ValueError(
-                f"Texts of an encoder stand between {cls} and {sep}. Received: no post_processor "
-                f"in {self.path / 'tokenizer.json'}, which puts nothing around them"
+                f"A tokenizer.json must put the texts of an encoder between {cls} and {sep}. "
+                f"Received: no post_processor in {self.path / 'tokenizer.json'}"
             )
         for each in _steps(step, "processors") if step else []:
             kind = each["type"]
@@ -388,15 +389,15 @@ class TokenizerFolder:
             if not any(single == one and pair in (two, ["A", "B"]) for one, two in possible):
                 shown = f"{' '.join(single)} and {' '.join(pair)}"
                 raise ValueError(
-                    f"Rows of this tokenizer are {' '.join(map(str, usual[0]))} and "
-                    f"{' '.join(map(str, usual[1]))}; no other tokens are put around texts. "
-                    f"Received: post_processor {shown} in {self.path / 'tokenizer.json'}"
+                    f"The post_processor must make {' '.join(map(str, usual[0]))} and "
+                    f"{' '.join(map(str, usual[1]))}, without other tokens. Received: "
+                    f"post_processor {shown} in {self.path / 'tokenizer.json'}"
                 )
             own = {cls: [tokenizer.cls_id], sep: [tokenizer.sep_id]}
             if wrong := {x: ids[x] for x in own if ids.get(x, own[x]) != own[x]}:
                 raise ValueError(
-                    f"The post_processor's ids are the vocabulary's, {own}. "
-                    f"Received: {wrong} in {self.path / 'tokenizer.json'}"
+                    f"The post_processor must have the ids of the vocabulary, {own}. Received: "
+                    f"{wrong} in {self.path / 'tokenizer.json'}"
                 )
         self._say_segments(0 if tokenizer.pair_separators == 2 else second)
 
@@ -416,8 +417,8 @@ class TokenizerFolder:
         segments = self.model_config.get("type_vocab_size")
         if second == 0 and isinstance(segments, int) and segments > 1:
             logging.warning(
-                "%s: of a pair the second text has the segment 1 here, and 0 in transformers "
-                "(config.json has type_vocab_size=%d, the tokenizer no token_type_ids)",
+                "%s: the second text of a pair has segment 1 in kbert, but 0 in transformers "
+                "(config.json has type_vocab_size=%d, the tokenizer has no token_type_ids)",
                 self.path, segments,
             )  # fmt: skip
 

@@ -29,7 +29,7 @@ def read_lines(
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"No {what} file (one {entry} a line). Received: {path}")
+        raise FileNotFoundError(f"No {what} file (one {entry} per line). Received: {path}")
     raw = read_settings(path)
     try:
         text = raw.decode("utf-8-sig")
@@ -68,9 +68,13 @@ def check_entries(
         line = index + 1 if lines is None else lines[index]
         place = f"{source}, line {line}" if source else f"entry {index}"
         if not isinstance(one, str):
-            raise TypeError(f"A vocabulary is a sequence of str. Received: {one!r} at {place}.")
+            raise TypeError(
+                f"A vocabulary must be a sequence of str. Received: {one!r} at {place}."
+            )
         if one == "":
-            raise ValueError(f"A vocabulary has no empty {entry}s. Received: {place} is empty.")
+            raise ValueError(
+                f"A vocabulary must not contain empty {entry}s. Received: {place} is empty."
+            )
         rule = broken_rule(one)
         if rule is not None:
             raise ValueError(f"{rule}. Received: {one!r:.40} at {place}.")
@@ -83,6 +87,6 @@ def check_entries(
     missing = [token for token in special if token not in seen]
     if missing:
         raise ValueError(
-            f"A vocabulary of {entry}s must hold {', '.join(special)}. Received: "
+            f"A vocabulary of {entry}s must contain {', '.join(special)}. Received: "
             f"{source or f'a list of {len(seen)} {entry}s'} without {', '.join(missing)}."
         )

@@ -256,17 +256,17 @@ def check_added_tokens(
     for token in added_tokens:
         if token not in known:
             raise ValueError(
-                f"Added tokens must be pieces of the vocabulary, and not empty. Received: {token!r}"
+                f"Added tokens must be tokens of the vocabulary, and not empty. Received: {token!r}"
             )
         if token in special_tokens:
             raise ValueError(
-                "A token is special or added: the one is found in texts where "
-                f"`special_tokens_in_text` says so, the other always. Received: {token!r} as both"
+                "A token must be either special or added: special tokens are found in texts only "
+                f"with `special_tokens_in_text`, added tokens always. Received: {token!r} as both"
             )
     if normalized_tokens and not added_tokens and normalization is None:
         raise ValueError(
-            "`normalized_tokens` are for a normalization or added tokens: else all tokens are "
-            f"found at once. Received: {list(normalized_tokens)} without either"
+            "`normalized_tokens` require a normalization or added tokens. Received: "
+            f"{list(normalized_tokens)} without either"
         )
     found = {*special_tokens, *added_tokens}
     for token in normalized_tokens or ():

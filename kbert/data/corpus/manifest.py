@@ -90,8 +90,7 @@ class Manifest:
         """Returns the split of that name; an unknown name raises and lists the known ones."""
         if name not in self.splits:
             raise ValueError(
-                f"{self.folder} has no split of that name; it has {sorted(self.splits)}. "
-                f"Received: split={name!r}"
+                f"{self.folder} has the splits {sorted(self.splits)}. Received: split={name!r}"
             )
         return self.splits[name]
 
@@ -159,7 +158,7 @@ class Manifest:
         ]
         texts.append(f"{self.counts['duplicate_documents']:,} duplicate documents dropped")
         if self.counts["cut_documents"]:
-            texts.append(f"{self.counts['cut_documents']:,} over-long documents cut into parts")
+            texts.append(f"{self.counts['cut_documents']:,} over-long documents split into parts")
         return "; ".join(texts)
 
     @property
@@ -194,8 +193,8 @@ def read_manifest(folder: PathLike) -> Manifest:
     fields = read_note(path, "The manifest of a corpus")
     if fields is None:
         raise FileNotFoundError(
-            f"No {FILE_NAME} in the folder: it is not a prepared corpus, or the preparation was "
-            f"interrupted (the same command again finishes it). Received: {folder}"
+            f"No {FILE_NAME} in the folder: it is not a prepared corpus, or its preparation was "
+            f"interrupted (run the same command again to finish it). Received: {folder}"
         )
     version = fields.pop("format_version", None)
     if version != FORMAT_VERSION:
@@ -210,8 +209,8 @@ def read_manifest(folder: PathLike) -> Manifest:
         manifest = _typed(Manifest(folder=folder, **fields))
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(
-            f"{path} is incomplete or was changed: it must hold all that prepare_corpus wrote. "
-            f"Received: {type(error).__name__}: {error}"
+            f"{path} is incomplete or was changed: it must contain everything that prepare_corpus "
+            f"wrote. Received: {type(error).__name__}: {error}"
         ) from error
     for split in manifest.splits.values():
         for shard in split.shards:
@@ -274,15 +273,15 @@ def _verify_shard(path: str, index: np.ndarray, manifest: Manifest) -> None:
         found = [offset, len(tokens), len(sentences), len(documents)]
         if found != row.tolist():
             raise ValueError(
-                f"{where} does not fit its index: the index says {dict(_named(row.tolist()))}. "
+                f"{where} does not match its index, which lists {dict(_named(row.tolist()))}. "
                 f"Received: {dict(_named(found))}"
             )
         if sentences.sum() != len(tokens) or documents.sum() != len(sentences):
             raise ValueError(f"{where}: lengths of sentences or documents do not add up")
         if tokens.max() >= manifest.vocabulary_size:
             raise ValueError(
-                f"{where}: an id lies outside the vocabulary of {manifest.vocabulary_size} "
-                f"entries. Received: {tokens.max()}"
+                f"{where}: ids must be below {manifest.vocabulary_size}, the size of the "
+                f"vocabulary. Received: {tokens.max()}"
             )
         offset += len(record.numpy()) + records.RECORD_OVERHEAD
 

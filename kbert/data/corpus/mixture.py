@@ -56,16 +56,16 @@ class Mixture:
             >>> Mixture.read(["shards"])
             Traceback (most recent call last):
             ...
-            ValueError: A mixture is made of two folders or more, each once. Received: ['shards']
+            ValueError: A mixture must have at least two different folders. Received: ['shards']
         """
         names = [os.fspath(folder) for folder in folders]
         if len(names) < 2 or len({Path(name).resolve() for name in names}) < len(names):
             raise ValueError(
-                f"A mixture is made of two folders or more, each once. Received: {names}"
+                f"A mixture must have at least two different folders. Received: {names}"
             )
         if not 0 <= temperature <= 1:
             raise ValueError(
-                f"The temperature of a mixture is between 0 and 1. Received: {temperature}"
+                f"The temperature of a mixture must be between 0 and 1. Received: {temperature}"
             )
         manifests = tuple(read_manifest(name) for name in names)
         for manifest in manifests:
@@ -73,8 +73,8 @@ class Mixture:
         if isinstance(folders, Mapping):
             if temperature != 1:
                 raise ValueError(
-                    "Folders have weights, or a temperature says what follows from their size. "
-                    f"Received: temperature={temperature} and weights"
+                    "Pass weights of the folders or a temperature, not both. Received: "
+                    f"temperature={temperature} and weights"
                 )
             weights = np.array(list(folders.values()), "float64")
             if not np.all(np.isfinite(weights) & (weights > 0)):
@@ -188,11 +188,12 @@ def _quotas(shares: Sequence[float], places: int) -> np.ndarray:
 def _check_alike(manifest: Manifest, first: Manifest) -> None:
     if not manifest.split("train").blocks:
         raise ValueError(
-            f"Every corpus of a mixture needs text to train on. Received: none in {manifest.folder}"
+            "Every corpus of a mixture must have text to train on. Received: none in "
+            f"{manifest.folder}"
         )
     if manifest.vocabulary_sha256 != first.vocabulary_sha256:
         raise ValueError(
-            "The corpora of a mixture are prepared with one tokenizer. Received: vocabularies of "
-            f"{first.vocabulary_size} entries in {first.folder} and of "
-            f"{manifest.vocabulary_size} others in {manifest.folder}"
+            "The corpora of a mixture must be prepared with the same tokenizer. Received: a "
+            f"vocabulary of {first.vocabulary_size} entries in {first.folder} and another of "
+            f"{manifest.vocabulary_size} entries in {manifest.folder}"
         )

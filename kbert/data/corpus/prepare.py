@@ -104,13 +104,15 @@ def prepare_corpus(
         (2, 11)
     """
     if not 0 <= held_out_share < 1:
-        raise ValueError(f"held_out_share lies in 0 … 1, below 1. Received: {held_out_share}")
+        raise ValueError(
+            f"held_out_share must be at least 0 and below 1. Received: {held_out_share}"
+        )
     if num_workers < 0:
-        raise ValueError(f"num_workers is 0 or more. Received: {num_workers}")
+        raise ValueError(f"num_workers must be 0 or more. Received: {num_workers}")
     if not hasattr(tokenizer, "vocabulary_size"):
         raise ValueError(
-            "Shards hold the ids of a vocabulary, so a corpus is prepared with a tokenizer that "
-            f"has a vocabulary. Received: a {type(tokenizer).__name__}"
+            "The tokenizer must have a vocabulary, whose ids are stored in the shards. Received: "
+            f"a {type(tokenizer).__name__}"
         )
     opened = open_sources(sources, field=field, on_bad_utf8=on_bad_utf8)
     _check_aligned(opened, tokenizer)
@@ -171,14 +173,14 @@ def _check_aligned(sources: list[Source], tokenizer: Tokenizer) -> None:
     names = [source.name for source in sources if source.aligned]
     if names and len(names) < len(sources):
         raise ValueError(
-            "Texts with their translations make a corpus of their own, which a mixture reads "
-            f"beside others. Received: {len(sources)} sources, and {len(names)} of them have "
-            f"translations, such as {names[0]}"
+            "A corpus must have translations for all texts or for none: prepare two corpora and "
+            f"combine them in a mixture. Received: {len(sources)} sources, {len(names)} of them "
+            f"with translations, such as {names[0]}"
         )
     if names and tokenizer.sep_id is None:
         raise ValueError(
-            "Texts and their translations are kept apart by a separator. Received: a tokenizer "
-            "without one"
+            "Texts with translations require a tokenizer with a separator token. Received: a "
+            "tokenizer without one"
         )
 
 
@@ -192,8 +194,8 @@ def _finished(output_dir: str, work: str, plan: dict) -> Manifest | None:
     differing = _differences(_read_plan(output_dir), plan)
     if differing:
         raise ValueError(
-            f"{output_dir} holds a corpus that was prepared otherwise; choose another folder or "
-            f"remove that one. Differing: {differing}"
+            f"{output_dir} contains a corpus that was prepared with other settings or sources; "
+            f"choose another folder or remove that corpus. Differing: {differing}"
         )
     remove_tree(work)
     logging.info("%s is prepared already", output_dir)
@@ -210,7 +212,7 @@ def _differences(old: dict | None, new: dict) -> list[str]:
     settings = {name: x for name, x in new["settings"].items() if name != _VERSION}
     found = changes(old["settings"], settings)
     if old["sources"] != new["sources"]:
-        found.append("sources, or files among them that have changed since")
+        found.append("the sources, or files in them that have changed since")
     return found
 
 
@@ -231,7 +233,7 @@ class _Preparation:
         check_kind(output_dir, tokenizer.kind)
         old = _read_plan(output_dir)
         if old is not None and old["settings"] != settings:
-            logging.info("Unfinished work with other settings is dropped: %s", old["settings"])
+            logging.info("Removing unfinished work with other settings: %s", old["settings"])
             remove_tree(self.work)
         with atomic.naming(self.work):
             Path(self.work).mkdir(parents=True, exist_ok=True)
@@ -322,11 +324,10 @@ class _Preparation:
 
     def _refuse(self, found: int) -> NoReturn:
         raise ValueError(
-            "A corpus needs two different documents to train on, as its shards are for any "
-            "objective, those that draw from a second document too. A blank line separates "
-            "documents of a text file, such as its chapters. Received: "
-            f"{found} besides the held-out share of {self.held_out_share}, in "
-            f"{[source.name for source in self.sources[:5]]}"
+            "A corpus must have two different documents to train on, because some objectives "
+            "draw from a second document. Separate the documents of a text file (its chapters, "
+            f"for example) by blank lines. Received: {found} besides the held-out share of "
+            f"{self.held_out_share}, in {[source.name for source in self.sources[:5]]}"
         )
 
     def finish(self, shards: list[tuple[str, Shard]]) -> Manifest:

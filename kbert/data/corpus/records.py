@@ -208,9 +208,9 @@ class BlockWriter(RecordWriter):
         # Checked once per block: adding a document must cost no more than a list's append.
         if sentences.sum() != len(tokens) or (sentences < 1).any() or (documents < 1).any():
             raise ValueError(
-                "The rule of a document is at least one sentence, sentences of at least one token, "
-                f"and as many tokens as its sentences have. Received: {len(tokens)} tokens, "
-                f"sentences {[lengths.tolist() for lengths in self._sentences][:5]}"
+                "A document must have at least one sentence, a sentence at least one token, and "
+                f"the lengths of the sentences must add up to the tokens. Received: {len(tokens)} "
+                f"tokens, sentences {[lengths.tolist() for lengths in self._sentences][:5]}"
             )
         record = encode_block(tokens, sentences, documents)
         self.write(record, len(tokens), len(sentences), len(documents))
@@ -239,18 +239,18 @@ def read_index(path: str, count: int, columns: Sequence[str]) -> np.ndarray:
         ValueError: the file is damaged, or has another number of records or columns.
     """
     if not exists(path):
-        raise FileNotFoundError(f"{path} is named in the manifest and is not there")
-    rule = f"the rule is {count} rows of {len(columns)} int64"
+        raise FileNotFoundError(f"{path} is listed in the manifest but does not exist")
+    rule = f"it must have {count} rows of {len(columns)} int64 values"
     try:
         table = read_npy(path)
     except ValueError as error:
         raise ValueError(
-            f"{path} is cut off or was changed: {rule}. Received: {Path(path).stat().st_size} "
+            f"{path} is truncated or was changed: {rule}. Received: {Path(path).stat().st_size} "
             f"bytes. {error}"
         ) from error
     if table.shape != (count, len(columns)) or table.dtype != np.int64:
         raise ValueError(
-            f"{path} does not fit the manifest: {rule}. Received: shape {table.shape}, "
+            f"{path} does not match the manifest: {rule}. Received: shape {table.shape}, "
             f"{table.dtype}"
         )
     return table
@@ -259,10 +259,10 @@ def read_index(path: str, count: int, columns: Sequence[str]) -> np.ndarray:
 def check_size(path: str, expected: int) -> None:
     """Raises if a file of a manifest is missing or does not have the expected size in bytes."""
     if not exists(path):
-        raise FileNotFoundError(f"{path} is named in the manifest and is not there")
+        raise FileNotFoundError(f"{path} is listed in the manifest but does not exist")
     size = Path(path).stat().st_size
     if size != expected:
         raise ValueError(
-            f"{path} is truncated or was changed: the manifest says {expected} bytes. "
-            f"Received: {size} bytes"
+            f"{path} is truncated or was changed: the manifest lists {expected} bytes. Received: "
+            f"{size} bytes"
         )

@@ -18,7 +18,7 @@ from kbert.version import __version__
 
 RECORD = "tokenizer.origin.json"
 _VERSION = "kbert_version"  # the version that trained the tokenizer; later versions reuse it
-_OTHER_SOURCES = "other sources or files of them that have changed since"
+_OTHER_SOURCES = "other sources, or files in them that have changed since"
 _STAGING = "tokenizer.partial"
 # The files that identify the kind of a folder's tokenizer. A folder may have those of one kind.
 _MODEL_FILES = {
@@ -94,12 +94,12 @@ def train_or_reuse_tokenizer(
     record = _read_record(folder / RECORD)
     differing = _differences(record, origin, folder)
     if not differing:
-        logging.info("Using the tokenizer that is in %s", folder)
+        logging.info("Using the existing tokenizer in %s", folder)
         # The record shows that `train_tokenizer` made it, so it is a `Tokenizer`.
         return cast("tokenizers.Tokenizer", tokenizers.load_tokenizer(folder))
     if Path(used_by or folder / manifest.FILE_NAME).exists():
-        made = f"{used_by} was" if used_by else f"{folder} holds shards that were"
-        other = "of other data" if differing == [_OTHER_SOURCES] else "with another vocabulary"
+        made = f"{used_by} was" if used_by else f"{folder} contains shards that were"
+        other = "from other data" if differing == [_OTHER_SOURCES] else "with another vocabulary"
         raise ValueError(
             f"{made} made {other}; choose another folder. Received: {'; '.join(differing)}"
         )
@@ -131,8 +131,8 @@ def check_kind(folder: PathLike, kind: str) -> None:
     found = sorted(path.name for pattern in others for path in Path(folder).glob(pattern))
     if found:
         raise ValueError(
-            f"A folder holds one tokenizer. Received: {folder} for one of kind {kind}, with "
-            f"{', '.join(found)} in it; choose another folder or remove them"
+            f"A folder can contain only one tokenizer. Received: {folder} for a tokenizer of kind "
+            f"{kind}, with {', '.join(found)} in it; choose another folder or remove these files"
         )
 
 
@@ -162,7 +162,7 @@ def _read_record(path: Path) -> dict:
     try:
         return read_note(path, "The record of a tokenizer") or {}
     except ValueError:
-        logging.warning("%s is damaged; the tokenizer is retrained", path)
+        logging.warning("%s is damaged: retraining the tokenizer", path)
         return {}
 
 

@@ -69,9 +69,9 @@ class Workers:
                 yield running.popleft().result()
         except BrokenProcessPool as error:
             raise RuntimeError(
-                "A worker process was killed; the system kills processes when memory runs "
-                "out (about 1 GB is needed for each worker). Finished work is kept: the same "
-                "command, with fewer workers if need be, resumes."
+                "A worker process was killed; the system kills processes when memory runs out "
+                "(about 1 GB is needed for each worker). Finished work is kept: run the same "
+                "command again to resume, with fewer workers if memory is short."
             ) from error
 
 

@@ -91,8 +91,8 @@ class Phrases:
                 by_length.setdefault(len(ids), set()).add(tuple(ids))
         if not by_length:
             raise ValueError(
-                "`phrases` must hold a phrase of at least two tokens: a single one is a unit "
-                f"anyway. Received: {len(phrases)} phrase(s) of one token or none"
+                "`phrases` must contain a phrase of at least two tokens (a single token is a "
+                f"unit by itself). Received: {len(phrases)} phrase(s) of at most one token"
             )
         self._tables = [
             _Table.of(np.array(sorted(by_length[length]), np.int32)) for length in sorted(by_length)
@@ -210,7 +210,7 @@ def read_phrases(phrases: str | os.PathLike | Sequence[str], tokenizer: Tokenize
             )
     phrases = [phrase.strip() for phrase in phrases if phrase.strip()]
     if not phrases:
-        raise ValueError("`phrases` must hold at least one phrase. Received: none")
+        raise ValueError("`phrases` must contain at least one phrase. Received: none")
     # Where spaces are part of tokens (byte-level BPE), a phrase has other ids at a text's start.
     spellings = tokenizer.encode([*phrases, *(f" {phrase}" for phrase in phrases)]).to_list()
     is_spelt = [tokenizer.unk_id not in ids for ids in spellings]
@@ -218,7 +218,7 @@ def read_phrases(phrases: str | os.PathLike | Sequence[str], tokenizer: Tokenize
     if unspelt:
         warnings.warn(
             f"{len(unspelt)} of {len(phrases)} phrases have characters that the vocabulary lacks "
-            f"and are left out, such as {unspelt[0]!r}",
+            f"and are skipped, such as {unspelt[0]!r}",
             stacklevel=3,
         )
     return Phrases(list(itertools.compress(spellings, is_spelt)))
@@ -226,7 +226,9 @@ def read_phrases(phrases: str | os.PathLike | Sequence[str], tokenizer: Tokenize
 
 def _lines(path: PathLike) -> list[str]:
     if not is_file(path):
-        raise FileNotFoundError(f"No lexicon (a phrase a line). Received: {os.fspath(path)}")
+        raise FileNotFoundError(
+            f"No such lexicon (one phrase per line). Received: {os.fspath(path)}"
+        )
     lines = []
     with Path(path).open("rb") as file:
         for number, line in enumerate(file, 1):

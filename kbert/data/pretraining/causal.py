@@ -51,8 +51,8 @@ class CausalSettings(StreamSettings):
     batch_size: int = StreamSettings.with_default("batch_size", 64)
     runs: bool = option(
         False,
-        help="Each row goes on in that row of the next batch, for a model that remembers it. "
-        "Otherwise rows come in any order.",
+        help="Each sequence continues in the same row of the next batch, for a model with a "
+        "memory. Otherwise sequences come in any order.",
     )
 
 
@@ -117,7 +117,7 @@ def causal_dataset(
     options = CausalSettings.from_arguments(settings, "causal_dataset")
     if tokenizer.sep_id is None:
         raise ValueError(
-            'Texts are joined by an end of text, the tokenizer\'s "sep" token. Received: a '
+            'The tokenizer must have a "sep" token, which marks the end of a text. Received: a '
             f"{type(tokenizer).__name__} with {', '.join(tokenizer.special_tokens) or 'no role'} "
             "only"
         )

@@ -98,7 +98,10 @@ def _pair(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
     source = row["encoder_token_ids"][row["encoder_padding_mask"] > 0]
     target = row["targets"][row["weights"] > 0]
     first = tokenizer.id_to_token(row["decoder_token_ids"][0])
-    yield f"{len(source)} tokens to {len(target)}, each predicted from all before it and {first}"
+    yield (
+        f"{len(source)} source tokens and {len(target)} target tokens, each predicted from "
+        f"{first} and the targets before it"
+    )
     for line in (["source:", *source], ["target:", *target]):
         words = [line[0], *map(tokenizer.id_to_token, line[1:])]
         yield from _lines(words, [""] * len(words), {})
@@ -108,7 +111,7 @@ def _predicted(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str
     """Yields the lines of a causal row: the first input token, and the predicted tokens."""
     targets = row["targets"][row["weights"] > 0].tolist()
     first, *words = (tokenizer.id_to_token(n) for n in (row["token_ids"][0], *targets))
-    yield f"{len(words)} tokens, each predicted from all before it, first of all {first}"
+    yield f"{len(words)} tokens, each predicted from {first} and the tokens before it"
     yield from _lines(words, [""] * len(words), {})
 
 
@@ -118,7 +121,9 @@ def _packed(
     """Yields the lines of a packed row: each example in the format of `_masked`."""
     ids = row["example_ids"]
     count = int(ids.max(initial=0))
-    yield f"a row of {count} example{'s' * (count != 1)}, {np.sum(ids > 0)} of {len(ids)} tokens"
+    yield (
+        f"a sequence of {count} example{'s' * (count != 1)}, {np.sum(ids > 0)} of {len(ids)} tokens"
+    )
     for number in range(1, count + 1):
         mine = ids == number
         begin = row["cls_positions"][number - 1]

@@ -51,18 +51,18 @@ class LanguageModelSettings(StreamSettings):
 
     sequence_length: int = option(
         20,
-        help="Words of a row (T) and steps through which the gradient flows.",
+        help="Words per sequence (T), which is also the number of steps of backpropagation.",
         at_least=1,
         at_most=2**16,
     )
     batch_size: int = StreamSettings.with_default("batch_size", 128)
     target_vocabulary: int | None = option(
         None,
-        help="Entries of the vocabulary that are predicted, its first and most frequent; other "
-        "words are unknown as targets, and keep their letters as inputs. Default: all of them.",
+        help="Number of vocabulary entries to predict, the first and most frequent; other "
+        "words are unknown as targets but keep their characters as inputs. Default: all.",
     )
     max_characters: int = option(
-        MAX_CHARACTERS, help="Ids of a word (C), see `kbert.tokenizers.character_ids`."
+        MAX_CHARACTERS, help="Character ids per word (C), see `kbert.tokenizers.character_ids`."
     )
 
 
@@ -137,16 +137,16 @@ def language_model_dataset(
 def _check_vocabulary(tokenizer: Tokenizer, target_vocabulary: int | None) -> None:
     if tokenizer.kind != "words":
         raise ValueError(
-            "ELMo predicts words: the shards must be of a kbert.WordTokenizer. Received: a "
+            "ELMo requires shards that were prepared with a kbert.WordTokenizer. Received: a "
             f"tokenizer of kind {tokenizer.kind!r}"
         )
     specials = max(tokenizer.sep_id, tokenizer.cls_id, tokenizer.unk_id) + 1
     size = tokenizer.vocabulary_size
     if target_vocabulary is not None and not specials <= target_vocabulary <= size:
         raise ValueError(
-            "`target_vocabulary` must count the ends of a sentence and the unknown word, and no "
-            f"more than the vocabulary has: it must lie in {specials}..{size}. "
-            f"Received: target_vocabulary={target_vocabulary}"
+            "`target_vocabulary` must include the ends of a sentence and the unknown word, and "
+            f"not exceed the vocabulary: it must lie in {specials}..{size}. Received: "
+            f"target_vocabulary={target_vocabulary}"
         )
 
 

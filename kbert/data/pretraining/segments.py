@@ -232,7 +232,8 @@ def plan_runs(
     """
     if short_share:
         raise ValueError(
-            f"Rows of a long text are all full: `short_share` must be 0. Received: {short_share}"
+            "`short_share` must be 0 for sequences that continue in the next batch. Received: "
+            f"{short_share}"
         )
     total = tf.reduce_sum(tf.cast(sentences, tf.int64)) + tf.size(documents, tf.int64) - 1
     bounds = tf.cast(tf.range(rows + 1, dtype=tf.int64) * total // rows, tf.int32)

@@ -56,7 +56,7 @@ def read_choices(path: PathLike, *, format: str) -> Table:
         "cosmos": lambda file: _stems(file, "context", "question", "answer", "id"),
     }
     if format not in readers:
-        raise ValueError(f"format is one of {list(readers)}. Received: {format!r}")
+        raise ValueError(f"format must be one of {list(readers)}. Received: {format!r}")
     path = os.fspath(path)
     if format == "race" and is_dir(path):
         path = os.path.join(glob.escape(path), "**", "*.txt")
@@ -90,7 +90,7 @@ def _records(path: str, columns: list[str]) -> Iterator[tuple[int, dict[str, str
         missing = [name for name in columns if not isinstance(record.get(name), str)]
         if missing:
             raise ValueError(
-                f"{path}, line {line}: the row has no text {missing}. Received: {[*record]}"
+                f"{path}, line {line}: the row lacks the texts {missing}. Received: {[*record]}"
             )
         yield line, record
 
@@ -108,8 +108,8 @@ def _codah(path: str) -> Iterator[Located]:
     for line, fields in DataFile(path).rows("\t", quoted=False):
         if len(fields) != 7:
             raise ValueError(
-                f"{path}, line {line}: CODAH has 7 columns (category, prompt, 4 endings, label). "
-                f"Received: {len(fields)}"
+                f"{path}, line {line}: a row of CODAH must have 7 columns (category, prompt, 4 "
+                f"endings, label). Received: {len(fields)}"
             )
         _, prompt, *endings, label = fields
         yield path, line, (prompt, endings, _label(path, line, label, 4), None)
@@ -139,7 +139,9 @@ def _article(where: str, record: object) -> Iterator[Row]:
         questions, options = record.get("questions"), record.get("options")
         answers = record.get("answers")
     else:
-        raise ValueError(f"{where}: an article is an object. Received: {type(record).__name__}")
+        raise ValueError(
+            f"{where}: an article must be a JSON object. Received: {type(record).__name__}"
+        )
     if not (
         isinstance(record.get("article"), str)
         and isinstance(questions, list)
@@ -150,8 +152,9 @@ def _article(where: str, record: object) -> Iterator[Row]:
         and all(_are_choices(texts) for texts in options)
     ):
         raise ValueError(
-            f"{where}: RACE has a text 'article', and as many 'questions', 'options' (lists of "
-            f"texts) and 'answers' as each other. Received: {[*record]}"
+            f"{where}: an article of RACE must have a string 'article' and lists of the same "
+            "length: 'questions', 'options' (lists of strings) and optionally 'answers'. "
+            f"Received: {[*record]}"
         )
     identifier = record.get("example_id", record.get("id"))
     for number, (question, texts) in enumerate(zip(questions, options, strict=True)):

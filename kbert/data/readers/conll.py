@@ -110,11 +110,12 @@ def _read_universal(path: str, column: int | str) -> Table:
         for line, fields in words:
             if not re.fullmatch(r"\d+([-.]\d+)?", fields[0]):
                 raise ValueError(
-                    f"{path}, line {line}: an id is 1, 1-2 or 1.1. Received: {fields[0]!r}"
+                    f"{path}, line {line}: an id must have the form 1, 1-2 or 1.1. Received: "
+                    f"{fields[0]!r}"
                 )
         kept = [(line, fields) for line, fields in words if fields[0].isdigit()]
         if not kept:
-            raise ValueError(f"{path}, line {words[0][0]}: a sentence without words")
+            raise ValueError(f"{path}, line {words[0][0]}: a sentence must have words")
         for line, fields in kept:
             if fields[tag_at] == "_" and CONLLU[tag_at] not in ("feats", "deps", "misc", "lemma"):
                 raise ValueError(f"{path}, line {line}: the word has no {CONLLU[tag_at]} (it is _)")
@@ -190,8 +191,8 @@ def _position(path: str, column: int | str, names: Sequence[str], width: int) ->
         lower = [name.lower() for name in names]
         if column.lower() not in lower:
             raise ValueError(
-                f"{path} has no column called {column!r}; its names are {list(names)} "
-                "(give names=, or the position)"
+                f"{path} has no column {column!r}; its columns are {list(names)} (pass names=, or "
+                "a position)"
             )
         column = lower.index(column.lower())
     if not -width <= column < width:
@@ -206,8 +207,8 @@ def _table(path: str, sentences: list[list[Word]], word_at: int, tag_at: int) ->
         for number, fields in words:
             if not fields[word_at] or not fields[tag_at]:
                 raise ValueError(
-                    f"{path}, line {number}: a word and its tag are not empty. "
-                    f"Received: {fields[word_at]!r} and {fields[tag_at]!r}"
+                    f"{path}, line {number}: a word and its tag must not be empty. Received: "
+                    f"{fields[word_at]!r} and {fields[tag_at]!r}"
                 )
     return Table(
         {

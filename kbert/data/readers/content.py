@@ -35,13 +35,13 @@ def format_of(path: str) -> str:
     """
     if is_stream(path):
         raise ValueError(
-            "A pipe has no suffix that gives its format: write it into a file, or read it by "
-            f"kbert.data.read_table(path, format=…). Received: {path!r}"
+            "The format of a pipe cannot be inferred from a suffix: write it to a file, or pass "
+            f"the format to kbert.data.read_table(path, format=…). Received: {path!r}"
         )
     suffix = os.path.splitext(path.removesuffix(".gz"))[1].lower()
     if suffix not in _FORMATS:
         raise ValueError(
-            f"The suffix of the input gives its format: {', '.join(_FORMATS)}, each also with "
+            f"The suffix of the input must name its format: {', '.join(_FORMATS)}, each also with "
             f".gz. Received: {path!r}"
         )
     return _FORMATS[suffix]
@@ -65,7 +65,7 @@ class DataFile(File):
         for block in self._blocks():
             if b"\0" in block:
                 line = lines + block.count(b"\n", 0, block.index(b"\0"))
-                raise ValueError(f"{self.name}, line {line}: a NUL byte, which no text holds")
+                raise ValueError(f"{self.name}, line {line}: text must not contain a NUL byte")
             lines += block.count(b"\n")
             yield block
 
@@ -138,7 +138,7 @@ def json_object(where: str, line: str) -> dict:
     except ValueError as error:
         raise ValueError(f"{where} is not JSON: {error}. Received: {line[:80]!r}") from None
     if not isinstance(record, dict):
-        raise ValueError(f"{where}: a line holds one JSON object. Received: {line[:80]!r}")
+        raise ValueError(f"{where}: a line must be one JSON object. Received: {line[:80]!r}")
     return record
 
 

@@ -20,7 +20,7 @@ def glue_task(name: str) -> GlueTask:
     key = name.lower().replace("-", "").replace("_", "")
     if key not in GLUE:
         close = difflib.get_close_matches(key, GLUE, n=2) or list(GLUE)
-        raise ValueError(f"No such task of GLUE; close names are {close}. Received: {name!r}")
+        raise ValueError(f"The task must be one of GLUE, such as {close}. Received: {name!r}")
     return GLUE[key]
 
 

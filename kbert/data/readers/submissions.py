@@ -27,7 +27,7 @@ def check_glue_submission(task: str, answers: int) -> GlueTask:
     """
     described = glue_task(task)
     if not described.test_rows:
-        raise ValueError(f"GLUE's server takes answers to its own tasks. Received: {task}")
+        raise ValueError(f"GLUE's server accepts answers to its own tasks only. Received: {task}")
     if answers != described.test_rows:
         raise ValueError(
             f"The test set of {described.name} has {described.test_rows} rows. "

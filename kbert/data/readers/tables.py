@@ -102,8 +102,8 @@ def table_parts(path: PathLike, size: int = PART_ROWS, **options: Any) -> Iterat
     path = os.fspath(path)
     if path.startswith("tfds:") or size < 1:
         raise ValueError(
-            "Parts are of a file, 1 row or more each; a TensorFlow data set gives its rows by "
-            f"as_numpy_iterator(). Received: {path}, size={size}"
+            "table_parts requires a file and a size of at least 1; read a TensorFlow dataset "
+            f"with as_numpy_iterator(). Received: {path}, size={size}"
         )
     options = {**(read_table.__kwdefaults__ or {}), **options}
     yield from read_parts(path, functools.partial(_parts_of_file, size=size, **options))
@@ -124,7 +124,7 @@ def _parts_of_file(
 ) -> Iterator[Table]:
     """Yields parts of at most `size` rows; with None, the whole file."""
     if numeric_labels and label_separator is not None:
-        raise ValueError("Labels are numbers or lists of names, not both")
+        raise ValueError("Pass numeric_labels or label_separator, not both")
     kind = format or format_of(path)
     if kind == "lines":
         yield from _read_lines(path, size, _there(columns, ["text"], optional))
@@ -137,7 +137,7 @@ def _parts_of_file(
             yield _convert_labels(table, numeric_labels, label_separator)
     else:
         raise ValueError(
-            f"format is 'csv', 'tsv', 'jsonl' or 'lines'. Received: {format!r} for {path}"
+            f"format must be 'csv', 'tsv', 'jsonl' or 'lines'. Received: {format!r} for {path}"
         )
 
 
@@ -163,7 +163,7 @@ def _read_lines(
     wanted = columns or {"text": "text"}
     if unknown := {name: there for name, there in wanted.items() if there not in ("text", 0)}:
         raise ValueError(
-            f"{path} holds a text a line, one column: it is called 'text', or 0 by its position. "
+            f"{path} has one column, a text per line: name it 'text', or 0 by its position. "
             f"Received: columns={unknown}"
         )
     for lines in _chunks(DataFile(path).lines(), size):
@@ -193,8 +193,8 @@ def _read_delimited(
     width = len(first[1])
     if columns is None and not header:
         raise ValueError(
-            f"{path} is read without a header: say which column is which, such as "
-            f"columns={{'text': 0}}. Its first row has {width} columns"
+            f"{path} is read without a header: name its columns, such as columns={{'text': 0}}. "
+            f"Its first row has {width} columns"
         )
     columns = _there(columns, names, optional)
     positions = {
@@ -219,7 +219,7 @@ def _position(path: str, column: str | int, names: list[str], width: int) -> int
         close = difflib.get_close_matches(column, names, n=1)
         hint = f"; did you mean {close[0]!r}" if close and close[0] != column else ""
         raise ValueError(
-            f"{path}, line 1: one column must be called {column!r}. Received: {names}{hint}"
+            f"{path}, line 1: exactly one column must be named {column!r}. Received: {names}{hint}"
         )
     return names.index(column)
 
@@ -228,8 +228,8 @@ def _convert_labels(table: Table, numeric: bool, separator: str | None) -> Table
     if "label" not in table:
         if numeric or separator is not None:
             raise ValueError(
-                f"There is no column 'label' in {table.place(0)}; it has {list(table.columns)}: "
-                "name it with columns="
+                f"There is no column 'label' in {table.place(0)}, only {list(table.columns)}: name "
+                "it with columns="
             )
         return table
     convert: Callable[[int, str], object]
@@ -294,7 +294,8 @@ def _read_json_lines(
             wanted = _there(columns, [*first], optional) or {name: name for name in first}
         if not wanted:
             raise ValueError(
-                f"{path}, line {found[0][0]}: the object is empty, and names no columns"
+                f"{path}, line {found[0][0]}: the first object must name the columns. Received: "
+                "an empty object"
             )
         for line, record in found:
             missing = sorted(set(wanted.values()) - set(record), key=str)

@@ -80,20 +80,20 @@ def bucketed_batches(
     """
     if batch_size % num_hosts or not 0 <= host_index < num_hosts:
         raise ValueError(
-            "A batch must divide into equal parts for every host. "
+            "batch_size must be a multiple of num_hosts, and host_index from 0 to num_hosts - 1. "
             f"Received: batch_size={batch_size}, num_hosts={num_hosts}, host_index={host_index}"
         )
     if not len(rows) or batch_size < 1:
         raise ValueError(
-            "Batches need rows, and a batch_size of 1 or more. "
-            f"Received: {len(rows)} rows, batch_size={batch_size}"
+            "Batches require at least one row, and batch_size must be at least 1. Received: "
+            f"{len(rows)} rows, batch_size={batch_size}"
         )
     steps = math.ceil(len(rows) / batch_size)
     first_epoch, first_batch = int(start[0]), int(start[1])
     if first_epoch < 0 or not 0 <= first_batch < steps:
         raise ValueError(
-            f"start must be the position of a batch; an epoch has {steps} of them. "
-            f"Received: {tuple(start)}"
+            f"start must be the position of a batch; an epoch has {steps} batches. Received: "
+            f"{tuple(start)}"
         )
     share = batch_size // num_hosts
     own_rows = slice(host_index * share, (host_index + 1) * share)

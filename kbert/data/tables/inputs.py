@@ -34,7 +34,8 @@ def pair_lengths(first: tf.RaggedTensor, second: tf.RaggedTensor) -> tuple[tf.Te
     """
     lengths = [tf.cast(ids.row_lengths(), tf.int32) for ids in (first, second)]
     check = tf.debugging.assert_equal(
-        *map(tf.size, lengths), "Every pair needs both texts: first and second differ in number"
+        *map(tf.size, lengths),
+        "Every pair must have two texts: the numbers of first and second texts differ",
     )
     with tf.control_dependencies([check]):
         length_a, length_b = map(tf.identity, lengths)
@@ -192,7 +193,7 @@ def _build_arrays(
     """
     if len({len(ids) for ids in texts}) > 1:
         raise ValueError(
-            "Every pair needs both texts: first and second differ in number. "
+            "Every pair must have two texts: the numbers of first and second texts differ. "
             f"Received: {' and '.join(str(len(ids)) for ids in texts)}"
         )
     begin, end = ((), (*last, *cls)) if cls_last else (cls, last)

@@ -54,7 +54,7 @@ class Rows:
         sizes |= {"lengths": len(self.lengths), "examples": len(self.examples)}
         if len(set(sizes.values())) > 1:
             shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
-            raise ValueError(f"All columns must have one entry a row. Received: {shown}")
+            raise ValueError(f"All columns must have one entry per row. Received: {shown}")
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -36,7 +36,7 @@ def as_vocabulary(given: Mapping[str, int] | Sequence[str] | str | os.PathLike) 
         return list(given)
     whole = all(type(number) is int for number in given.values())
     if not whole or sorted(given.values()) != list(range(len(given))):
-        raise ValueError(f"Ids of a vocabulary run from 0 without gaps. Received: {source}")
+        raise ValueError(f"Ids of a vocabulary must run from 0 without gaps. Received: {source}")
     return sorted(given, key=given.__getitem__)
 
 
@@ -72,24 +72,24 @@ def check_model(
     missing = [character for character in IN_UTF8 if character not in known]
     if missing:
         raise ValueError(
-            "A byte-level vocabulary must hold all 243 bytes that UTF-8 uses. Received: "
+            "A byte-level vocabulary must contain all 243 bytes that UTF-8 uses. Received: "
             f"{len(known)} pieces without {' '.join(missing[:8])}{' …' if missing[8:] else ''}"
         )
     for first, second in merges:
         for piece in (first, second, first + second):
             if piece not in known:
                 raise ValueError(
-                    "The vocabulary must hold both parts of every merge and its result. Received: "
-                    f"merge {first} {second} without {piece!r}"
+                    "The vocabulary must contain both parts of every merge and its result. "
+                    f"Received: merge {first} {second} without {piece!r}"
                 )
         if not is_spelled(first + second):
             raise ValueError(
-                "Byte-level merges are of characters that stand for bytes (a space is \u0120). "
-                f"Received: {first} {second}"
+                "Byte-level merges must consist of characters that stand for bytes (a space is "
+                f"\u0120). Received: {first} {second}"
             )
     for token in special_tokens:
         if token not in known:
-            raise ValueError(f"The vocabulary must hold the special tokens. Received: {token!r}")
+            raise ValueError(f"The vocabulary must contain the special tokens. Received: {token!r}")
 
 
 def save_model(folder: Path, vocabulary: Sequence[str], merges: Iterable[tuple[str, str]]) -> None:

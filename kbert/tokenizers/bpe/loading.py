@@ -82,7 +82,7 @@ def _check_pipeline(folder: TokenizerFolder, own: bool) -> None:
     if not own and others:
         asked["normalizer"] = others[0]
     folder.refuse(
-        "A byte-level BPE is read with GPT-2's words (pre_tokenizer ByteLevel) or Llama 3's, plain "
+        "A byte-level BPE must have GPT-2's words (pre_tokenizer ByteLevel) or Llama 3's, plain "
         "merges and no normalizer but NFC",
         asked,
     )
@@ -96,15 +96,15 @@ def _check_pieces(folder: TokenizerFolder, vocabulary: dict[str, int], merges: A
     others = [x for x, n in model.get("vocab", {}).items() if vocabulary.get(x, n) != n]
     if others:
         raise ValueError(
-            "vocab.json and tokenizer.json of a folder hold the same pieces. Received: "
+            "vocab.json and tokenizer.json of a folder must have the same tokens. Received: "
             f"{others[0]!r} with the id {model['vocab'][others[0]]} in tokenizer.json, and "
             f"{vocabulary[others[0]]} in vocab.json of {folder.path}"
         )
     there = [tuple(x.split(" ") if isinstance(x, str) else x) for x in model.get("merges", [])]
     if there != as_merges(merges):
         raise ValueError(
-            "merges.txt and tokenizer.json of a folder hold the same merges. "
-            f"Received: others in {folder.path}"
+            "merges.txt and tokenizer.json of a folder must have the same merges. Received: "
+            f"others in {folder.path}"
         )
 
 

@@ -127,8 +127,7 @@ class BytePairTokenizer(Tokenizer):
             raise ValueError(f"`words` must be one of {', '.join(PATTERNS)}. Received: {words!r}")
         if words != "gpt2" and add_prefix_space:
             raise ValueError(
-                "Only GPT-2's words take a space before the text: `add_prefix_space`. "
-                f"Received: words={words!r}"
+                f"`add_prefix_space` is supported for GPT-2's words only. Received: words={words!r}"
             )
         if normalization not in (None, "nfc"):
             raise ValueError(f'normalization must be "nfc" or None. Received: {normalization!r}')

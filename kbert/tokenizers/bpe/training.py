@@ -62,14 +62,14 @@ def train_byte_pair(
     base = [*special_tokens, *sorted(CHARACTERS)]
     if vocabulary_size < len(base):
         raise ValueError(
-            f"vocabulary_size must hold {len(base)} pieces before the first merge: "
-            f"{len(special_tokens)} special tokens and 256 bytes. Received: {vocabulary_size}"
+            f"vocabulary_size must be at least {len(base)}: {len(special_tokens)} special tokens "
+            f"and 256 bytes. Received: {vocabulary_size}"
         )
     counts = count_byte_words(
         texts, add_prefix_space=add_prefix_space, words=words, progress=progress
     )
     if not counts:
-        raise ValueError("A vocabulary needs texts with words in them. Received: none.")
+        raise ValueError("Training a vocabulary requires texts with words. Received: none.")
     merges = _merge(counts, vocabulary_size - len(special_tokens), min_frequency, progress)
     # A token that two merges make occurs once.
     made = dict.fromkeys("".join(pair) for pair in merges)

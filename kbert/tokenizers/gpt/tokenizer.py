@@ -74,8 +74,8 @@ class GptTokenizer(Tokenizer):
         self._characters = sorted(known)
         if len(self._characters) > _MOST_CHARACTERS:
             raise ValueError(
-                f"A vocabulary of GPT's has up to {_MOST_CHARACTERS:,} characters. "
-                f"Received: {len(self._characters):,}"
+                f"A GPT vocabulary must have at most {_MOST_CHARACTERS:,} characters. Received: "
+                f"{len(self._characters):,}"
             )
 
     @property
@@ -86,8 +86,8 @@ class GptTokenizer(Tokenizer):
             ValueError: always.
         """
         raise ValueError(
-            "Whole words are masked where a piece says whether it begins one; GPT's say where a "
-            f"word ends. Received: a {type(self).__name__}"
+            "Whole-word masking requires tokens that show whether they begin a word; GPT's "
+            f"tokens show where a word ends. Received: a {type(self).__name__}"
         )
 
     def get_config(self) -> dict[str, Any]:
@@ -231,18 +231,18 @@ def _check(
     known = set(vocabulary)
     if "unk" not in special_tokens:
         raise ValueError(
-            "GPT's tokenizer has an unknown token, for characters that its vocabulary lacks. "
-            f"Received: special_tokens={dict(special_tokens)}"
+            "GPT's tokenizer must have an unknown token, for characters that its vocabulary "
+            f"lacks. Received: special_tokens={dict(special_tokens)}"
         )
     for token in (*special_tokens.values(), *additional):
         if token not in known:
-            raise ValueError(f"The vocabulary must hold the special tokens. Received: {token!r}")
+            raise ValueError(f"The vocabulary must contain the special tokens. Received: {token!r}")
     characters = {_character(piece) for piece in vocabulary} - {""}
     for first, second in merges:
         missing = [piece for piece in (first, second, first + second) if piece not in known]
         if missing or not characters.issuperset(first + second.removesuffix(END)):
             raise ValueError(
-                "The vocabulary must hold both parts of every merge, its result and their "
-                f"characters, and {END!r} ends the second part alone. "
-                f"Received: merge {first} {second}"
+                "The vocabulary must contain both parts of every merge, its result and their "
+                f"characters, and only the second part may end in {END!r}. Received: merge "
+                f"{first} {second}"
             )

@@ -279,8 +279,8 @@ def _check_lengths(ids: tf.RaggedTensor, lengths: tf.Tensor, rows: tf.Tensor) ->
     tf.debugging.assert_equal(
         tf.reduce_sum(ids.with_values(lengths), 1),
         expected,
-        "The pieces of a text must cover its characters, which holds where the model's "
-        "user-defined pieces are not changed by its normalisation.",
+        "The pieces of a text must cover its characters, which requires that the model's "
+        "normalisation does not change its user-defined pieces.",
     )
 
 

@@ -64,12 +64,12 @@ def load_unigram(
         pieces = [piece for piece, _ in folder.full["model"]["vocab"]]
     if folder.config.get("split_by_punct"):
         raise ValueError(
-            "kbert's unigram tokenizer does not split punctuation off before the model. Received: "
-            f"split_by_punct={folder.config['split_by_punct']!r} in {folder.path}"
+            "A unigram tokenizer does not support splitting off punctuation before the model. "
+            f"Received: split_by_punct={folder.config['split_by_punct']!r} in {folder.path}"
         )
     if folder.config.get("add_prefix_space", True) is False:
         raise ValueError(
-            "A unigram model puts a space before the first word, as its authors' code does. "
+            "A unigram model must put a space before the first word, as its authors' code does. "
             f"Received: add_prefix_space=False in {folder.path / 'tokenizer_config.json'}"
         )
     settings: dict[str, Any] = {"special_tokens": folder.special_tokens()}
@@ -78,9 +78,9 @@ def load_unigram(
         settings |= _CLASSES[name]
     elif "preparation" not in options:
         raise ValueError(
-            f"The text preparation before SentencePiece is known for {', '.join(_CLASSES)}. "
-            "Pass preparation=False for one that does nothing, or True for one that does what "
-            f"ALBERT's does. Received: {path} of class {name or 'unknown'}"
+            f"The text preparation before SentencePiece is known only for {', '.join(_CLASSES)}. "
+            f"Pass preparation=False for none, or True for ALBERT's. Received: {path} of class "
+            f"{name or 'unknown'}"
         )
     own = folder.is_of(_OWN_PIPELINE, {x for x in _MODEL_TYPES if x})
     _check_pipeline(folder)
@@ -103,7 +103,7 @@ def _check_pieces(folder: TokenizerFolder, vocabulary: Sequence[str]) -> None:
     for number, ((there, _), here) in enumerate(zip(model["vocab"], vocabulary, strict=False)):
         if there != here:
             raise ValueError(
-                "A SentencePiece model and tokenizer.json of a folder hold the same pieces. "
+                "A SentencePiece model and tokenizer.json of a folder must have the same pieces. "
                 f"Received: {there!r} with the id {number} in tokenizer.json, and {here!r} in the "
                 f"model of {folder.path}"
             )
@@ -130,9 +130,9 @@ def _check_pipeline(folder: TokenizerFolder) -> None:
         said = {name: steps[-1].get(name, values[0]) for name, values in usual.items()}
         asked |= {name: value for name, value in said.items() if value not in usual[name]}
     folder.refuse(
-        "Before a unigram model texts are prepared as ALBERT's, XLNet's, XLM-R's and DeBERTa's "
-        "are: quotes and spaces replaced, accents, case, the model's own table, and a space before "
-        "the first word (Metaspace)",
+        "Texts must be prepared for a unigram model as ALBERT's, XLNet's, XLM-R's and DeBERTa's "
+        "are: quotes and spaces replaced, accents, case, the model's own table, and a space "
+        "before the first word (Metaspace)",
         asked,
     )
 
@@ -161,8 +161,9 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
         elif path.name == "sentencepiece.bpe.model":
             name = SAVED_AS["fairseq"][0]
             logging.warning(
-                "%s: taken for XLM-R's by its name alone; CamemBERT's ids are one higher: "
-                'layout="camembert", or its config.json beside it',
+                "%s: assumed to be XLM-R's because of its name only; for CamemBERT, whose ids "
+                "are one higher, pass "
+                'layout="camembert", or put its config.json next to it',
                 path,
             )
         elif tuple(pieces[: len(DEBERTA_BEGINNING)]) == DEBERTA_BEGINNING:
@@ -182,8 +183,8 @@ def _named(folder: TokenizerFolder, own: bool) -> dict[str, Any]:
         if not own:
             return found | there
         logging.info(
-            "%s: case and accents are those of the tokenizer's class and its settings, as "
-            "transformers has it; tokenizer.json's normalizer says %s",
+            "%s: case and accents follow the tokenizer's class and its settings, as in "
+            "transformers; tokenizer.json's normalizer has %s",
             folder.path, there,
         )  # fmt: skip
     return found

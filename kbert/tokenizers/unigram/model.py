@@ -68,8 +68,8 @@ def read_model(model: str | os.PathLike | bytes) -> Any:
         proto = sentencepiece_model_pb2.ModelProto.FromString(raw)  # type: ignore[attr-defined]
     except DecodeError as error:
         raise ValueError(
-            "A SentencePiece model is the file that its trainer wrote, whole. "
-            f"Received: {source}: {error}"
+            "A SentencePiece model must be the complete file that its trainer wrote. Received: "
+            f"{source}: {error}"
         ) from error
     _check(proto, source)
     return proto
@@ -80,25 +80,25 @@ def _check(proto: Any, source: str) -> None:
     kind = _KINDS.get(trainer.model_type, trainer.model_type)
     if kind != "unigram":
         raise ValueError(
-            "tensorflow-text's fast kernel is right for unigram models only (it splits those of "
-            "kind bpe in its own way); train one with train_unigram, or with byte-level BPE by "
-            f"train_byte_pair. Received: {source}, of kind {kind}"
+            "A SentencePiece model must be of kind unigram (tensorflow-text's fast kernel splits "
+            "those of kind bpe differently); train one with train_unigram, or byte-level BPE "
+            f"with train_byte_pair. Received: {source}, of kind {kind}"
         )
     if trainer.treat_whitespace_as_suffix:
         raise ValueError(
-            "tensorflow-text's fast kernel knows no treat_whitespace_as_suffix. "
+            "tensorflow-text's fast kernel does not support treat_whitespace_as_suffix. "
             f"Received: {source}, with it"
         )
     if trainer.byte_fallback and (missing := _BYTES.difference(_pieces_of_bytes(proto))):
         raise ValueError(
-            "A SentencePiece model with byte_fallback has a piece for each of the 256 bytes. "
-            f"Received: {source} without {', '.join(sorted(missing)[:8])}"
+            "A SentencePiece model with byte_fallback must have a piece for each of the 256 "
+            f"bytes. Received: {source} without {', '.join(sorted(missing)[:8])}"
         )
     for number, piece in enumerate(proto.pieces):
         if not isinstance(piece.piece, str):  # protobuf returns bytes for invalid UTF-8
             raise ValueError(
-                "Pieces of a SentencePiece model are in UTF-8. "
-                f"Received: {piece.piece!r:.80} as number {number} in {source}"
+                f"Pieces of a SentencePiece model must be in UTF-8. Received: {piece.piece!r:.80} "
+                f"as number {number} in {source}"
             )
     _check_charsmap(proto.normalizer_spec.precompiled_charsmap, source)
     counts = collections.Counter(piece.piece for piece in proto.pieces)
@@ -106,9 +106,9 @@ def _check(proto: Any, source: str) -> None:
     unknown = [piece.piece for piece in proto.pieces if piece.type == UNKNOWN]
     if len(unknown) != 1 or repeated or "" in counts:
         raise ValueError(
-            "A SentencePiece model has one piece for what is unknown and no piece twice or empty. "
-            f"Received: {source} with {len(counts)} different pieces, {unknown} for the unknown, "
-            f"{repeated[:5]} twice"
+            "A SentencePiece model must have exactly one unknown piece and no piece twice or "
+            f"empty. Received: {source} with {len(counts)} different pieces, {unknown} as "
+            f"unknown, {repeated[:5]} twice"
         )
 
 
@@ -158,8 +158,8 @@ def _check_charsmap(content: bytes, source: str) -> None:
         sound = bool((reach < len(units)).all() and (values < texts).all())
     if not sound:
         raise ValueError(
-            "The table of normalisations of a SentencePiece model must be whole. "
-            f"Received: a damaged one of {len(content)} bytes in {source}"
+            "The normalisation table of a SentencePiece model must be complete. Received: a "
+            f"damaged one of {len(content)} bytes in {source}"
         )
 
 
@@ -199,7 +199,7 @@ def character_model(proto: Any, extra: Sequence[str]) -> tuple[bytes, list[str]]
     unclear = sorted(set("".join(in_text)) - set(known))
     if unclear:
         raise ValueError(
-            "Offsets need a model in which every character of a piece is itself a piece, as "
+            "Offsets require a model in which every character of a piece is itself a piece, as "
             f"sentencepiece's trainer makes them. Received: a model without {unclear[:20]}"
         )
     model = type(proto)()
@@ -272,12 +272,11 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
         charsmap = [base64.b64encode(rules).decode()]
     if model.get("type") != "Unigram" or model.get("byte_fallback") or len(charsmap) != 1:
         raise ValueError(
-            "A unigram tokenizer is read from a SentencePiece file (spiece.model, "
-            "sentencepiece.bpe.model), or from a tokenizer.json of type Unigram without "
-            "byte_fallback and with a Precompiled normalizer, or else with WhitespaceSplit and "
-            f"Metaspace. Received: {path} of type "
-            f"{model.get('type')!r} with {len(charsmap)} Precompiled; put the .model file "
-            "next to it"
+            "A unigram tokenizer must be a SentencePiece file (spiece.model, "
+            "sentencepiece.bpe.model), or a tokenizer.json of type Unigram without byte_fallback "
+            "and with a Precompiled normalizer, or else with WhitespaceSplit and Metaspace. "
+            f"Received: {path} of type {model.get('type')!r} with {len(charsmap)} Precompiled; "
+            "put the .model file next to it"
         )
     vocabulary = model["vocab"]
     special = {token["content"] for token in full.get("added_tokens", []) if token.get("special")}
@@ -287,7 +286,7 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
     named = folder.special_tokens().get("unk")
     if unknown not in ((named,) if named else _UNKNOWN_PIECES):
         raise ValueError(
-            "A unigram model's unk_id is the place of its unknown piece, "
+            "A unigram model's unk_id must be the id of its unknown piece, "
             f"{named or ' or '.join(_UNKNOWN_PIECES)}. Received: unk_id={number!r}, which is "
             f"{unknown!r}, in {path}"
         )

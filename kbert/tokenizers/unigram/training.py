@@ -95,7 +95,7 @@ def train_unigram(
     lines = _lines(with_progress(texts, "reading text") if progress else texts, text)
     sample = _sample(lines, max_sentences, seed)
     if not sample:
-        raise ValueError("A vocabulary needs texts with words in them. Received: none.")
+        raise ValueError("Training a vocabulary requires texts with words. Received: none.")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -114,9 +114,9 @@ def train_unigram(
     except RuntimeError as error:
         reason = str(error).rpartition("] ")[2]  # without the line in sentencepiece's source
         raise ValueError(
-            "A unigram vocabulary holds the special tokens, every character that "
+            "A unigram vocabulary must contain the special tokens, every character that "
             "`character_coverage` keeps, and pieces. Received: "
-            f"vocabulary_size={vocabulary_size}, of which sentencepiece says: {reason}"
+            f"vocabulary_size={vocabulary_size}, for which sentencepiece reports: {reason}"
         ) from error
     return model.getvalue()
 

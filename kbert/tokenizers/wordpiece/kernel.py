@@ -84,7 +84,7 @@ class WordPieceKernel:
                 )
             except RuntimeError as error:
                 raise ValueError(
-                    f"tensorflow-text cannot work with this vocabulary: {error}"
+                    f"tensorflow-text does not support this vocabulary: {error}"
                 ) from error
         self._unk_id = unk_id
         self._split_chinese = split_chinese

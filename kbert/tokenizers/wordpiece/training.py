@@ -60,7 +60,7 @@ def train_wordpiece(
         ['e', 'l', 'o', 'r', 's', 't', 'w', '##e', '##o', ..., '##w', '##ow', 'low']
     """
     if not 0 < character_coverage <= 1:
-        raise ValueError(f"character_coverage lies in (0, 1]. Received: {character_coverage}")
+        raise ValueError(f"character_coverage must be in (0, 1]. Received: {character_coverage}")
     counts = count_words(
         texts,
         lowercase=lowercase,
@@ -69,7 +69,7 @@ def train_wordpiece(
         progress=progress,
     )
     if not counts:
-        raise ValueError("A vocabulary needs texts with words in them. Received: none.")
+        raise ValueError("Training a vocabulary requires texts with words. Received: none.")
     counts, initial, inner = _cover(counts, character_coverage)
     base = [
         *SPECIAL_TOKENS,
@@ -79,8 +79,8 @@ def train_wordpiece(
     ]
     if vocabulary_size < len(base):
         raise ValueError(
-            f"vocabulary_size must hold {len(base)} pieces before the first merge: special tokens, "
-            f"{len(initial)} characters and {len(inner)} of them inside words. Raise it, or lower "
+            f"vocabulary_size must be at least {len(base)}: special tokens, {len(initial)} "
+            f"characters and {len(inner)} of them inside words. Raise it, or lower "
             f"character_coverage ({character_coverage}). Received: {vocabulary_size}"
         )
     merges = _merge(counts, initial, inner, vocabulary_size - len(base), min_frequency, progress)

@@ -87,7 +87,7 @@ def check_vocabulary(vocabulary: Sequence[str], source: str | None = None) -> No
 
 def _broken_rule(piece: str) -> str | None:
     if "\n" in piece or "\0" in piece or piece.endswith("\r"):
-        return "A piece must fit on one line of a vocab.txt, and hold no U+0000"
+        return "A piece must fit on one line of a vocab.txt, and not contain U+0000"
     if len(piece.removeprefix("##").encode()) > MAX_PIECE_BYTES:
-        return f'A piece has at most {MAX_PIECE_BYTES} bytes, "##" aside'
+        return f'A piece must have at most {MAX_PIECE_BYTES} bytes, without "##"'
     return None

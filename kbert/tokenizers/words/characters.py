@@ -83,8 +83,8 @@ def _frames(max_characters: int) -> np.ndarray:
     """
     if max_characters < 3:
         raise ValueError(
-            "max_characters counts the begin and the end of a word and must be 3 or more. "
-            f"Received: {max_characters}"
+            "max_characters must be 3 or more, because it includes the begin and the end of a "
+            f"word. Received: {max_characters}"
         )
     place = np.arange(max_characters)
     length = np.array([*range(max_characters - 1), 1])[:, None]
@@ -207,7 +207,7 @@ def as_words(sentences: Any) -> tf.RaggedTensor:
         return split_at_spaces(texts)[0]
     if _is_string(sentences) or not isinstance(sentences, Iterable):
         raise TypeError(
-            "Sentences are a list of texts or of lists of words. Received: one "
+            "Sentences must be a list of texts or of lists of words. Received: one "
             f"{type(sentences).__name__}; put it in a list"
         )
     sentences = list(column_or_rows(sentences, ("words", "text")))
@@ -216,8 +216,8 @@ def as_words(sentences: Any) -> tf.RaggedTensor:
     for sentence in sentences:
         if not _is_words(sentence):
             raise TypeError(
-                "Sentences are all texts or all lists of words, and a word is a str or bytes. "
-                f"Received: {sentence!r} among {len(sentences)}"
+                "Sentences must be all texts or all lists of words, and a word must be a str or "
+                f"bytes. Received: {sentence!r} among {len(sentences)}"
             )
     words = [word for sentence in sentences for word in sentence]
     return tf.RaggedTensor.from_row_lengths(
