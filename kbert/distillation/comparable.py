@@ -9,7 +9,7 @@ from kbert.tasks import EncoderTask, FineTuningTask, Pretraining
 
 
 def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence[Term]) -> None:
-    """Raises an error unless all terms of a loss can compare student and teacher.
+    """Raises TypeError or ValueError unless all terms of a loss can compare student and teacher.
 
     Args:
         student: task to train.
@@ -42,6 +42,7 @@ def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence
 
 
 def _check_even(encoder: Encoder) -> None:
+    """Raises ValueError if heads were pruned from some layers of an encoder."""
     config = encoder.config
     heads = encoder.layer_heads
     if set(heads) != {config.num_heads}:
@@ -52,6 +53,10 @@ def _check_even(encoder: Encoder) -> None:
 
 
 def _check_tokens(student: EncoderTask, teacher: EncoderTask) -> None:
+    """Raises ValueError unless both models read the same sequences.
+
+    Tokenizer and special tokens must be the same, and the teacher must have enough positions.
+    """
     ours, theirs = student.tokenizer, teacher.tokenizer
     if type(ours) is not type(theirs) or ours.checksum != theirs.checksum:
         raise ValueError(
@@ -73,12 +78,14 @@ def _check_tokens(student: EncoderTask, teacher: EncoderTask) -> None:
 
 
 def _shown(tokenizer: TokenizerLike) -> str:
+    """Describes a tokenizer for a message: class, vocabulary size, first digits of the checksum."""
     size = getattr(tokenizer, "vocabulary_size", None)
     entries = "" if size is None else f" of {size:,} entries"
     return f"a {type(tokenizer).__name__}{entries} (checksum {tokenizer.checksum[:8]})"
 
 
 def _check_heads(student: EncoderTask, teacher: EncoderTask) -> None:
+    """Raises ValueError unless both are tasks of one class with the same labels and heads."""
     if not isinstance(student, FineTuningTask | Pretraining):
         raise ValueError(
             "Heads can only be compared in fine-tuning tasks and kbert.tasks.Pretraining. "
@@ -102,6 +109,7 @@ def _check_heads(student: EncoderTask, teacher: EncoderTask) -> None:
 
 
 def _check_pretraining(student: Pretraining, teacher: Pretraining) -> None:
+    """Raises ValueError unless the pretraining heads of both can be compared."""
     rows = [task.encoder.config.vocabulary_size for task in (student, teacher)]
     if rows[0] != rows[1]:
         raise ValueError(

@@ -170,7 +170,10 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         return min(task.row_length for task in (self.student, self.teacher))
 
     def compile(self, optimizer: Any = None, *positional: Any, **settings: Any) -> None:
-        """Like `TrainStep.compile`; layers that learn in turn need `rate_scales` in `optimizer`."""
+        """Like `TrainStep.compile`; ValueError if layers learn in turn and `optimizer` lacks rates.
+
+        Layers learn in turn with `steps_per_layer`. An optimizer gets their rates as `rate_scales`.
+        """
         super().compile(optimizer, *positional, **settings)
         if any(isinstance(term, OwnLoss) for term in self.terms):
             check_compares_whole_batches(self.student, self.micro_batches)
@@ -183,7 +186,7 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
 
     @property
     def rate_scales(self) -> dict[str, Any]:
-        """Path of a weight -> factor of its learning rate; see `kbert.distillation.transfer`."""
+        """Path of a weight -> factor of its learning rate; {} unless layers learn in turn."""
         return rate_scales(self.terms, self.student)
 
     def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
@@ -220,7 +223,13 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         return losses, metrics
 
     def make_objective(self, data: Any, labels: Any = None, **settings: Any) -> Any:
-        """Returns the objective of `fit`: the student's, with the distiller as its model."""
+        """Returns the object that `fit` trains by: the student's objective, for the distiller.
+
+        Args:
+            data: training data, as in `fit`.
+            labels: labels of a table if `data` contains none.
+            **settings: settings of `fit`.
+        """
         return self.student.make_objective(data, labels, model=self, **settings)
 
     def fit(  # type: ignore[override]  # a table and labels where Keras has x and y
@@ -260,6 +269,10 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
 
         With a cache, the batches contain the teacher's outputs. Outputs that are missing in the
         cache are computed first.
+
+        Args:
+            rows: rows of a table; with a cache they must be in memory.
+            **options: arguments of the student's `batches`, such as `batch_size` and `seed`.
         """
         batches = self.student.batches(rows, **options)
         cache = self._cache()
@@ -309,11 +322,11 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         )
 
     def predict(self, *args: Any, **options: Any) -> Any:
-        """Returns the student's answers, see the student's `predict`."""
+        """Returns the student's predictions; the arguments are those of its `predict`."""
         return self.student.predict(*args, **options)
 
     def save_to_preset(self, path: PathLike, *args: Any, **options: Any) -> None:
-        """Saves the student, see `Task.save_to_preset`."""
+        """Saves the student, without teacher and projection, see `Task.save_to_preset`."""
         self.student.save_to_preset(path, *args, **options)
 
     def export(self, directory: PathLike, **options: Any) -> str:
@@ -328,10 +341,12 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         )
 
     def _read(self, task: EncoderTask, batch: Tensors, training: bool) -> Reading:
+        """Returns the outputs of student or teacher that the terms compare."""
         heads = self._reads_heads
         return read(task, batch, training=training, returned=self._returned, heads=heads)
 
     def _read_teacher(self, batch: Tensors, student: Reading) -> Reading:
+        """Returns the teacher's outputs for a batch: from the cache, or by a forward pass."""
         cache = self._cache()
         if cache is not None:
             return cache.reading(batch, student)
@@ -343,9 +358,14 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
 
 
 def _counted_tokens(batch: Tensors, padding_mask: Tensor) -> Tensor:
-    """Returns (R, T) float32, the weight of each token's row; 0 for padding and copied rows.
+    """Returns the weight of each token, (R, T) float32: that of its example, 0 for padding.
 
-    If the tokens of a row have weights of their own, the row's weight is the largest of them.
+    An example's weight is the largest of its `label_weights`, 1 if there are none; it is 0 for rows
+    that only fill up a batch.
+
+    Args:
+        batch: features of the batch, with B examples.
+        padding_mask: padding mask (R, T) of the encoder's sequences.
     """
     mask = ops.cast(padding_mask, "float32")
     if "label_weights" not in batch:

@@ -96,12 +96,20 @@ class DistillationExperiment(Experiment):
         self._teachers: dict[str, FineTuningTask] = {}
 
     def settings(self, **settings: Any) -> Settings:
-        """Returns settings: the last stage's values and the task's defaults, with changes."""
+        """Returns the settings of a run: the last stage's and the task's defaults, with changes."""
         last = {"epochs": self.last_stage.epochs, "learning_rate": self.last_stage.learning_rate}
         return super().settings(**{**last, **settings})
 
     def make_teacher(self, settings: Settings) -> FineTuningTask:
-        """Returns the teacher, which is loaded once, with the settings of its own folder."""
+        """Returns the teacher with the settings in its folder; loads it once per precision.
+
+        Args:
+            settings: settings of the run, of which the precision is used.
+
+        Raises:
+            ValueError: the folder has no task of this kind with its head, or the teacher lacks a
+                class of the data.
+        """
         if settings.precision not in self._teachers:
             kind = self.named.task_class
             try:
@@ -139,7 +147,7 @@ class DistillationExperiment(Experiment):
     def fits(
         self, task: FineTuningTask, settings: Settings
     ) -> dict[str, tuple[Distiller, Settings]]:
-        """Returns the stages, see `Experiment.fits`; the teacher's outputs are not cached."""
+        """Returns name of a stage -> (distiller without a cache, settings of the stage)."""
         teacher = self.make_teacher(settings)
         return {
             stage.name: (Distiller(task, teacher, stage.terms), _of_stage(settings, stage))
@@ -154,7 +162,19 @@ class DistillationExperiment(Experiment):
         verbose: str | int = "auto",
         resume: Resume = SAME,
     ) -> History:
-        """Trains the student stage by stage; see `Experiment.fit`."""
+        """Trains the student stage by stage, and resumes an earlier call that was stopped.
+
+        Args:
+            task: the student.
+            settings: settings of the run; epochs and learning rate apply to the last stage.
+            model_dir: folder with a subfolder for the checkpoints and logs of each stage.
+            verbose: 1 = a progress bar, 2 = a line per epoch, 0 = silent; "auto" = 1 in a terminal
+                or a notebook, else 2.
+            resume: accepted changes of settings, see `Distiller.fit`.
+
+        Returns:
+            The history of the last stage.
+        """
         history: Any = None
         for stage in self._stages(settings):
             distiller = Distiller(
@@ -188,14 +208,17 @@ class DistillationExperiment(Experiment):
         return compare(small, teacher, self.dev, **options)
 
     def summary(self) -> str:
-        """Like `Experiment.summary`, with teacher and student."""
+        """Returns the text of `Experiment.summary`, and a line about teacher and student."""
         made = {"num_layers": "half of the teacher's", **self.student_arguments}
         said = ", ".join(f"{name}={value}" for name, value in made.items())
         begun = f"initialised from {self.student_preset}" if self.student_preset else said
         return f"{super().summary()}\nteacher: {self.teacher}; student: {begun}"
 
     def identity(self) -> dict[str, Any]:
-        """Like `Experiment.identity`; epochs and rate of the last stage are in the settings."""
+        """Returns what identifies a run: `Experiment.identity`, teacher, student and recipe.
+
+        Epochs and learning rate of the last stage are not included: they are in the settings.
+        """
         made_of = self.student_preset or {"teacher": self.student_arguments}
         begun = checksum_of(self.student_preset)
         first = {
@@ -216,6 +239,7 @@ class DistillationExperiment(Experiment):
         }
 
     def _stages(self, settings: Settings) -> Sequence[Stage]:
+        """Returns all stages, the last one with epochs and learning rate of `settings`."""
         values: dict[str, Any] = {
             "epochs": settings.epochs,
             "learning_rate": settings.learning_rate,
@@ -228,6 +252,7 @@ def _of_stage(settings: Settings, stage: Stage) -> Settings:
 
 
 def _with_stages(given: str | DistillationRecipe) -> DistillationRecipe:
+    """Returns a recipe, or that of a name; ValueError if it has no stages or one without terms."""
     found = recipe(given) if isinstance(given, str) else given
     if not found.stages:
         raise ValueError(

@@ -145,7 +145,7 @@ def principal_components(vectors: np.ndarray, count: int) -> np.ndarray:
 
 
 def _pieces(tokenizer: Any) -> tuple[np.ndarray, list[int]]:
-    """Returns the ids of the tokens to distil (P,), and those of the special tokens.
+    """Returns the ids of the tokens to distil (P,), and the ids of [UNK] and the special tokens.
 
     [PAD] and [UNK] are among the tokens to distil, although means do not count them, so that ranks
     and components are the same as in model2vec.
@@ -165,7 +165,14 @@ def _pieces(tokenizer: Any) -> tuple[np.ndarray, list[int]]:
 def _vectors(
     embedder: TextEmbedder, pieces: np.ndarray, batch_size: int, verbose: str | int
 ) -> np.ndarray:
-    """Returns the embeddings (P, D) of tokens, each embedded as a text of its own."""
+    """Returns the embeddings (P, D) of tokens, each embedded as a separate text.
+
+    Args:
+        embedder: the embedder.
+        pieces: ids of the tokens, (P,).
+        batch_size: number of tokens per batch.
+        verbose: whether to show a progress line; "auto" = in a terminal.
+    """
     inference.check_batch_size(batch_size)
     form = functools.partial(embedder.form.build_inputs, max_length=embedder.row_length, multiple=1)
     runner = inference.Runner(
@@ -187,7 +194,16 @@ def _zipf(count: int) -> np.ndarray:
 
 
 def _counted(tokenizer: Any, texts: Iterable[str], uncounted: list[int]) -> np.ndarray:
-    """Returns each token's share (V,) of the tokens of texts, without the uncounted ones."""
+    """Returns each token's share (V,) of all counted tokens in texts.
+
+    Args:
+        tokenizer: tokenizer with V tokens.
+        texts: texts, or one text.
+        uncounted: ids of tokens that do not count: their share is 0.
+
+    Raises:
+        ValueError: the texts contain no token that counts.
+    """
     counts = np.zeros(tokenizer.vocabulary_size, np.int64)
     left = each_text([texts] if isinstance(texts, str) else texts)
     while part := list(islice(left, inference.CHUNK)):

@@ -99,6 +99,13 @@ def student(
 
 
 def _config(config: EncoderConfig, num_layers: int | None, changes: dict) -> EncoderConfig:
+    """Returns the student's config; ValueError if its vocabulary differs from the teacher's.
+
+    Args:
+        config: config of the teacher's encoder.
+        num_layers: number of the student's layers; None = the teacher's.
+        changes: other fields that differ.
+    """
     fields = {**config.to_dict(), **changes}
     if num_layers is not None:
         fields["num_layers"] = num_layers
@@ -114,7 +121,13 @@ def _config(config: EncoderConfig, num_layers: int | None, changes: dict) -> Enc
 
 
 def _layers(init: str | Sequence[int], count: int, depth: int) -> list[int] | None:
-    """Returns the teacher's layer, from 0, that each layer copies; None if none is copied."""
+    """Returns the teacher's layer, from 0, that each layer copies; None if none is copied.
+
+    Args:
+        init: argument of `student`.
+        count: number of the student's layers.
+        depth: number of the teacher's layers.
+    """
     if init in (RANDOM, EMBEDDINGS):
         return None
     if init == EVERY_OTHER:
@@ -134,7 +147,16 @@ def _layers(init: str | Sequence[int], count: int, depth: int) -> list[int] | No
 
 
 def _arrays(teacher: Encoder, small: Encoder, layers: list[int]) -> dict[str, np.ndarray]:
-    """Returns the teacher's weights under the student's names."""
+    """Returns name of the student's weight -> the teacher's values.
+
+    Args:
+        teacher: the teacher's encoder.
+        small: the student's encoder.
+        layers: teacher's layer, from 0, that each layer of the student copies.
+
+    Raises:
+        ValueError: a weight of the student has another shape or no counterpart.
+    """
     groups = len(small.blocks)
     first_layer = [-(-group * small.config.num_layers // groups) for group in range(groups)]
     positions = "encoder/embeddings/position"
@@ -166,7 +188,7 @@ def _arrays(teacher: Encoder, small: Encoder, layers: list[int]) -> dict[str, np
 
 
 def _take_over_embeddings(small: Encoder, teacher: Encoder) -> None:
-    """Copies tables and projection; the norm only if it is of the same class (not NoNorm)."""
+    """Copies the teacher's embedding weights to `small`; a norm of another class is not copied."""
     prefix = "encoder/embeddings"
     arrays = get_arrays(small.embeddings, prefix)
     theirs = get_arrays(teacher.embeddings, prefix)
@@ -186,6 +208,7 @@ def _take_over_embeddings(small: Encoder, teacher: Encoder) -> None:
 
 
 def _check_sizes(small: Encoder, arrays: dict[str, np.ndarray]) -> None:
+    """Raises ValueError unless `arrays` has every weight of `small`, in its shape."""
     shapes = {name: tuple(w.shape) for name, w in named_weights(small, "encoder").items()}
     differ = [n for n, shape in shapes.items() if n in arrays and arrays[n].shape != shape]
     differ += [name for name in shapes if name not in arrays]
@@ -198,6 +221,10 @@ def _check_sizes(small: Encoder, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _settings(teacher: EncoderTask, config: EncoderConfig, changes: Mapping) -> dict[str, Any]:
+    """Returns the arguments of the student task: the teacher's, with `changes`.
+
+    Without a pooler, heads on it are off. `max_length` is at most the student's `max_positions`.
+    """
     settings = {**teacher.settings, **changes}
     if config.pooler_activation is None:  # without pooler, no heads on it
         settings |= {n: False for n in ("next_sentence", "sentence_order") if n in settings}
@@ -208,6 +235,7 @@ def _settings(teacher: EncoderTask, config: EncoderConfig, changes: Mapping) -> 
 
 
 def _take_over_heads(task: EncoderTask, teacher: EncoderTask) -> None:
+    """Copies the weights of the teacher's heads that fit `task`; logs those that do not."""
     for prefix, part in task.parts.items():
         if prefix in task.model_parts:
             continue

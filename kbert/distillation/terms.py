@@ -63,7 +63,7 @@ class Term:
         return f"{type(self).__name__}({told})"
 
     def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
-        """Raises ValueError if the term cannot compare these two models."""
+        """Raises ValueError if the term cannot compare these two models; here it never does."""
 
     def reads_of(self, teacher: EncoderTask, student: EncoderTask) -> set[str]:
         """Returns the teacher's outputs, other than heads, that the term compares; for a cache.
@@ -86,7 +86,8 @@ class Term:
             project: function that maps the student's hidden states to the teacher's width.
 
         Returns:
-            Name -> pair; the loss is their sum.
+            Name -> (weighted sum, sum of weights), scalars. The loss is the sum of their
+            quotients.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `pairs`.")
 
@@ -112,7 +113,7 @@ class OwnLoss(Term):
         object.__setattr__(self, "losses", tuple(self.losses))
 
     def chosen(self, own: Mapping[str, Pair]) -> dict[str, Pair]:
-        """Returns the student's own losses that `losses` selects.
+        """Returns those of the student's losses `own`, by name, that the setting `losses` selects.
 
         Raises:
             ValueError: the student has no loss with one of the names.
@@ -171,6 +172,7 @@ class SoftTargets(Term):
         return found
 
     def _pair(self, ours: Prediction, theirs: Prediction) -> Pair:
+        """Compares the student's prediction of one head with the teacher's."""
         values = ours.values, theirs.values, ours.weights
         if ours.kind == "number":
             student, teacher, weights = values
@@ -248,7 +250,7 @@ class OfLayers(Term):
         return {f"{self.compares}/{layer}" for _, layer in self.pairs_of_layers(student, teacher)}
 
     def pairs_of_layers(self, student: EncoderTask, teacher: EncoderTask) -> list[tuple[int, int]]:
-        """Returns pairs (student's layer, teacher's layer), both counted from 1."""
+        """Returns the (student's layer, teacher's layer) pairs of `layers`, both counted from 1."""
         depths = (task.encoder.config.num_layers for task in (student, teacher))
         found = enumerate(layer_map(self.layers, *depths), start=1)
         return [(ours, theirs) for ours, theirs in found if theirs is not None]
@@ -256,6 +258,13 @@ class OfLayers(Term):
     def _summed(
         self, student: Reading, teacher: Reading, compare: Callable[[int, int], Pair]
     ) -> Pair:
+        """Returns the sum of a comparison over pairs of layers, and the weights of one layer.
+
+        Args:
+            student: outputs of the student.
+            teacher: outputs of the teacher.
+            compare: function of a student's and a teacher's layer, both counted from 1.
+        """
         layers = self.pairs_of_layers(student.task, teacher.task)
         found = [compare(ours, theirs) for ours, theirs in layers]
         total = sum(pair[0] for pair in found)
@@ -381,13 +390,18 @@ class AttentionRelations(Term):
         }
 
     def _scores(self, internals: Mapping[str, Tensor], name: str) -> Tensor:
+        """Returns the scores (R, heads, T, T) of a relation from the internals of a layer."""
         if name in INTERNAL_OF:
             return internals[INTERNAL_OF[name]]
         return losses.relation(internals[name], self.num_relation_heads)
 
 
 def agreements(student: Reading, teacher: Reading) -> dict[str, Pair]:
-    """Returns how often both models predict the same class, for each shared classification head."""
+    """Returns how often both models predict the same class, for each shared classification head.
+
+    Returns:
+        "agreement", with the head's name if there are several -> (weighted count, sum of weights).
+    """
     return {
         _named("agreement", name, student): losses.agreement(
             ours.values, theirs.values, ours.weights
@@ -404,12 +418,12 @@ def _shared(student: Reading, teacher: Reading) -> list[tuple[str, Prediction, P
 
 
 def _named(what: str, head: str, student: Reading) -> str:
-    """Returns the name of a value, with the head's name if there are several heads."""
+    """Returns the name `what` of a value, with the head's name if the student has several."""
     return what if len(student.predictions) == 1 else f"{what}_{head}"
 
 
 def check_equal(student: EncoderTask, teacher: EncoderTask, field: str, rule: str) -> None:
-    """Raises ValueError unless both models have the same value in a field of their configs."""
+    """Raises ValueError unless both models agree in a field of their configs; `rule` says why."""
     ours, theirs = (getattr(task.encoder.config, field) for task in (student, teacher))
     if ours != theirs:
         raise ValueError(

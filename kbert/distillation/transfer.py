@@ -150,7 +150,7 @@ class AttentionMaps(LayerTransfer):
 
 
 def progressive(terms: Sequence[Term], student: EncoderTask, steps: int) -> tuple[Term, ...]:
-    """Returns the terms with `steps_per_layer` set, so that layers share a run equally.
+    """Returns the terms with `steps_per_layer` = steps / layers, so that layers share a run.
 
     Terms that are no `LayerTransfer` are returned as they are.
 
@@ -191,6 +191,9 @@ def rate_scales(
     Returns:
         Path of a weight -> factor, for `kbert.training.AdamW(rate_scales=…)`; empty if no term is
         progressive.
+
+    Raises:
+        ValueError: two terms have different `steps_per_layer`.
     """
     of_layers = (term.steps_per_layer for term in terms if isinstance(term, LayerTransfer))
     steps = {number for number in of_layers if number is not None}
@@ -208,7 +211,7 @@ def rate_scales(
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns mean and variance over the last axis, which is kept."""
+    """Returns mean and variance over the last axis, (…, 1) float32 each."""
     x = ops.cast(x, "float32")
     mean = ops.mean(x, axis=-1, keepdims=True)
     return mean, ops.mean(ops.square(x - mean), axis=-1, keepdims=True)

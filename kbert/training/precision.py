@@ -32,6 +32,7 @@ def fastest_precision() -> str:
 
 
 def _capabilities_of_tensorflow() -> list[tuple[int, int]]:
+    """Returns (major, minor) compute capability of each GPU; a TPU counts as Ampere."""
     if tf.config.list_physical_devices("TPU"):
         return [_BFLOAT16]
     gpus = tf.config.list_physical_devices("GPU")
@@ -40,6 +41,7 @@ def _capabilities_of_tensorflow() -> list[tuple[int, int]]:
 
 
 def _capabilities_of_jax() -> list[tuple[int, int]]:
+    """Returns (major, minor) compute capability of each device: a TPU as Ampere, a CPU (0, 0)."""
     import jax
 
     found = []

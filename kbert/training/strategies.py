@@ -51,7 +51,11 @@ class Strategy:
     def distribute(
         self, dataset: tf.data.Dataset
     ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-        """Distributes a dataset of this host's rows of every global batch to the host's devices."""
+        """Returns a dataset for `fit` that splits each batch over this host's devices.
+
+        Args:
+            dataset: batches with this host's rows of every global batch.
+        """
         if not has_tensorflow():
             return ((batch,) for batch in dataset)  # Keras expects tuples from a generator
         if self.num_hosts == 1 or keras.backend.backend() == "jax":
@@ -150,6 +154,7 @@ def current_strategy() -> Strategy:
 
 
 def _on_tensorflow(name: str) -> Strategy:
+    """Returns the strategy with a name of `STRATEGIES`, for TensorFlow."""
     if name == "one_device":
         engine = tf.distribute.get_strategy()
     elif name == "mirrored":
@@ -163,6 +168,7 @@ def _on_tensorflow(name: str) -> Strategy:
 
 
 def _of_tensorflow(name: str, engine: tf.distribute.Strategy) -> Strategy:
+    """Wraps TensorFlow's strategy as a `Strategy` with that name."""
     several = isinstance(engine, tf.distribute.MultiWorkerMirroredStrategy)
     num_hosts, host_index = _cluster(engine.cluster_resolver) if several else (1, 0)
     return Strategy(
@@ -175,7 +181,10 @@ def _of_tensorflow(name: str, engine: tf.distribute.Strategy) -> Strategy:
 
 
 def _resolver() -> tf.distribute.cluster_resolver.ClusterResolver | None:
-    """Returns Slurm's cluster for a job step of several tasks; None = `TF_CONFIG`, which wins."""
+    """Returns a resolver of Slurm's cluster, or None to let TensorFlow read `TF_CONFIG`.
+
+    None if `TF_CONFIG` is set, or if this is not one of several tasks of a Slurm job step.
+    """
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
     if tasks == 1 or "TF_CONFIG" in os.environ:
         return None
@@ -186,7 +195,7 @@ def _resolver() -> tf.distribute.cluster_resolver.ClusterResolver | None:
 
 
 def _cluster(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> tuple[int, int]:
-    """Returns the number of hosts and the index of this one; a chief, if any, comes first."""
+    """Returns the number of hosts and the index of this one: the chief, if any, then workers."""
     jobs = resolver.cluster_spec().as_dict()
     if not jobs:
         return 1, 0
@@ -195,6 +204,7 @@ def _cluster(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> tuple[
 
 
 def _tpu_strategy() -> tf.distribute.Strategy:
+    """Returns a strategy over all TPU cores of this host; RuntimeError without a TPU."""
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")
         tf.tpu.experimental.initialize_tpu_system(resolver)
@@ -207,7 +217,12 @@ def _tpu_strategy() -> tf.distribute.Strategy:
 
 
 def _on_jax(name: str, model_devices: int | None) -> Strategy:
+    """Returns the strategy with a name of `STRATEGIES`, for JAX; "multi_worker" connects hosts.
 
+    Args:
+        name: name of the strategy.
+        model_devices: number of devices that each model is split over, for "model_parallel".
+    """
     if name == "one_device":
         return Strategy(name=name, num_replicas=1, num_hosts=1, host_index=0, engine=None)
     if name == "multi_worker":
@@ -243,6 +258,7 @@ def _connect_jax() -> None:
 
 
 def _of_jax(name: str, engine: JaxEngine) -> Strategy:
+    """Wraps Keras' distribution for JAX as a `Strategy` with that name."""
     import jax
 
     sizes = dict(zip(engine.device_mesh.axis_names, engine.device_mesh.shape, strict=True))

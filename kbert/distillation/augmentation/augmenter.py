@@ -127,7 +127,7 @@ class Augmenter:
         return named
 
     def rows(self, numbers: Sequence[int] | None = None) -> Iterator[Row]:
-        """Yields the rows with these numbers (None: all rows), each with its copies."""
+        """Yields the table's rows of these numbers, each with its copies; None = all rows."""
         every = range(len(self.table)) if numbers is None else numbers
         for first in range(0, len(every), CHUNK):
             numbers = every[first : first + CHUNK]
@@ -147,14 +147,14 @@ class Augmenter:
                 yield Row(*row[:3], _copies(row[1], row[3]))
 
     def versions(self, row: Row) -> Iterator[dict[str, Any]]:
-        """Yields the row itself and then its copies, with all columns of the table."""
+        """Yields name -> value of all columns: the row itself, then each of its copies."""
         record = {name: column[row.number] for name, column in self.table.columns.items()}
         yield record
         for copy in row.copies:
             yield record | dict(zip(self.columns, copy.values, strict=True))
 
     def _candidates(self, sentences: Sequence[Sentence]) -> list[list[list[str]]]:
-        """Returns the candidates of each replaceable word of each sentence."""
+        """Returns for each sentence and each of its replaceable words the candidates."""
         if not sentences:
             return []
         encoded = self.model.tokenizer.encode_with_offsets(
@@ -181,6 +181,7 @@ class Augmenter:
         return found
 
     def _find_neighbours(self, words: Collection[str]) -> None:
+        """Searches the neighbours of new words, for `_nearest`."""
         new = sorted(word for word in words if word not in self._nearest)
         if new:
             nearest = self.neighbours.nearest(new, self.settings.candidates)
@@ -203,7 +204,15 @@ class Augmenter:
     def _draw(
         self, numbers: Sequence[int], candidates: Sequence[list[list[str]]]
     ) -> Iterator[list[dict[int, str]]]:
-        """Yields for each text a list over copies: number of a word -> its replacement."""
+        """Draws the replacements in all copies, in one step for many rows.
+
+        Args:
+            numbers: numbers of the table rows.
+            candidates: candidates of each word of each text, row by row and column by column.
+
+        Yields:
+            For each text a list over copies: number of a word -> its replacement.
+        """
         counts = [len(words) for each in candidates for words in each]  # (W,)
         places = [
             (number, column, word)
@@ -283,7 +292,12 @@ def augmented_columns(table: Table) -> tuple[str, ...]:
 
 
 def _copies(texts: Sequence[Sentence], replaced: Sequence[list[dict[int, str]]]) -> list[Copy]:
-    """Returns the distinct copies, in the order in which they were drawn."""
+    """Returns the distinct copies of a row that differ from it, in the order of their numbers.
+
+    Args:
+        texts: sentence of each column.
+        replaced: for each column a list over copies: number of a word -> its replacement.
+    """
     seen = {tuple(sentence.text for sentence in texts)}
     copies = []
     for drawn in zip(*replaced, strict=True):
@@ -298,9 +312,16 @@ def _copies(texts: Sequence[Sentence], replaced: Sequence[list[dict[int, str]]])
 def _only_piece(
     text: str, starts: np.ndarray, ends: np.ndarray, start: int, end: int
 ) -> int | None:
-    """Returns the single token that covers the word at start … end, or None if there is no such.
+    """Returns the number of the token that is exactly one word, or None if there is no such.
 
     The token may also cover white space before the word.
+
+    Args:
+        text: the text.
+        starts: first character of each token.
+        ends: end of each token, exclusive.
+        start: first character of the word.
+        end: end of the word, exclusive.
     """
     first = int(np.searchsorted(ends, start, "right"))
     behind = int(np.searchsorted(starts, end, "left"))
@@ -310,11 +331,14 @@ def _only_piece(
 
 
 def _cased(word: str, candidates: Sequence[str]) -> list[str]:
-    """Returns the distinct candidates in the word's case, without the word itself."""
+    """Returns the distinct candidates, without spellings of the word itself.
+
+    They are capitalised or in upper case if the word is, else unchanged.
+    """
     fitting = dict.fromkeys(match_case(word, candidate) for candidate in candidates)
     return [candidate for candidate in fitting if candidate.casefold() != word.casefold()]
 
 
 def _grouped(items: Iterable, size: int) -> Iterator[tuple]:
-    """Yields tuples of `size` consecutive items."""
+    """Yields tuples of `size` consecutive items; their number must be a multiple of `size`."""
     return zip(*[iter(items)] * size, strict=True)

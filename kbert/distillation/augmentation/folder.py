@@ -129,6 +129,7 @@ def read_augmented(folder: PathLike) -> Table:
 
 
 def _write_shard(path: str, augmenter: Augmenter, start: int, stop: int, bar: Progress) -> None:
+    """Writes rows `start` to `stop` (exclusive) of the table and their copies, whole or not."""
     with atomic.writing(path) as file:
         for row in augmenter.rows(range(start, stop)):
             for record in augmenter.versions(row):
@@ -137,6 +138,7 @@ def _write_shard(path: str, augmenter: Augmenter, start: int, stop: int, bar: Pr
 
 
 def _line(table: Table, row: int, record: dict[str, Any]) -> str:
+    """Returns a record as a JSON line; ValueError, with the place of `row`, if JSON cannot."""
     try:
         return json.dumps(record, ensure_ascii=False) + "\n"
     except TypeError as error:
@@ -146,7 +148,7 @@ def _line(table: Table, row: int, record: dict[str, Any]) -> str:
 
 
 def _describe(folder: str, name: str) -> dict[str, Any]:
-    """Returns the manifest's entry for a shard."""
+    """Returns the manifest's entry for the shard `name`: `file`, `lines`, `bytes` and `crc32`."""
     lines = checksum = size = 0
     with Path(folder, name).open("rb") as file:
         while block := file.read(1 << 20):
@@ -161,6 +163,7 @@ def _shard_name(number: int, shards: int) -> str:
 
 
 def _read(folder: str) -> dict[str, Any]:
+    """Returns the manifest; FileNotFoundError without one, ValueError for another format."""
     path = os.path.join(folder, MANIFEST)
     manifest = read_note(path, "The manifest of an augmentation")
     if manifest is None:

@@ -62,7 +62,7 @@ class MaskedWords:
         return {**self.task.build_inputs(*sides), **columns}
 
     def _top(self, features: Tensors) -> tuple[Tensor, Tensor]:
-        """Returns the largest logits of usable words (B, M + 1), and their ids."""
+        """Returns the largest logits (B, M + 1) of words but the masked one, and their ids."""
         sequence = self.task.encode(features)["sequence"]  # (B, T, H)
         masked_lm: Any = self.task.masked_lm
         logits = masked_lm(sequence, features["mask_positions"])[:, 0]  # (B, V)
@@ -94,6 +94,7 @@ class MaskedWords:
         return found
 
     def _rows(self, texts: Sequence[np.ndarray], places: Sequence[tuple[int, int]]) -> Rows:
+        """Returns a row of the model for each place; the arguments are those of `__call__`."""
         made = [self._row(texts[text], place) for text, place in places]
         columns = {"masked": [masked for masked, _, _ in made]}
         if self.with_original:
@@ -112,7 +113,12 @@ class MaskedWords:
         )
 
     def _row(self, ids: np.ndarray, place: int) -> tuple[np.ndarray, int, np.ndarray]:
-        """Returns masked text, position of its mask, and original text, truncated to a row."""
+        """Returns the masked ids, the position of the mask, and the original ids, cut to fit.
+
+        Args:
+            ids: token ids of a text, without special tokens.
+            place: position of the token to mask.
+        """
         budget = self.task.row_length - 2
         budget -= self.task.form.separators if self.with_original else 0
         start = min(max(place - budget // 2, 0), max(len(ids) - budget, 0))
@@ -122,7 +128,12 @@ class MaskedWords:
 
 
 def _is_near(values: np.ndarray, count: int) -> bool:
-    """Whether rounding may decide which word is the last candidate; logits in descending order."""
+    """Whether rounding may decide which word is the last candidate.
+
+    Args:
+        values: largest logits in descending order, (M + 1,) or fewer.
+        count: number M of candidates.
+    """
     if len(values) <= count or not np.isfinite(values[count]):
         return False
     largest = np.abs(values).max()

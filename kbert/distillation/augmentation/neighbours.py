@@ -75,7 +75,7 @@ class Neighbours:
         return f"{fingerprints.crc32([words, self._directions]):08x}"
 
     def row(self, word: str) -> int | None:
-        """Returns the row of a word, or of its lower case, or None if neither has one."""
+        """Returns the row of a word, or of its lower case; None if neither has a vector but 0."""
         row = self._rows.get(word, self._rows.get(word.lower()))
         return row if row is not None and self._has_direction[row] else None
 
@@ -101,6 +101,14 @@ class Neighbours:
         return found
 
     def _best(self, word: str, row: int, cosines: np.ndarray, count: int) -> list[str]:
+        """Returns the nearest words of one word, without its own spellings.
+
+        Args:
+            word: the word.
+            row: row of the word.
+            cosines: its similarities to all words, (W,) float32; -inf for words without a vector.
+            count: number of neighbours.
+        """
         wanted = min(count + _SPARE, len(cosines))
         near = np.argpartition(-cosines, wanted - 1)[:wanted]
         near = np.sort(near[np.isfinite(cosines[near])])

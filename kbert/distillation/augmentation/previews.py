@@ -44,6 +44,7 @@ def preview(augmenter: Augmenter, *, examples: int = 3) -> str:
 
 
 def _show(augmenter: Augmenter, row: Row) -> str:
+    """Returns lines with a row, its first copies and the candidates of its first words."""
     lines = [augmenter.table.place(row.number)]
     lines.append(f"  {' | '.join(sentence.text for sentence in row.sentences)}")
     for number, copy in enumerate(row.copies[:_SHOWN_COPIES], 1):

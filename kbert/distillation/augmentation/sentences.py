@@ -66,7 +66,7 @@ class Sentence:
         return cls(text, tuple(spans[number] for number in kept), tuple(value), tuple(kept))
 
     def word(self, number: int) -> str:
-        """Returns the replaceable word with a number."""
+        """Returns replaceable word number `number`, from 0."""
         start, end = self.spans[number]
         return self.text[start:end]
 
@@ -90,7 +90,7 @@ class Sentence:
 
 
 def find_words(text: str) -> list[Span]:
-    """Returns the spans of words of letters; a run with a digit in it is not a word.
+    """Returns (start, end) of each word of letters; a run with a digit in it is not a word.
 
     Example:
         >>> text = "Déjà-vu in the 1930s"

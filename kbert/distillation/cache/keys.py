@@ -55,5 +55,5 @@ def row_keys(features: Mapping[str, Any], num_segments: int) -> tuple[np.ndarray
 
 
 def _last(real: Any) -> np.ndarray:
-    """(B, n) bool -> (B,) int32: one more than the index of the last true value; at least 1."""
+    """Returns 1 + the index of the last true value of each row, (B,) int32; at least 1."""
     return np.where(real, np.arange(1, real.shape[1] + 1), 1).max(1).astype(np.int32)

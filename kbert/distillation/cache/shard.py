@@ -85,7 +85,7 @@ class Shard:
         return len(self.keys)
 
     def row(self, name: str, number: int) -> np.ndarray:
-        """Returns one output of a row, without padding."""
+        """Returns output `name` of row `number` of the shard, without padding."""
         if name not in self._arrays:
             self._arrays[name] = self._open(name)
         start, end = self._ends[name][number : number + 2]
@@ -97,6 +97,7 @@ class Shard:
         self._arrays = {}
 
     def _open(self, name: str) -> Any:
+        """Returns a slice of the file for one output; verifies the checksum the first time."""
         file = self._file()
         if name not in self._ends:
             array = file.get_tensor(name)

@@ -48,7 +48,7 @@ def cache_size(
     layouts: Mapping[str, Layout],
     needed: Sequence[str],
 ) -> CacheSize:
-    """Returns the size of distinct rows; a row is missing if one of its needed outputs is.
+    """Returns the size of distinct rows; a row is missing if the cache lacks a needed output of it.
 
     Args:
         store: the cache.

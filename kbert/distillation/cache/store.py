@@ -67,7 +67,15 @@ class Store:
                 self._shards[name] = Shard(os.path.join(self.folder, name), self.layouts)
 
     def find(self, keys: np.ndarray, name: str) -> np.ndarray:
-        """Keys (N,) -> place of this output for each row, (N,) int64; -1 if it is not cached."""
+        """Returns the place of output `name` for each row, (N,) int64; -1 if it is not cached.
+
+        Args:
+            keys: keys of the rows, (N,) of 16 bytes.
+            name: name of the output.
+
+        Returns:
+            Places for `read`: number of the shard · 2³² + number of the row in it.
+        """
         shards = tuple(x for x, shard in self._shards.items() if name in shard.names)
         if not shards:
             return np.full(len(keys), -1, np.int64)
@@ -82,7 +90,11 @@ class Store:
         return np.where(known[at] == keys, places[at], -1)
 
     def write(self, rows: Iterable[Row], layouts: Mapping[str, Layout]) -> None:
-        """Adds rows: (key, W and T (2,), name -> flat array) each; for one process at a time.
+        """Writes rows to new shards; only one process at a time may call it.
+
+        Args:
+            rows: (key, W and T as an array (2,), name -> flat array) of each row.
+            layouts: name -> layout of these outputs.
 
         Raises:
             OSError: the disk is full or not writable.
@@ -137,12 +149,14 @@ class Store:
             )
 
     def _keep_few_open(self, shard: Shard) -> None:
+        """Closes the shard that was opened first if more than `_OPEN_SHARDS` are open."""
         if shard.path not in self._opened:
             self._opened[shard.path] = shard
             if len(self._opened) > _OPEN_SHARDS:
                 self._opened.pop(next(iter(self._opened))).close()
 
     def _check_counts(self, sizes: np.ndarray, columns: Mapping[str, Sequence[np.ndarray]]) -> None:
+        """Raises ValueError if the length of an array is not that of its layout and row size."""
         for name, rows in columns.items():
             if not np.array_equal([len(x) for x in rows], self.layouts[name].counts(sizes)):
                 raise ValueError(

@@ -93,14 +93,14 @@ class TeacherCache:
         self._forward = inference.compiled(self._outputs, *teacher.parts.values(), check=False)
 
     def size(self, rows: Rows) -> CacheSize:
-        """Returns the size on disk of the rows of a table."""
+        """Returns the size on disk of a table's rows, cached or missing, without computing them."""
         store = self._open()
         keys, sizes, first = self._distinct(rows)
         layouts = self._all_layouts(store, rows)
         return cache_size(store, keys[first], sizes[first], layouts, self._needed(layouts))
 
     def fill(self, rows: Rows, batch_size: int, verbose: str | int = "auto") -> CachedRows:
-        """Computes the teacher's outputs of missing rows, and returns all rows with their places.
+        """Computes and caches the outputs of missing rows; returns access to those of all rows.
 
         Args:
             rows: N rows of a table.
@@ -132,7 +132,15 @@ class TeacherCache:
         return CachedRows(store, {name: store.find(keys, name) for name in needed})
 
     def reading(self, batch: Tensors, student: Reading) -> Reading:
-        """Returns the teacher's outputs from a batch of `CachedRows.attach`."""
+        """Returns the teacher's outputs that a batch contains.
+
+        Args:
+            batch: batch of a dataset from `CachedRows.attach`.
+            student: outputs of the student for the same batch.
+
+        Raises:
+            ValueError: the batch contains no outputs of the teacher.
+        """
         features = {
             name.removeprefix(outputs.FEATURE): values
             for name, values in batch.items()
@@ -149,7 +157,7 @@ class TeacherCache:
         return Store(self.folder, outputs.identity(self._teacher), self._dtype)
 
     def _distinct(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns keys (N,) and sizes (N, 2) of all rows, and numbers of the distinct rows."""
+        """Returns keys (N,) and sizes (N, 2) of all rows, and the numbers of distinct rows."""
         keys, sizes = np.empty(len(rows), "S16"), np.empty((len(rows), 2), np.int32)
         for index, features in self._predictor.batches(rows, _ROWS_AT_ONCE):
             keys[index], sizes[index] = row_keys(features, self._segments)
@@ -157,7 +165,10 @@ class TeacherCache:
         return keys, sizes, np.sort(first)
 
     def _all_layouts(self, store: Store, rows: Rows) -> dict[str, Layout]:
-        """Returns all layouts; those of heads come from the manifest or a forward pass."""
+        """Returns name -> layout of all outputs to cache.
+
+        The layouts of heads come from the cache, or from a forward pass of the shortest row.
+        """
         if not self._has_heads:
             return self._layouts
         heads = {name: x for name, x in store.layouts.items() if outputs.is_head(name)}
@@ -172,6 +183,7 @@ class TeacherCache:
         return {**self._layouts, **heads}
 
     def _needed(self, layouts: Mapping[str, Layout]) -> list[str]:
+        """Returns the names of the outputs that the loss reads."""
         return [name for name in layouts if self._reads_heads or not outputs.is_head(name)]
 
     def _rows(
@@ -184,7 +196,20 @@ class TeacherCache:
         batch_size: int,
         verbose: str | int,
     ) -> Iterator[Row]:
-        """Yields the teacher's outputs of rows, the longest first."""
+        """Yields (key, size, name -> flat array) for rows, the longest first; runs the teacher.
+
+        Args:
+            rows: N rows of a table.
+            keys: keys of the rows, (N,).
+            sizes: sizes of the rows, (N, 2), see `row_keys`.
+            numbers: numbers of the rows to compute.
+            layouts: name -> layout of the outputs to compute.
+            batch_size: rows per batch.
+            verbose: progress bar, see `fill`.
+
+        Raises:
+            ValueError: an output is not finite.
+        """
         done = 0
         with Progress("", len(numbers), " examples", verbose=verbose) as bar:
             for index, features in self._predictor.batches(rows, batch_size, numbers):
@@ -198,6 +223,7 @@ class TeacherCache:
                 bar.show(done)
 
     def _outputs(self, features: Tensors) -> dict[str, Tensor]:
+        """Returns name -> the teacher's output (B, …) for a batch of features."""
         found = read(
             self._teacher,
             features,
@@ -253,6 +279,7 @@ class CachedRows:
 
 
 def _check_finite(found: Mapping[str, np.ndarray], dtype: str) -> None:
+    """Raises ValueError if an output is NaN or infinite, in the cache's `dtype` or at all."""
     for name, values in found.items():
         if not np.isfinite(values).all():
             hint = 'has values that float16 does not support: use cache_dtype="float32"'
@@ -263,6 +290,7 @@ def _check_finite(found: Mapping[str, np.ndarray], dtype: str) -> None:
 
 
 def _check_tables(student: EncoderTask, teacher: EncoderTask) -> None:
+    """Raises ValueError unless both are fine-tuning tasks, whose rows never change."""
     if isinstance(student, Pretraining):
         cost = _PLACES * student.encoder.config.vocabulary_size * 2
         raise ValueError(

@@ -100,7 +100,7 @@ class LayerPhase(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def phase_of(step: Tensor, steps: int, layers: int) -> Tensor:
-    """Returns the layer, from 0, whose turn it is; the last layer's lasts to the end of the run.
+    """Returns the index of the layer that learns now; the last layer learns to the end of the run.
 
     Args:
         step: Updates made so far.
@@ -117,7 +117,8 @@ def phase_of(step: Tensor, steps: int, layers: int) -> Tensor:
 def layer_phases(encoder: keras.Model, steps: int) -> dict[str, LayerPhase]:
     """Returns factors of the learning rate for an encoder's layers to learn one after another.
 
-    The turn of a block that several layers share lasts from the first to the last of theirs.
+    The turn of a block that several layers share begins with that of the first of these layers and
+    ends with that of the last.
 
     Args:
         encoder: A `kbert.Encoder`.

@@ -82,7 +82,7 @@ class _Moments(keras.optimizers.Optimizer):
         self._gradient_scale: Tensor | None = None
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Creates the moments of `variables`, and stores their decay and rate factors."""
+        """Creates the moments of `variables`; ValueError if `rate_scales` names others."""
         if self.built:
             return
         unknown = sorted(set(self.rate_scales) - {v.path for v in variables})
@@ -128,12 +128,12 @@ class _Moments(keras.optimizers.Optimizer):
         return super()._all_reduce_sum_gradients(grads_and_vars)
 
     def _scale(self, index: int) -> Any:
-        """Returns the factor of a variable's learning rate in the current update."""
+        """Returns the factor of the learning rate of variable number `index` in this update."""
         scale = self._scales[index]
         return scale(self.iterations) if callable(scale) else scale
 
     def _beta_powers(self, dtype: str) -> tuple[Tensor, Tensor]:
-        """Returns β₁ᵗ and β₂ᵗ of the current update t; 0 and 0 without bias correction."""
+        """Returns β₁ᵗ and β₂ᵗ of the current update t ≥ 1; 0 and 0 without bias correction."""
         if not self.bias_correction:
             return ops.zeros((), dtype), ops.zeros((), dtype)
         update = ops.cast(self.iterations + 1, dtype)
@@ -142,7 +142,10 @@ class _Moments(keras.optimizers.Optimizer):
         )
 
     def _direction(self, gradient: Tensor, index: int) -> Tensor:
-        """Updates both moments; returns m / (√v + ε), with bias correction if it is enabled."""
+        """Updates the moments of variable number `index` by its gradient; returns its direction.
+
+        The direction is m / (√v + ε), with bias correction if it is enabled.
+        """
         m, v = self._moments[index], self._squares[index]
         new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
         new_v = self.beta_2 * v + (1 - self.beta_2) * ops.square(gradient)
@@ -152,7 +155,10 @@ class _Moments(keras.optimizers.Optimizer):
         return ops.sqrt(1 - power_2) / (1 - power_1) * new_m / (ops.sqrt(new_v) + self.epsilon)
 
     def _follow(self, variable: Any, index: int) -> None:
-        """Updates the moving average of an updated variable; it starts at the first update."""
+        """Updates the moving average of variable number `index`, after an update of the variable.
+
+        The first update sets the average to the variable. Without `ema` this does nothing.
+        """
         if not self.averages:
             return
         average = self.averages[index]
@@ -233,7 +239,7 @@ class AdamW(_Moments):
         )
 
     def _fuses(self, variables: Sequence[Any]) -> bool:
-        """Whether one compiled function updates all variables: on one device, if it pays off."""
+        """Whether one XLA function updates all variables: TensorFlow, one device, many weights."""
         return (
             keras.backend.backend() == "tensorflow"
             and not tf.distribute.has_strategy()
@@ -249,12 +255,20 @@ class AdamW(_Moments):
         learning_rate: tf.Tensor,
         indices: tuple[int, ...],
     ) -> None:
-        """Updates all variables; compiled by XLA, each is read and written once, in place."""
+        """Updates all variables in place; XLA reads and writes each only once.
+
+        Args:
+            variables: weights to update.
+            gradients: gradient of each weight.
+            scale: factor of all gradients (clipping).
+            learning_rate: rate of this update.
+            indices: number of each weight among the optimizer's variables.
+        """
         for variable, gradient, index in zip(variables, gradients, indices, strict=True):
             self._update(variable, tf.cast(gradient, tf.float32) * scale, index, learning_rate)
 
     def _update(self, variable: Any, gradient: Tensor, index: int, learning_rate: Tensor) -> None:
-        """Updates a variable and its moments with keras.ops."""
+        """Updates variable number `index`, its moments and its average with keras.ops."""
         direction = self._direction(gradient, index)
         if self._decays[index]:
             direction = direction + self.decay * variable
@@ -264,7 +278,7 @@ class AdamW(_Moments):
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
-        """Updates one variable."""
+        """Updates one variable, its moments and its moving average by its gradient."""
         index = self._get_variable_index(variable)
         rate = ops.cast(learning_rate, variable.dtype)
         gradient = ops.cast(gradient, variable.dtype)
@@ -315,6 +329,7 @@ class StableAdamW(AdamW):
     """
 
     def _update(self, variable: Any, gradient: Tensor, index: int, learning_rate: Tensor) -> None:
+        """Like `AdamW._update`; divides the rate by the RMS of gradient / √v if that exceeds 1."""
         direction = self._direction(gradient, index)
         power_2 = self._beta_powers(direction.dtype)[1]
         square = ops.convert_to_tensor(self._squares[index]) / (1 - power_2)
@@ -329,7 +344,7 @@ class StableAdamW(AdamW):
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
-        """Updates one variable."""
+        """Updates one variable, its moments and its moving average by its gradient."""
         rate = ops.cast(learning_rate, variable.dtype)
         gradient = ops.cast(gradient, variable.dtype)
         self._update(variable, gradient, self._get_variable_index(variable), rate)
@@ -356,7 +371,7 @@ class Lamb(_Moments):
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
-        """Updates one variable."""
+        """Updates one variable, its moments and its moving average by its gradient."""
         index = self._get_variable_index(variable)
         rate = ops.cast(learning_rate, variable.dtype) * self._scale(index)
         direction = self._direction(ops.cast(gradient, variable.dtype), index)

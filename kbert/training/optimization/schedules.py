@@ -162,7 +162,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return self.learning_rate * share
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments."""
+        """Returns the constructor's arguments."""
         return {
             "learning_rate": self.learning_rate,
             "total_steps": self.total_steps,
@@ -175,9 +175,10 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def settable(optimizer: keras.optimizers.Optimizer, callbacks: Any) -> keras.optimizers.Optimizer:
-    """Returns the optimizer, with its schedule's peak as a constant if a callback sets the rate.
+    """Returns the optimizer, or a copy with a constant learning rate if a callback sets the rate.
 
-    In Keras no callback can set the rate of an optimizer that has a schedule.
+    The constant is the peak of the schedule. In Keras no callback can set the rate of an optimizer
+    that has a schedule.
 
     Args:
         optimizer: optimizer whose learning rate is a `WarmupDecay`.

@@ -57,14 +57,31 @@ class Checkpoints:
         self.publish(copy_state(task), step, progress or {})
 
     def publish(self, arrays: dict[str, np.ndarray], step: int, progress: dict[str, Any]) -> None:
-        """Writes a copy of the state, and removes checkpoints beyond `keep`."""
+        """Writes a checkpoint, then removes older ones, so that the `keep` newest remain.
+
+        Earlier checkpoints that were written only because a run was stopped are removed first.
+
+        Args:
+            arrays: state from `copy_state`.
+            step: updates made.
+            progress: further state of the run, JSON-serialisable.
+
+        Raises:
+            ValueError: a weight or a moment is not finite.
+        """
         position = [int(i) for i in arrays["data_position"]]
         self.write(arrays, step, {"position": position, "progress": progress})
         self.remove_bridges(step)
         self.remove(self.steps()[: -self.keep])
 
     def write(self, arrays: dict[str, np.ndarray], step: int, info: dict[str, Any]) -> None:
-        """Writes the two files of a checkpoint; removes no other checkpoints."""
+        """Writes the two files of a checkpoint; removes no other checkpoints.
+
+        Args:
+            arrays: name -> array; ValueError if one is not finite.
+            step: updates made.
+            info: further entries of the JSON file.
+        """
         path = self._path(step)
         check_finite(arrays, str(path))
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +93,7 @@ class Checkpoints:
         atomic.write(path.with_suffix(".json"), json.dumps(info, default=float).encode())
 
     def remove(self, steps: Iterable[int]) -> None:
-        """Removes the checkpoints of `steps`."""
+        """Removes the checkpoints of `steps`; each must exist."""
         for step in steps:
             self._path(step).with_suffix(".json").unlink()
             self._path(step).unlink()
@@ -159,14 +176,14 @@ class Checkpoints:
         set_variables(named_state(task), self.read(step), str(self._path(step)))
 
     def read(self, step: int) -> dict[str, np.ndarray]:
-        """Reads the arrays of the checkpoint of `step`."""
+        """Returns name -> array of the checkpoint of `step`; the checksum is not verified."""
         return read_safetensors(self._path(step))
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}.safetensors"
 
     def info(self, step: int) -> dict[str, Any]:
-        """Reads the JSON file of the checkpoint of `step`, and verifies the checksum.
+        """Returns the content of the JSON file of the checkpoint of `step`; verifies the checksum.
 
         Raises:
             ValueError: The checkpoint is damaged, or has another format version.
@@ -186,7 +203,8 @@ def named_state(task: TrainStep) -> dict[str, keras.Variable]:
     """Returns {name: variable} of everything a run resumes from; names are based on paths.
 
     The names of the model and the optimizer are removed from the paths: Keras numbers them when a
-    process creates several. Dropout seeds are named by their order.
+    process creates several. Dropout seeds are named by their order. Two equal names raise
+    ValueError, or are numbered if the task allows equal paths (`repeats_paths`).
     """
     state = task.step_state.saved()
     seeds = 0
@@ -214,14 +232,14 @@ def named_state(task: TrainStep) -> dict[str, keras.Variable]:
 
 
 def copy_state(task: TrainStep) -> dict[str, np.ndarray]:
-    """Copies the current values of `named_state`; later steps do not change the copy."""
+    """Returns name -> copy of the current value, for everything in `named_state`."""
     if hasattr(task, "jax_state_sync"):
         task.jax_state_sync()  # within fit, JAX keeps the state outside the variables
     return read_variables(named_state(task))
 
 
 def read_variables(variables: Mapping[str, keras.Variable]) -> dict[str, np.ndarray]:
-    """Copies values by name; a scalar (the optimizer's count) becomes a vector of one element."""
+    """Returns name -> copy of the value; a scalar becomes a vector of one element."""
     # On some backends `numpy` is a view of memory that the next step writes to; "O" is owned.
     return {
         name: np.atleast_1d(np.require(variable.numpy(), requirements="O"))
@@ -232,7 +250,16 @@ def read_variables(variables: Mapping[str, keras.Variable]) -> dict[str, np.ndar
 def set_variables(
     variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], source: str
 ) -> None:
-    """Reverses `read_variables`: sets all variables, or raises if names or shapes differ."""
+    """Sets all variables to the arrays of their names, as `read_variables` returns them.
+
+    Args:
+        variables: name -> variable.
+        arrays: name -> array.
+        source: origin of the arrays, for the error message.
+
+    Raises:
+        ValueError: names or shapes differ, or an array is not finite; no variable is changed.
+    """
     shapes = {name: tuple(variable.shape) or (1,) for name, variable in variables.items()}
     check_arrays(shapes, arrays, source)
     for name, variable in variables.items():

@@ -45,7 +45,7 @@ class Estimate:
     seconds: float
 
     def summary(self, phases: Sequence[Phase]) -> str:
-        """Returns the estimate as text."""
+        """Returns the estimate as text: memory, time per phase (the estimated ones) and in all."""
         fixed = self.weights + self.slots + self.gradients
         place = "accelerator" if self.on_accelerator else "process"
         lines = [
@@ -131,6 +131,7 @@ def _bytes(variables: Iterable[keras.Variable]) -> int:
 
 
 def _accelerator_peak() -> int | None:
+    """Returns the peak memory in bytes of the first accelerator; None if there is none."""
     if keras.backend.backend() == "jax":
         import jax
 

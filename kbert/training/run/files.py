@@ -58,6 +58,14 @@ class RunFiles:
     ) -> dict[str, Any] | None:
         """Prepares the folder; returns its newest checkpoint (`Checkpoints.latest`), None if new.
 
+        Compares `run.json` with the settings, or writes it. Logs are truncated to the checkpoint.
+
+        Args:
+            settings: settings of the run, JSON-serialisable.
+            unchecked: names of settings that may differ, since no result depends on them.
+            resume: accepted changes, see `check_settings`.
+            end: updates of the whole run; None = not checked.
+
         Raises:
             ValueError: The folder has a run with other settings, or only damaged checkpoints.
         """

@@ -60,7 +60,7 @@ class History(keras.callbacks.History):
         Args:
             best: the best weights.
             trained: whether this call made a step.
-            place: text with the best step's position in the plan, such as its epoch.
+            place: text with the best step's position in the plan, such as " (epoch 3 of 3)".
         """
         how = "trained for" if self.ended_by is None else f"ended by {self.ended_by} after"
         if self.stopped_by is not None:

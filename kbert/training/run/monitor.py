@@ -114,12 +114,12 @@ class Monitor(keras.callbacks.CallbackList):
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has made its last step."""
+        """Whether the run has made its last step, was stopped by a signal or ended early."""
         last = self._plan[-1].end
         return self.stopped_by is not None or self.ended_by is not None or self.step >= last
 
     def load(self, latest: dict[str, Any]) -> None:
-        """Restores the state of the run from a checkpoint's information."""
+        """Restores the state of the run from `latest`, which `Checkpoints.latest` returned."""
         progress = latest["progress"]  # checkpoints of the previous version lack most of it
         self.step, self.ended_by = latest["step"], progress.get("ended_by")
         self.weights_by = progress.get("weights_by")
@@ -141,13 +141,19 @@ class Monitor(keras.callbacks.CallbackList):
     def begin_stage(
         self, stage: Phase | Epochs, first_epoch: int, evaluate: Evaluate | None
     ) -> None:
-        """Sets the stage of the next `fit`, and its evaluation."""
+        """Sets the stage that the next calls of `fit` train.
+
+        Args:
+            stage: phase, or epochs, to train.
+            first_epoch: number of epochs before the stage; a phase counts as one.
+            evaluate: function that returns the values on held-out data; None without such data.
+        """
         self._stage, self._first_epoch, self._measure = stage, first_epoch, evaluate
         self.weights_by = None  # left from a shorter run
         self._values.fetched_at = None  # the first step compiles: it does not count for the speed
 
     def finish(self) -> None:
-        """Calls the callbacks' `on_train_end`, once per run."""
+        """Calls the callbacks' `on_train_end`, once per run, and sets `weights_by`."""
         if not self._has_begun or self._has_finished:
             return
         self._has_finished = True
@@ -167,7 +173,7 @@ class Monitor(keras.callbacks.CallbackList):
 
         Args:
             first_step: updates made before this call.
-            place: text with the best step's position in the plan, such as its epoch.
+            place: text with the best step's position in the plan, such as " (epoch 3 of 3)".
         """
         history = self._epochs
         history.step = self.step
@@ -180,7 +186,7 @@ class Monitor(keras.callbacks.CallbackList):
         return history
 
     def _fingerprints(self) -> dict[str, int]:
-        """Returns checksums of the weights if a callback might change them at the end, else {}."""
+        """Returns weight name -> CRC-32; {} if no callback overrides `on_train_end`."""
         base = keras.callbacks.Callback.on_train_end
         # Looked up on the object: the function of a LambdaCallback is not on its class.
         own = (getattr(callback.on_train_end, "__func__", None) for callback in self.callbacks)
@@ -245,6 +251,7 @@ class Monitor(keras.callbacks.CallbackList):
     # Actions of the run.
 
     def _check_length(self) -> None:
+        """Raises RuntimeError if the dataset ended before the last step of the epoch or phase."""
         end = self._epoch_start + self._stage.steps_per_epoch
         if self.step < end and not self.model.stop_training:
             kind = "phase" if isinstance(self._stage, Phase) else "epoch"
@@ -254,6 +261,7 @@ class Monitor(keras.callbacks.CallbackList):
             )
 
     def _after_step(self, logs: Logs) -> None:
+        """Counts a step and keeps its values; evaluates, fetches, saves or stops if that is due."""
         self._background.check()
         self.step += 1
         self._values.add(self.step, logs)
@@ -277,7 +285,7 @@ class Monitor(keras.callbacks.CallbackList):
         return waited or self._is_time(self._settings.checkpoint_every)
 
     def _fetch(self) -> None:
-        """Fetches, checks, logs and shows the values of the steps since the last time."""
+        """Fetches the values of the steps since the last fetch; checks, logs and shows them."""
         before = self._values.fetched_at
         seen = self._values.fetch(self.model.derived_metrics, self._last_good)
         if not seen:
@@ -303,7 +311,11 @@ class Monitor(keras.callbacks.CallbackList):
         return self._files.checkpoints.describe()
 
     def _evaluate(self) -> dict[str, float]:
-        """Returns the values on held-out data after this step; measures them only once."""
+        """Returns name -> value on held-out data; {} without such data.
+
+        Evaluates at most once after each step. A new evaluation is logged, updates the best weights
+        and ends the run if `patience` is exhausted.
+        """
         self._fetch()
         if self._measure is None:
             return {}
@@ -335,6 +347,7 @@ class Monitor(keras.callbacks.CallbackList):
         return all(getattr(callback, "may_be_best", True) for callback in self.callbacks)
 
     def _save_or_stop(self, due: bool) -> None:
+        """Saves a checkpoint if it is due, or if all hosts stop after this step."""
         number = self._hosts.stops_after(self.step)  # a later signal is handled at the next step
         if due or number is not None:
             self._save(bridges=not due)
@@ -345,7 +358,12 @@ class Monitor(keras.callbacks.CallbackList):
             self._note(f"stopped by {name}: checkpoint of step {self.step} written")
 
     def _save(self, bridges: bool) -> None:
-        """Starts writing a checkpoint, after the best weights that it refers to."""
+        """Starts writing a checkpoint in the background, after the best weights, if they are new.
+
+        Args:
+            bridges: whether it is written only because the run is stopped; see
+                `Checkpoints.remove_bridges`.
+        """
         if self._files is None:
             return
         self._fetch()
@@ -382,6 +400,17 @@ class Monitor(keras.callbacks.CallbackList):
         write_best: Callable[[], None] | None,
         saved_best: int | None,
     ) -> None:
+        """Writes the best weights and a checkpoint, in the background thread.
+
+        Args:
+            checkpoints: folder of the checkpoints.
+            arrays: copy of the state that the checkpoint contains.
+            step: updates made.
+            progress: state of the run, for the checkpoint.
+            write_best: function that writes the best weights if they are new; None without a
+                metric.
+            saved_best: best step of the previous checkpoint; weights from before it are removed.
+        """
         if write_best is not None:
             write_best()
         checkpoints.publish(arrays, step, progress)
@@ -393,7 +422,7 @@ class Monitor(keras.callbacks.CallbackList):
             self.model.jax_state_sync()  # within fit, JAX keeps the state outside the variables
 
     def _get_sums(self) -> np.ndarray | None:
-        """Returns the sums of the epoch so far.
+        """Returns the (K, 2) sums of the epoch so far: numerator and denominator of K values.
 
         `None` on several hosts, which would have to read them together. There the values of a
         resumed epoch are those since the restart.

@@ -171,7 +171,7 @@ def parse_phases(text: str, steps: int, batch_size: int) -> list[Phase]:
 
 
 def phases_of(plan: Iterable[Phase | Epochs]) -> list[Phase]:
-    """Returns the phases of a plan, the stages whose tokens are known."""
+    """Returns the phases of a plan, in order; `Epochs`, whose tokens are unknown, are left out."""
     return [stage for stage in plan if isinstance(stage, Phase)]
 
 

@@ -202,7 +202,15 @@ class Run:
         strategy: Strategy,
         hosts: Hosts,
     ) -> None:
-        """Trains every stage that is not over, one `fit` after another."""
+        """Trains every stage that is not over, one `fit` after another.
+
+        Args:
+            monitor: callbacks and state of the run.
+            files: files of the run; None without a folder.
+            latest: checkpoint to resume from, as `Checkpoints.latest` returns it; None = none.
+            strategy: devices of the run.
+            hosts: processes of the run.
+        """
         start: Start = (0, 0, 0)
         if latest is not None and not monitor.is_over:
             start = tuple(latest["position"])
@@ -246,7 +254,12 @@ class Run:
         monitor.finish()
 
     def _close(self, monitor: Monitor, first_step: int) -> History:
-        """Returns the history of a run that is over; restores the task's best weights."""
+        """Returns the history of a run that is over; restores the best weights, if they are kept.
+
+        Args:
+            monitor: callbacks and state of the run.
+            first_step: updates made before this call of `train`.
+        """
         history, best = monitor.close(first_step, self._place(monitor.best)), monitor.best
         if best is not None and not history.interrupted and monitor.weights_by is None:
             best.restore(self.task)
@@ -263,7 +276,14 @@ class Run:
         latest: dict[str, Any] | None,
         strategy: Strategy,
     ) -> None:
-        """Creates the optimizer's slots and restores the newest checkpoint, if there is one."""
+        """Creates the optimizer's slots and restores the newest checkpoint, if there is one.
+
+        Args:
+            dataset: batches, of which only the structure is used.
+            files: files of the run; None without a folder.
+            latest: checkpoint to restore, as `Checkpoints.latest` returns it; None = none.
+            strategy: devices of the run; RuntimeError if its hosts see different checkpoints.
+        """
         self.task.prepare(dataset.element_spec)
         if files is None:
             return
@@ -277,11 +297,12 @@ class Run:
             files.checkpoints.restore(self.task, step)
 
     def _scope(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns the scope of the run's strategy, or of the task's own on TensorFlow."""
+        """Returns the scope of the run's strategy; without one, on TensorFlow the task's own."""
         strategy = self.strategy or getattr(self.task, "distribute_strategy", None)
         return strategy.scope() if strategy else contextlib.nullcontext()
 
     def _warn_of_lost_state(self, monitor: Monitor) -> None:
+        """Warns if callbacks restore best weights, which they know only since the restart."""
         restoring = (x for x in self.callbacks if getattr(x, "restore_best_weights", False))
         names = [type(x).__name__ for x in restoring]
         if names and not monitor.is_over:
@@ -293,6 +314,7 @@ class Run:
             )
 
     def _check_end(self, step: int) -> None:
+        """Warns if the checkpoint, of `step`, is beyond the end of the run."""
         if step > self.end:
             warnings.warn(
                 f"The run ends at step {self.end}, but its checkpoint is that of step {step}: its "
@@ -301,12 +323,13 @@ class Run:
             )
 
     def _place(self, best: BestWeights | None) -> str:
-        """Returns the epoch of the best step as text; "" for phases."""
+        """Returns the epoch of the best step as text, " (epoch 3 of 3)"; "" for phases."""
         if best is None or best.step is None or not isinstance(self.plan, Epochs):
             return ""
         return f" (epoch {-(-best.step // self.plan.steps_per_epoch)} of {self.plan.epochs})"
 
     def _check(self) -> None:
+        """Raises ValueError if the settings do not fit the objective, the plan or each other."""
         given = {name: getattr(self.settings, name) for name in _EVALUATED}
         given = {name: value for name, value in given.items() if value is not None}
         if given and not self.objective.evaluates:
@@ -327,11 +350,12 @@ class Run:
 
 
 def _stage_from(stage: Phase | Epochs, step: int) -> Phase | Epochs:
-    """Returns the stage with its updates done; the content of a batch may depend on its number."""
+    """Returns a copy of the stage whose `done` counts its updates among the first `step`."""
     return dataclasses.replace(stage, done=step - stage.first_step)
 
 
 def _check_average(task: TrainStep) -> None:
+    """Raises ValueError if the optimizer has Keras' `use_ema`."""
     if getattr(task.optimizer, "use_ema", False):
         raise ValueError(
             "Keras' `use_ema` is not supported in a run: it would replace the weights by their "

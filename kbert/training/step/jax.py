@@ -31,7 +31,13 @@ def scope(model: Any) -> contextlib.AbstractContextManager:
 
 
 def spec_of(model: Any, iterator: Any, data_batch: Any) -> Any:
-    """Returns the `element_spec` of the data of `fit`: of its dataset's iterator, or of a batch."""
+    """Returns the specs of the tensors of a batch of `fit`; without TensorFlow a batch itself.
+
+    Args:
+        model: model that is trained.
+        iterator: Keras' iterator over the dataset; None if there is only `data_batch`.
+        data_batch: batch of `train_on_batch`.
+    """
     if iterator is None:
         return only_features(data_batch)
     adapter = iterator.data_adapter
@@ -41,7 +47,7 @@ def spec_of(model: Any, iterator: Any, data_batch: Any) -> Any:
 
 
 def make_train_function(model: Any, force: bool, usual: Callable) -> Any:
-    """Returns Keras' own train function."""
+    """Returns Keras' own function of a step: `usual(force)`; also used for test steps."""
     return usual(force)
 
 
@@ -54,7 +60,7 @@ def sum_of_squares(gradient: Tensor) -> Tensor:
 
 
 def term_names(model: Any, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str], list[str]]:
-    """Returns the names of the losses and of the metrics, in the order of `loss_terms`."""
+    """Returns the names of losses and metrics, in order; traces `loss_terms` with shapes `spec`."""
     names: list[list[str]] = []
 
     def trace(batch: Tensors) -> None:
@@ -71,7 +77,17 @@ def term_names(model: Any, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str]
 
 
 def train_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor], _State]:
-    """Makes one update; returns the values of this step and the new state."""
+    """Makes one update from one batch of `fit`.
+
+    Args:
+        model: model that is trained.
+        state: values of the trained weights, of the other variables, of the optimizer and of the
+            metrics.
+        data: global batch.
+
+    Returns:
+        The values of this step by name, and the new state.
+    """
     trainable, frozen, slots, sums = state
     batch = only_features(data)
     with keras.StatelessScope(_mapping(model, trainable, frozen)):
@@ -102,7 +118,16 @@ def train_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor],
 
 
 def test_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor], _State]:
-    """Computes the losses and metrics of one batch, without dropout or update."""
+    """Computes the losses and metrics of one batch, without dropout or update.
+
+    Args:
+        model: model that is evaluated.
+        state: values of the trained weights, of the other variables and of the metrics.
+        data: global batch.
+
+    Returns:
+        The values of this batch by name, and the new state.
+    """
     trainable, frozen, sums = state
     mapping = _mapping(model, trainable, frozen)
     mapping += zip(model.metrics_variables, sums, strict=True)
@@ -117,6 +142,7 @@ def test_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor], 
 def _mapping(
     model: Any, trainable: Sequence[Tensor], frozen: Sequence[Tensor]
 ) -> list[tuple[keras.Variable, Tensor]]:
+    """Pairs the model's trained and other variables with values, for a `StatelessScope`."""
     return [
         *zip(model.trainable_variables, trainable, strict=True),
         *zip(model.non_trainable_variables, frozen, strict=True),
@@ -131,7 +157,20 @@ def _gradients(
     denominators: Tensor,
     slots: Sequence[Tensor],
 ) -> tuple[list[Tensor], Tensor, list[Tensor]]:
-    """Returns gradients of the loss, the (K, 2) pairs, and the frozen state after dropout."""
+    """Differentiates the loss of a batch, micro-batch by micro-batch.
+
+    Args:
+        model: model that is trained.
+        trainable: values of the trained weights.
+        frozen: values of the other variables, such as the seeds of dropout.
+        batch: global batch.
+        denominators: denominator of each loss, in order.
+        slots: values of the optimizer's variables.
+
+    Returns:
+        The gradient of each trained weight; the (K, 2) sums (numerator, denominator) of the losses
+        and metrics; the new values of `frozen`.
+    """
     # A loss may depend on the number of the update.
     of_optimizer = list(zip(model.optimizer.variables, slots, strict=True))
 

@@ -82,7 +82,7 @@ class_weight={0: 2.0}
 
 
 def refuse_others(given: Mapping[str, Any], ways: Mapping[str, str], function: str) -> None:
-    """Like `refuse_arguments`, for a function that accepts no further arguments at all."""
+    """Raises TypeError if any argument is given; arguments as those of `refuse_arguments`."""
     refuse_arguments(given, ways, function)
     if given:
         raise TypeError(
@@ -92,7 +92,13 @@ def refuse_others(given: Mapping[str, Any], ways: Mapping[str, str], function: s
 
 
 def check_compile(optimizer: Any, positional: tuple[Any, ...], others: Mapping[str, Any]) -> None:
-    """Raises TypeError for arguments of Keras' `compile` that kbert does not accept."""
+    """Raises TypeError for arguments of Keras' `compile` that kbert does not accept.
+
+    Args:
+        optimizer: first argument; None raises too.
+        positional: positional arguments after the optimizer.
+        others: arguments by name. None and Keras' defaults are accepted.
+    """
     named = {**dict(zip(_BY_POSITION, positional, strict=False)), **others}
     for name, default in _DEFAULTS.items():
         if named.get(name) == default:
@@ -112,11 +118,12 @@ def check_callbacks(model: Any, callbacks: Any, *, in_run: bool) -> None:
     Args:
         model: Model that is trained.
         callbacks: The caller's callbacks, as in Keras: a list, one, None or a `CallbackList`.
-        in_run: Whether `kbert.training.run` trains, which resumes and keeps the best weights.
+        in_run: Whether a `kbert.training.Run` trains, which resumes and keeps the best weights.
 
     Raises:
         ImportError: There is a TensorBoard callback, and TensorBoard is not installed.
-        ValueError: There is such a callback.
+        ValueError: There is a `BackupAndRestore` or a `SwapEMAWeights` in a run, or a
+            `ModelCheckpoint` that saves a whole model that has no config.
     """
     for callback in keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or []):
         name = type(callback).__name__

@@ -19,7 +19,10 @@ _Function = Callable[[Iterator[Any]], dict[str, Any]]
 
 
 def after_compile(model: Any) -> None:
-    """Hook after `compile`: checks the strategies and sets up the gradient function."""
+    """Hook after `compile`: sets up the gradient function.
+
+    ValueError if model and optimizer were created under different strategies.
+    """
     made_under = model.optimizer._distribution_strategy
     if made_under is not model.distribute_strategy:
         raise ValueError(
@@ -43,7 +46,13 @@ def scope(model: Any) -> contextlib.AbstractContextManager:
 
 
 def spec_of(model: Any, iterator: Any, data_batch: Any) -> Any:
-    """Returns the `element_spec` of the data of `fit`: of its dataset's iterator, or of a batch."""
+    """Returns the specs of the tensors of a batch of `fit`.
+
+    Args:
+        model: model that is trained.
+        iterator: Keras' iterator over the dataset; None if there is only `data_batch`.
+        data_batch: batch of `train_on_batch`.
+    """
     # Keras averages the first batch over the replicas, which fails for booleans, for uneven batches
     # and on several hosts.
     if iterator is None:
@@ -59,7 +68,7 @@ def spec_of(model: Any, iterator: Any, data_batch: Any) -> Any:
 
 
 def term_names(model: Any, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str], list[str]]:
-    """Returns the names of the losses and of the metrics, in the order of `loss_terms`."""
+    """Returns the names of losses and metrics, in order; traces `loss_terms` with specs `spec`."""
     names: list[list[str]] = []
 
     def trace(batch: Tensors) -> None:
@@ -71,20 +80,27 @@ def term_names(model: Any, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str]
 
 
 def make_train_function(model: Any, force: bool, usual: Callable) -> _Function:
-    """Returns a function that runs `train_step` on every replica; all compute the same values."""
+    """Returns the function that `fit` calls for a step: it runs `train_step` on every replica.
+
+    Args:
+        model: model that is trained; it keeps the function.
+        force: whether to make the function again.
+        usual: Keras' own method, not used on TensorFlow.
+    """
     if model.train_function is None or force:
         model.train_function = _on_replicas(model, model.train_step)
     return model.train_function
 
 
 def make_test_function(model: Any, force: bool, usual: Callable) -> _Function:
-    """Returns a function that runs `test_step` on every replica."""
+    """Like `make_train_function`, for `test_step` and `evaluate`."""
     if model.test_function is None or force:
         model.test_function = _on_replicas(model, model.test_step)
     return model.test_function
 
 
 def _on_replicas(model: Any, step: Callable[[Any], dict[str, tf.Tensor]]) -> _Function:
+    """Returns a function that runs `step` on every replica, and returns the first one's values."""
     strategy = model.distribute_strategy
 
     def on_batch(batch: Any) -> dict[str, tf.Tensor]:
@@ -107,7 +123,7 @@ def _on_replicas(model: Any, step: Callable[[Any], dict[str, tf.Tensor]]) -> _Fu
 
 
 def train_step(model: Any, data: Any) -> dict[str, tf.Tensor]:
-    """Makes one update; returns the values of this step over the global batch."""
+    """Makes one update from this replica's batch; returns the values over the global batch."""
     batch = only_features(data)
     # A dataset that has ended fails here, before the step updates sums or seeds.
     with tf.control_dependencies(tf.nest.flatten(batch)):
@@ -115,6 +131,7 @@ def train_step(model: Any, data: Any) -> dict[str, tf.Tensor]:
 
 
 def _update(model: Any, batch: Tensors) -> dict[str, tf.Tensor]:
+    """Makes one update from this replica's rows; returns the values over the global batch."""
     replica = tf.distribute.get_replica_context()
     denominators = _sum(replica, model.loss_denominators(batch))
     loss_scale = model._loss_scale()
@@ -144,7 +161,17 @@ def _apply(
     scale: tf.Tensor | None,
     variables: list[keras.Variable],
 ) -> None:
-    """Updates weights and optimizer, or neither; branches in the graph, so nothing is copied."""
+    """Updates weights and optimizer if `finite`, else neither.
+
+    The branch is in the graph, so nothing is copied.
+
+    Args:
+        model: model that is trained.
+        finite: whether losses and gradients are finite.
+        gradients: gradients summed over the replicas.
+        scale: factor of all gradients; None = 1.
+        variables: weight of each gradient.
+    """
     options: dict[str, Any] = {}
     if not model._optimizer_sums and not tf.distribute.has_strategy():
         options["scale"] = scale  # kbert's optimizers apply it as they read the gradients
@@ -180,7 +207,7 @@ def sum_of_squares(gradient: tf.Tensor) -> tf.Tensor:
 
 
 def test_step(model: Any, data: Any) -> dict[str, tf.Tensor]:
-    """Computes the losses and metrics of one batch, without dropout or update."""
+    """Returns losses and metrics over the global batch, without dropout or update."""
     pairs = model._pairs(*model._all_terms(only_features(data), training=False))
     model._count(pairs)
     return model._step_values(_sum(tf.distribute.get_replica_context(), pairs))
@@ -189,7 +216,17 @@ def test_step(model: Any, data: Any) -> dict[str, tf.Tensor]:
 def _gradients(
     model: Any, batch: Tensors, denominators: tf.Tensor
 ) -> tuple[list[tf.Tensor | None], tf.Tensor]:
-    """Returns dense gradients of this replica's part of the loss, and its (K, 2) pairs."""
+    """Differentiates this replica's part of the loss, micro-batch by micro-batch.
+
+    Args:
+        model: model that is trained.
+        batch: rows of this replica.
+        denominators: denominator of each loss, in order, summed over all replicas.
+
+    Returns:
+        The dense gradient of each trained weight, None for weights that the loss does not use; the
+        (K, 2) sums (numerator, denominator) of the losses and metrics of these rows.
+    """
     variables = [v.value for v in model.trainable_variables]
 
     def differentiate(part: Tensors) -> tuple[list[tf.Tensor | None], tf.Tensor]:
@@ -240,5 +277,5 @@ class _Several(Replicas):
 
 
 def _sum(replica: tf.distribute.ReplicaContext, tensors: Any) -> Any:
-    """Sums tensors over all replicas."""
+    """Sums tensors, or each tensor of a list, over all replicas."""
     return replica.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
