@@ -57,11 +57,14 @@ def _check_tokens(student: EncoderTask, teacher: EncoderTask) -> None:
 
     Tokenizer and special tokens must be the same, and the teacher must have enough positions.
     """
-    ours, theirs = student.tokenizer, teacher.tokenizer
-    if type(ours) is not type(theirs) or ours.checksum != theirs.checksum:
+    student_tokenizer, teacher_tokenizer = student.tokenizer, teacher.tokenizer
+    if (
+        type(student_tokenizer) is not type(teacher_tokenizer)
+        or student_tokenizer.checksum != teacher_tokenizer.checksum
+    ):
         raise ValueError(
             "Student and teacher must have the same tokenizer. Received: "
-            f"{_shown(ours)} and {_shown(theirs)}"
+            f"{_shown(student_tokenizer)} and {_shown(teacher_tokenizer)}"
         )
     if student.form != teacher.form:
         raise ValueError(
@@ -100,21 +103,21 @@ def _check_heads(student: EncoderTask, teacher: EncoderTask) -> None:
     if isinstance(student, Pretraining):
         _check_pretraining(student, teacher)
     for name in student.prediction_settings:
-        ours, theirs = (getattr(task, name, None) for task in (student, teacher))
-        if ours != theirs:
+        student_value, teacher_value = (getattr(task, name, None) for task in (student, teacher))
+        if student_value != teacher_value:
             raise ValueError(
                 f"Student and teacher must have the same {name} (labels in the same order). "
-                f"Received: {ours} and {theirs}"
+                f"Received: {student_value} and {teacher_value}"
             )
 
 
 def _check_pretraining(student: Pretraining, teacher: Pretraining) -> None:
     """Raises ValueError unless the pretraining heads of both can be compared."""
-    rows = [task.encoder.config.vocabulary_size for task in (student, teacher)]
-    if rows[0] != rows[1]:
+    sizes = [task.encoder.config.vocabulary_size for task in (student, teacher)]
+    if sizes[0] != sizes[1]:
         raise ValueError(
             "Student and teacher must have the same vocabulary_size, since distributions over the "
-            f"vocabulary are compared. Received: {rows[0]:,} and {rows[1]:,}"
+            f"vocabulary are compared. Received: {sizes[0]:,} and {sizes[1]:,}"
         )
     if (teacher.masked_lm is None) != (student.masked_lm is None):
         raise ValueError(

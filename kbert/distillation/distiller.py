@@ -144,8 +144,8 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
     @property
     def shown_metrics(self) -> tuple[str, ...]:  # type: ignore[override]  # and of the terms
         """Metrics on a progress line: the student's, and those of the terms of the loss."""
-        own = (name for term in self.terms for name in term.shown)
-        return tuple(dict.fromkeys((*self.student.shown_metrics, *own)))
+        term_names = (name for term in self.terms for name in term.shown)
+        return tuple(dict.fromkeys((*self.student.shown_metrics, *term_names)))
 
     @property
     def derived_metrics(self) -> Mapping[str, Any]:  # type: ignore[override]  # the student's
@@ -198,14 +198,14 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
             student = dataclasses.replace(student, step=optimizer.iterations)
         teacher = self._read_teacher(batch, student)
         real = _counted_tokens(batch, student.padding_mask)
-        own, metrics = {}, {}
+        own_losses, metrics = {}, {}
         if self._reads_heads:
-            own, metrics = self.student.terms(student.logits, batch)
-            metrics = {**own, **metrics, **agreements(student, teacher)}
+            own_losses, metrics = self.student.terms(student.logits, batch)
+            metrics = {**own_losses, **metrics, **agreements(student, teacher)}
         losses = {}
         for term in self.terms:
             if isinstance(term, OwnLoss):
-                pairs = term.chosen(own)
+                pairs = term.chosen(own_losses)
             else:
                 pairs = term.pairs(student, teacher, real, self._project)
             for name, (total, count) in pairs.items():
@@ -372,8 +372,8 @@ def _counted_tokens(batch: Tensors, padding_mask: Tensor) -> Tensor:
         return mask
     weights = ops.cast(batch["label_weights"], "float32")
     rows = ops.shape(weights)[0]
-    counted = ops.max(ops.reshape(weights, (rows, -1)), axis=1)
+    example_weights = ops.max(ops.reshape(weights, (rows, -1)), axis=1)
     # Windows and choices of an example are adjacent sequences of the encoder.
     shape = ops.shape(mask)
-    by_example = ops.reshape(mask, (rows, -1, shape[1])) * counted[:, None, None]
+    by_example = ops.reshape(mask, (rows, -1, shape[1])) * example_weights[:, None, None]
     return ops.reshape(by_example, shape)

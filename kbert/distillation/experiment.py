@@ -85,13 +85,13 @@ class DistillationExperiment(Experiment):
         self.cache_dir = None if cache_dir is None else os.fspath(cache_dir)
         changes: dict[str, Any] = {"epochs": first_epochs, "learning_rate": first_learning_rate}
         changes = {name: value for name, value in changes.items() if value is not None}
-        *first, self.last_stage = self.recipe.stages
-        if changes and not first:
+        *first_stages, self.last_stage = self.recipe.stages
+        if changes and not first_stages:
             raise ValueError(
                 f"The recipe {self.recipe.name} has only one stage, which uses the settings. "
                 f"Received: {changes} for the stages before it"
             )
-        self.first_stages = [dataclasses.replace(stage, **changes) for stage in first]
+        self.first_stages = [dataclasses.replace(stage, **changes) for stage in first_stages]
         super().__init__(task, preset=self.student_preset or self.teacher, train=train, **options)
         self._teachers: dict[str, FineTuningTask] = {}
 
@@ -113,13 +113,13 @@ class DistillationExperiment(Experiment):
         if settings.precision not in self._teachers:
             kind = self.named.task_class
             try:
-                found = kind.from_preset(self.teacher, settings.precision)
+                loaded_teacher = kind.from_preset(self.teacher, settings.precision)
             except ValueError as error:
                 raise ValueError(
                     f"The teacher must be a {kind.__name__} with its head, as kbert-finetune "
                     f"writes it. {error}"
                 ) from error
-            self._teachers[settings.precision] = found
+            self._teachers[settings.precision] = loaded_teacher
         teacher = self._teachers[settings.precision]
         if self.labels is not None and not set(self.labels) <= set(teacher.labels):
             raise ValueError(
@@ -138,8 +138,12 @@ class DistillationExperiment(Experiment):
             arguments["labels"] = teacher.labels  # in the order of the teacher's head
         if self.student_preset is None:
             half = (teacher.encoder.config.num_layers + 1) // 2
-            made = {"num_layers": half, "dtype": settings.precision, **self.student_arguments}
-            return student(teacher, **made, settings=arguments)
+            student_options = {
+                "num_layers": half,
+                "dtype": settings.precision,
+                **self.student_arguments,
+            }
+            return student(teacher, **student_options, settings=arguments)
         return type(teacher).from_preset(
             self.student_preset, settings.precision, new_head=True, **arguments
         )
@@ -203,25 +207,27 @@ class DistillationExperiment(Experiment):
             settings: settings of the run.
         """
         teacher = self.make_teacher(settings)
-        small = type(teacher).from_preset(preset, settings.precision)
+        loaded_student = type(teacher).from_preset(preset, settings.precision)
         options: dict[str, Any] = {"metric": settings.metric, "batch_size": settings.batch_size}
-        return compare(small, teacher, self.dev, **options)
+        return compare(loaded_student, teacher, self.dev, **options)
 
     def summary(self) -> str:
         """Returns the text of `Experiment.summary`, and a line about teacher and student."""
-        made = {"num_layers": "half of the teacher's", **self.student_arguments}
-        said = ", ".join(f"{name}={value}" for name, value in made.items())
-        begun = f"initialised from {self.student_preset}" if self.student_preset else said
-        return f"{super().summary()}\nteacher: {self.teacher}; student: {begun}"
+        student_options = {"num_layers": "half of the teacher's", **self.student_arguments}
+        options_text = ", ".join(f"{name}={value}" for name, value in student_options.items())
+        student_text = (
+            f"initialised from {self.student_preset}" if self.student_preset else options_text
+        )
+        return f"{super().summary()}\nteacher: {self.teacher}; student: {student_text}"
 
     def identity(self) -> dict[str, Any]:
         """Returns what identifies a run: `Experiment.identity`, teacher, student and recipe.
 
         Epochs and learning rate of the last stage are not included: they are in the settings.
         """
-        made_of = self.student_preset or {"teacher": self.student_arguments}
-        begun = checksum_of(self.student_preset)
-        first = {
+        student_origin = self.student_preset or {"teacher": self.student_arguments}
+        student_checksum = checksum_of(self.student_preset)
+        first_stages = {
             stage.name: {"epochs": stage.epochs, "learning_rate": stage.learning_rate}
             for stage in self.first_stages
         }
@@ -229,13 +235,13 @@ class DistillationExperiment(Experiment):
             **super().identity(),
             "teacher": self.teacher,
             "teacher_checksum": checksum_of(self.teacher),
-            "student": made_of,
-            "student_checksum": begun,
+            "student": student_origin,
+            "student_checksum": student_checksum,
             "recipe": self.recipe.name,
             "terms": {
                 stage.name: [term.record for term in stage.terms] for stage in self.recipe.stages
             },
-            "first_stages": first,
+            "first_stages": first_stages,
         }
 
     def _stages(self, settings: Settings) -> Sequence[Stage]:
@@ -253,17 +259,17 @@ def _of_stage(settings: Settings, stage: Stage) -> Settings:
 
 def _with_stages(given: str | DistillationRecipe) -> DistillationRecipe:
     """Returns a recipe, or that of a name; ValueError if it has no stages or one without terms."""
-    found = recipe(given) if isinstance(given, str) else given
-    if not found.stages:
+    resolved_recipe = recipe(given) if isinstance(given, str) else given
+    if not resolved_recipe.stages:
         raise ValueError(
             "This recipe distils on text, not on the data of a task: distil on shards first, then "
             "fine-tune, or distil with tinybert-task or distilbert. Received: "
-            f"recipe={found.name!r}"
+            f"recipe={resolved_recipe.name!r}"
         )
-    for stage in found.stages:
+    for stage in resolved_recipe.stages:
         if not stage.terms:  # checked now, before earlier stages are trained
             raise ValueError(
                 "Every stage of a recipe must have a loss term with a weight. Received: none "
-                f"for the stage {stage.name!r} of {found.name}"
+                f"for the stage {stage.name!r} of {resolved_recipe.name}"
             )
-    return found
+    return resolved_recipe

@@ -220,8 +220,8 @@ def agreement(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
 
 def _divergence(student: Tensor, teacher: Tensor) -> Tensor:
     """Returns the divergence KL(teacher ‖ student), (...), from logits (..., C)."""
-    wanted = ops.log_softmax(teacher, axis=-1)
-    return ops.sum(ops.exp(wanted) * (wanted - ops.log_softmax(student, axis=-1)), axis=-1)
+    log_target = ops.log_softmax(teacher, axis=-1)
+    return ops.sum(ops.exp(log_target) * (log_target - ops.log_softmax(student, axis=-1)), axis=-1)
 
 
 def _float32(*tensors: Tensor) -> list[Tensor]:

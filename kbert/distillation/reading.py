@@ -105,7 +105,7 @@ def without_gradient(reading: Reading) -> Reading:
         for name in ("outputs", "logits")
     }
     predictions = {
-        name: found._replace(values=ops.stop_gradient(found.values))
-        for name, found in reading.predictions.items()
+        name: prediction._replace(values=ops.stop_gradient(prediction.values))
+        for name, prediction in reading.predictions.items()
     }
     return dataclasses.replace(reading, **stopped, predictions=predictions)

@@ -93,27 +93,27 @@ def distill_static(
             "Received: texts with sif=None"
         )
     tokenizer = embedder.tokenizer
-    kept, uncounted = _pieces(tokenizer)
-    most = min(embedder.width, len(kept) - 1)
-    if dimensions is not None and not 1 <= dimensions <= most:
+    ids, uncounted_ids = _pieces(tokenizer)
+    limit = min(embedder.width, len(ids) - 1)
+    if dimensions is not None and not 1 <= dimensions <= limit:
         raise ValueError(
-            f"`dimensions` must be from 1 to {most} ({len(kept)} subwords with vectors of "
+            f"`dimensions` must be from 1 to {limit} ({len(ids)} subwords with vectors of "
             f"{embedder.width}), or None. Received: {dimensions!r}"
         )
-    shares = _zipf(len(kept)) if texts is None else _counted(tokenizer, texts, uncounted)[kept]
-    vectors = _vectors(embedder, kept, batch_size, verbose)
+    shares = _zipf(len(ids)) if texts is None else _counted(tokenizer, texts, uncounted_ids)[ids]
+    vectors = _vectors(embedder, ids, batch_size, verbose)
     if dimensions is not None:
         vectors = principal_components(vectors, dimensions)
     if sif is not None:
         vectors = vectors * (sif / (sif + shares))[:, None]
     table = np.zeros((tokenizer.vocabulary_size, vectors.shape[1]), np.float32)
-    table[kept] = vectors
-    table[uncounted] = 0.0
+    table[ids] = vectors
+    table[uncounted_ids] = 0.0
     config = StaticConfig(
         vocabulary_size=len(table),
         hidden_size=table.shape[1],
         max_positions=max_length,
-        uncounted_ids=tuple(uncounted),
+        uncounted_ids=tuple(uncounted_ids),
     )
     encoder = Encoder(config)
     encoder.token_embedding.assign(table)
@@ -139,9 +139,9 @@ def principal_components(vectors: np.ndarray, count: int) -> np.ndarray:
     centred = np.asarray(vectors, np.float64)
     centred = centred - centred.mean(0)
     _, axes = np.linalg.eigh(centred.T @ centred)  # eigenvalues in ascending order
-    found = centred @ axes[:, ::-1][:, :count]
-    largest = np.take_along_axis(found, np.abs(found).argmax(0)[None], 0)
-    return found * np.where(largest < 0, -1.0, 1.0)
+    projections = centred @ axes[:, ::-1][:, :count]
+    largest = np.take_along_axis(projections, np.abs(projections).argmax(0)[None], 0)
+    return projections * np.where(largest < 0, -1.0, 1.0)
 
 
 def _pieces(tokenizer: Any) -> tuple[np.ndarray, list[int]]:
@@ -154,12 +154,12 @@ def _pieces(tokenizer: Any) -> tuple[np.ndarray, list[int]]:
     if tokenizer.unk_id is not None:
         special.add(tokenizer.unk_id)
     left_out = special - {tokenizer.pad_id, tokenizer.unk_id}
-    kept = [
+    kept_ids = [
         number
         for number, piece in enumerate(tokenizer.vocabulary)
         if number not in left_out and not _UNUSED.fullmatch(piece)
     ]
-    return np.array(kept), sorted(special)
+    return np.array(kept_ids), sorted(special)
 
 
 def _vectors(
@@ -179,12 +179,12 @@ def _vectors(
         embedder.embed_rows, *embedder.parts.values(), assemble=lambda columns: form(columns["ids"])
     )
     ids = tf.RaggedTensor.from_tensor(tf.constant(pieces[:, None], tf.int32))
-    rows, found = inference.token_rows(np.ones(len(pieces), int), ids=ids), []
+    rows, vector_parts = inference.token_rows(np.ones(len(pieces), int), ids=ids), []
     with Progress("", len(pieces), " pieces", verbose=verbose) as bar:
         for index, vectors in runner.each(rows, batch_size):  # in order, since lengths are equal
-            found.append(vectors)
+            vector_parts.append(vectors)
             bar.show(index[-1] + 1)
-    return np.concatenate(found)
+    return np.concatenate(vector_parts)
 
 
 def _zipf(count: int) -> np.ndarray:
@@ -205,15 +205,15 @@ def _counted(tokenizer: Any, texts: Iterable[str], uncounted: list[int]) -> np.n
         ValueError: the texts contain no token that counts.
     """
     counts = np.zeros(tokenizer.vocabulary_size, np.int64)
-    left = each_text([texts] if isinstance(texts, str) else texts)
-    while part := list(islice(left, inference.CHUNK)):
+    remaining_texts = each_text([texts] if isinstance(texts, str) else texts)
+    while part := list(islice(remaining_texts, inference.CHUNK)):
         ids = tokenizer.encode(part).flat_values.numpy()
         counts += np.bincount(ids, minlength=len(counts))
-    every = int(counts.sum())
+    total = int(counts.sum())
     counts[uncounted] = 0
     if not counts.any():
         raise ValueError(
             "`texts` must contain subwords of the vocabulary, whose shares are counted. "
-            f"Received: {every} tokens, none of them such a subword"
+            f"Received: {total} tokens, none of them such a subword"
         )
     return counts / counts.sum()

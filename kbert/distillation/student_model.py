@@ -111,13 +111,13 @@ def _config(config: EncoderConfig, num_layers: int | None, changes: dict) -> Enc
         fields["num_layers"] = num_layers
     if config.num_layer_groups is not None and "num_layer_groups" not in changes:
         fields["num_layer_groups"] = min(config.num_layer_groups, fields["num_layers"])
-    found = type(config).from_dict(fields)
-    if found.vocabulary_size != config.vocabulary_size:
+    student_config = type(config).from_dict(fields)
+    if student_config.vocabulary_size != config.vocabulary_size:
         raise ValueError(
             "Student and teacher must have the same vocabulary. Received: "
-            f"vocabulary_size={found.vocabulary_size} and {config.vocabulary_size}"
+            f"vocabulary_size={student_config.vocabulary_size} and {config.vocabulary_size}"
         )
-    return found
+    return student_config
 
 
 def _layers(init: str | Sequence[int], count: int, depth: int) -> list[int] | None:
@@ -191,32 +191,34 @@ def _take_over_embeddings(small: Encoder, teacher: Encoder) -> None:
     """Copies the teacher's embedding weights to `small`; a norm of another class is not copied."""
     prefix = "encoder/embeddings"
     arrays = get_arrays(small.embeddings, prefix)
-    theirs = get_arrays(teacher.embeddings, prefix)
+    teacher_arrays = get_arrays(teacher.embeddings, prefix)
     if type(small.embeddings.norm) is not type(teacher.embeddings.norm):
-        theirs = {name: x for name, x in theirs.items() if not name.startswith(f"{prefix}/norm/")}
-    theirs = {name: x for name, x in theirs.items() if name in arrays}
+        teacher_arrays = {
+            name: x for name, x in teacher_arrays.items() if not name.startswith(f"{prefix}/norm/")
+        }
+    teacher_arrays = {name: x for name, x in teacher_arrays.items() if name in arrays}
     positions = f"{prefix}/position"
-    if positions in theirs:
-        theirs[positions] = theirs[positions][: small.config.max_positions]
-    differ = [name for name, x in theirs.items() if x.shape != arrays[name].shape]
-    if differ:
+    if positions in teacher_arrays:
+        teacher_arrays[positions] = teacher_arrays[positions][: small.config.max_positions]
+    differing_names = [name for name, x in teacher_arrays.items() if x.shape != arrays[name].shape]
+    if differing_names:
         raise ValueError(
             "A student with its teacher's embeddings must have their sizes: use "
-            f'init="{RANDOM}". Received: {", ".join(differ)} of other shapes'
+            f'init="{RANDOM}". Received: {", ".join(differing_names)} of other shapes'
         )
-    set_arrays(small.embeddings, prefix, {**arrays, **theirs}, "the teacher")
+    set_arrays(small.embeddings, prefix, {**arrays, **teacher_arrays}, "the teacher")
 
 
 def _check_sizes(small: Encoder, arrays: dict[str, np.ndarray]) -> None:
     """Raises ValueError unless `arrays` has every weight of `small`, in its shape."""
     shapes = {name: tuple(w.shape) for name, w in named_weights(small, "encoder").items()}
-    differ = [n for n, shape in shapes.items() if n in arrays and arrays[n].shape != shape]
-    differ += [name for name in shapes if name not in arrays]
-    if differ:
+    differing_names = [n for n, shape in shapes.items() if n in arrays and arrays[n].shape != shape]
+    differing_names += [name for name in shapes if name not in arrays]
+    if differing_names:
         raise ValueError(
             "A student of other sizes cannot be initialised with its teacher's layers: use "
-            f'init="{RANDOM}". Received: {", ".join(differ[:3])} of other shapes, '
-            f"{len(differ)} in all"
+            f'init="{RANDOM}". Received: {", ".join(differing_names[:3])} of other shapes, '
+            f"{len(differing_names)} in all"
         )
 
 
@@ -239,16 +241,16 @@ def _take_over_heads(task: EncoderTask, teacher: EncoderTask) -> None:
     for prefix, part in task.parts.items():
         if prefix in task.model_parts:
             continue
-        theirs = teacher.parts.get(prefix)
-        if theirs is None:
+        source = teacher.parts.get(prefix)
+        if source is None:
             logging.info("The head %s is newly initialised: the teacher has none", prefix)
         elif getattr(task, "labels", None) != getattr(teacher, "labels", None):
             logging.info(
                 "The head %s is newly initialised: its labels differ from the teacher's", prefix
             )
-        elif [tuple(w.shape) for w in part.weights] != [tuple(w.shape) for w in theirs.weights]:
+        elif [tuple(w.shape) for w in part.weights] != [tuple(w.shape) for w in source.weights]:
             logging.info(
                 "The head %s is newly initialised: its width differs from the teacher's", prefix
             )
         else:
-            set_arrays(part, prefix, get_arrays(theirs, prefix), "the teacher")
+            set_arrays(part, prefix, get_arrays(source, prefix), "the teacher")

@@ -55,12 +55,12 @@ class Term:
 
         Fields in `LATER` are left out if they have their default, so that older runs can resume.
         """
-        told = ", ".join(
+        settings = ", ".join(
             f"{field.name}={getattr(self, field.name)!r}"
             for field in dataclasses.fields(self)
             if field.name not in self.LATER or getattr(self, field.name) != field.default
         )
-        return f"{type(self).__name__}({told})"
+        return f"{type(self).__name__}({settings})"
 
     def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
         """Raises ValueError if the term cannot compare these two models; here it never does."""
@@ -161,15 +161,15 @@ class SoftTargets(Term):
     def pairs(
         self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
     ) -> dict[str, Pair]:
-        found = {}
+        pairs = {}
         for name, ours, theirs in _shared(student, teacher):
             if self.heads and name not in self.heads:
                 continue
             if self.positions == "all" and name == "masked_lm":
                 ours = student.masked_lm_everywhere(real)
                 theirs = teacher.masked_lm_everywhere(real)
-            found[_named("soft_targets", name, student)] = self._pair(ours, theirs)
-        return found
+            pairs[_named("soft_targets", name, student)] = self._pair(ours, theirs)
+        return pairs
 
     def _pair(self, ours: Prediction, theirs: Prediction) -> Pair:
         """Compares the student's prediction of one head with the teacher's."""
@@ -252,8 +252,8 @@ class OfLayers(Term):
     def pairs_of_layers(self, student: EncoderTask, teacher: EncoderTask) -> list[tuple[int, int]]:
         """Returns the (student's layer, teacher's layer) pairs of `layers`, both counted from 1."""
         depths = (task.encoder.config.num_layers for task in (student, teacher))
-        found = enumerate(layer_map(self.layers, *depths), start=1)
-        return [(ours, theirs) for ours, theirs in found if theirs is not None]
+        layer_pairs = enumerate(layer_map(self.layers, *depths), start=1)
+        return [(ours, theirs) for ours, theirs in layer_pairs if theirs is not None]
 
     def _summed(
         self, student: Reading, teacher: Reading, compare: Callable[[int, int], Pair]
@@ -266,9 +266,9 @@ class OfLayers(Term):
             compare: function of a student's and a teacher's layer, both counted from 1.
         """
         layers = self.pairs_of_layers(student.task, teacher.task)
-        found = [compare(ours, theirs) for ours, theirs in layers]
-        total = sum(pair[0] for pair in found)
-        return total, found[0][1]  # the weights are the same in every layer
+        pairs = [compare(ours, theirs) for ours, theirs in layers]
+        total = sum(pair[0] for pair in pairs)
+        return total, pairs[0][1]  # the weights are the same in every layer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -413,8 +413,8 @@ def agreements(student: Reading, teacher: Reading) -> dict[str, Pair]:
 
 def _shared(student: Reading, teacher: Reading) -> list[tuple[str, Prediction, Prediction]]:
     """Returns (name, student's prediction, teacher's prediction) for each head that both have."""
-    both = (name for name in student.predictions if name in teacher.predictions)
-    return [(name, student.predictions[name], teacher.predictions[name]) for name in both]
+    shared_names = (name for name in student.predictions if name in teacher.predictions)
+    return [(name, student.predictions[name], teacher.predictions[name]) for name in shared_names]
 
 
 def _named(what: str, head: str, student: Reading) -> str:

@@ -60,9 +60,9 @@ class LayerTransfer(OfLayers):
         layers = self.pairs_of_layers(student.task, teacher.task)
         pairs = []
         for ours, theirs in layers:
-            found, wanted = self._read(student, ours), self._read(teacher, theirs)
-            found = project(found) if self.projects else found
-            pairs.append(self.compare(found, wanted, real, student))
+            student_output, teacher_output = self._read(student, ours), self._read(teacher, theirs)
+            student_output = project(student_output) if self.projects else student_output
+            pairs.append(self.compare(student_output, teacher_output, real, student))
         totals = [total for total, _ in pairs]
         if self.steps_per_layer is not None and student.step is not None:
             depth = student.task.encoder.config.num_layers
@@ -162,14 +162,14 @@ def progressive(terms: Sequence[Term], student: EncoderTask, steps: int) -> tupl
     Raises:
         ValueError: there are fewer steps than layers.
     """
-    number = student.encoder.config.num_layers
-    if steps < number:
+    num_layers = student.encoder.config.num_layers
+    if steps < num_layers:
         raise ValueError(
-            f"Training layers in turn requires at least one step per layer, {number} or more. "
+            f"Training layers in turn requires at least one step per layer, {num_layers} or more. "
             f"Received: {steps} steps"
         )
     return tuple(
-        dataclasses.replace(term, steps_per_layer=steps // number)
+        dataclasses.replace(term, steps_per_layer=steps // num_layers)
         if isinstance(term, LayerTransfer)
         else term
         for term in terms
@@ -195,8 +195,8 @@ def rate_scales(
     Raises:
         ValueError: two terms have different `steps_per_layer`.
     """
-    of_layers = (term.steps_per_layer for term in terms if isinstance(term, LayerTransfer))
-    steps = {number for number in of_layers if number is not None}
+    layer_steps = (term.steps_per_layer for term in terms if isinstance(term, LayerTransfer))
+    steps = {number for number in layer_steps if number is not None}
     if not steps:
         return {}
     if len(steps) > 1:

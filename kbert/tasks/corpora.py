@@ -41,7 +41,7 @@ ELMO: dict[str, Any] = {
 
 
 class MaskedCorpus(CorpusObjective):
-    """Rows with masked tokens; each row is one run of text by default."""
+    """Objective on rows of a corpus with masked tokens; by default a row is one run of text."""
 
     settings: ClassVar[type[StepsSettings]] = MaskedSettings
     masks = True
@@ -93,12 +93,12 @@ class MaskedCorpus(CorpusObjective):
         )
 
     def more(self) -> dict[str, Any]:
-        """Returns further arguments of `pretraining_dataset`."""
+        """Returns arguments of `pretraining_dataset` that a subclass adds; here none."""
         return {}
 
     @property
     def _lexicons(self) -> list[str | None]:
-        """Paths of the phrase lexicons, one per phase; a single one is for all phases."""
+        """Path of each phase's phrase lexicon, None = none; a single entry is for all phases."""
         given = self.options.phrases
         if isinstance(given, str) and "," in given and not is_file(given):
             given = tuple(path.strip() for path in given.split(","))
@@ -107,9 +107,10 @@ class MaskedCorpus(CorpusObjective):
         return [None if given is None else os.fspath(given)]
 
     def _units(self, phase: Phase) -> dict[str, Any]:
-        """Returns the masking of a phase: phrases of its lexicon, or whole words without one.
+        """Returns the arguments `phrases` and `masking` of `pretraining_dataset` for a phase.
 
-        Empty if a single lexicon, or none, is used for all phases.
+        A phase with a lexicon masks its phrases, one without a lexicon whole words. Empty if all
+        phases use the same lexicon, or none.
         """
         lexicons = self._lexicons
         if len(lexicons) == 1:
@@ -119,9 +120,10 @@ class MaskedCorpus(CorpusObjective):
         return {"phrases": path, "masking": "whole_word" if path is None else "phrase"}
 
     def _shares(self, phase: Phase) -> dict[str, Any]:
-        """Returns the masked shares of a phase.
+        """Returns the arguments of `pretraining_dataset` for the masked share of a phase.
 
-        With `final_masked_share`, the share changes linearly over the run; a phase gets its part.
+        With `final_masked_share`, the share changes linearly over the run. The arguments then are
+        the phase's first and last share, its steps, and its steps done so far.
         """
         begin, end = self.options.masked_share, self.options.final_masked_share
         if end is None:
@@ -137,14 +139,17 @@ class MaskedCorpus(CorpusObjective):
 
     @property
     def _last_shares(self) -> dict[str, Any]:
-        """The last masked share of the run, so that all evaluations measure the same."""
+        """Arguments of `pretraining_dataset` for the masked share of evaluations.
+
+        It is the last share of the run, so that all evaluations measure the same.
+        """
         last, final = self.plan[-1].masked_share, self.options.final_masked_share
         share = next(x for x in (final, last, self.options.masked_share) if x is not None)
         return {"masked_share": share, "final_masked_share": None}
 
 
 class SentencesCorpus(MaskedCorpus):
-    """Masked rows, with the segments and masks that the heads of `Pretraining` need."""
+    """Objective on masked rows, with the segments and masks that `Pretraining`'s heads need."""
 
     def usual(self) -> dict[str, Any]:
         task = self.task
@@ -154,7 +159,7 @@ class SentencesCorpus(MaskedCorpus):
 
 
 class HybridCorpus(MaskedCorpus):
-    """Masked rows, with causal rows among them."""
+    """Objective on masked rows with causal rows among them, for `MaskedAndCausal`."""
 
     settings = HybridSettings
 
@@ -163,7 +168,10 @@ class HybridCorpus(MaskedCorpus):
 
 
 class PermutedCorpus(MaskedCorpus):
-    """Rows with permuted factorisation orders, which continue if the task has a memory."""
+    """Objective on rows with permuted factorisation orders, for `PermutationLM`.
+
+    If the task has a memory, row b of a batch continues row b of the previous batch.
+    """
 
     def usual(self) -> dict[str, Any]:
         if self.task.batch_size is None:
@@ -182,7 +190,7 @@ class PermutedCorpus(MaskedCorpus):
 
 
 class CausalCorpus(CorpusObjective):
-    """Rows of packed text for next-token prediction."""
+    """Objective on rows of packed text, for next-token prediction."""
 
     usual_warmup = GPT_WARMUP
     runs = False  # whether a row continues in the next batch
@@ -197,7 +205,7 @@ class CausalCorpus(CorpusObjective):
 
 
 class RunsCorpus(CausalCorpus):
-    """Rows of text that continue in the next batch, for models with a memory."""
+    """Objective on rows of text that continue in the next batch, for models with a memory."""
 
     usual_warmup = WARMUP_STEPS
     runs = True
@@ -215,7 +223,7 @@ class RunsCorpus(CausalCorpus):
 
 
 class WordsCorpus(RunsCorpus):
-    """Words as characters; the targets are the next and the previous word.
+    """Objective on words read as characters; the targets are the next and the previous word.
 
     The softmax is over the first words of the shards' vocabulary, or over all of them.
     """
@@ -248,7 +256,7 @@ class WordsCorpus(RunsCorpus):
 
 
 def _check_rows(objective: CorpusObjective) -> None:
-    """Raises ValueError if the batch size of a phase differs from that of the task's memory."""
+    """Raises ValueError if a phase's batch size differs from that of the task's memory, if any."""
     rows = objective.task.batch_size
     for phase in objective.plan:
         if rows is not None and phase.batch_size != rows:

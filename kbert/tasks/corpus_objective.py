@@ -17,7 +17,7 @@ _PATHS = (str, os.PathLike)
 
 
 class CorpusObjective(StepsObjective):
-    """Text of a corpus in phases; a subclass defines the batches by `dataset`.
+    """Objective on the text of a corpus in phases; a subclass defines the batches by `dataset`.
 
     Args:
         task: a `Task`.
@@ -66,7 +66,10 @@ class CorpusObjective(StepsObjective):
         return isinstance(data, (*_PATHS, Manifest, Mixture))
 
     def open(self, data: Any, cache_dir: PathLike | None) -> tuple[Corpus, Tokenizer]:
-        """Opens the corpus; returns it with the tokenizer of its ids, which is the task's."""
+        """Opens the corpus; returns it with the tokenizer of its ids, which is the task's.
+
+        `data` is a folder or text, see the class; text is prepared in `cache_dir`.
+        """
         return open_corpus(data, self.task.tokenizer, cache_dir), self.task.tokenizer
 
     def check(self) -> None:
@@ -87,7 +90,10 @@ class CorpusObjective(StepsObjective):
         return self.task.model.config.max_positions
 
     def stream(self, phase: Phase, split: str, **others: Any) -> dict[str, Any]:
-        """Returns the arguments common to all datasets of a corpus; see `dataset`."""
+        """Returns the arguments common to all datasets of a corpus, and the `others` unchanged.
+
+        `split` is "train" or "held_out".
+        """
         return {
             "split": split,
             "sequence_length": phase.sequence_length,

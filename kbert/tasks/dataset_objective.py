@@ -27,11 +27,14 @@ AFTER_FIT = "the weights that training ended with"
 
 
 class DatasetObjective(Objective):
-    """Batches in their order, for Keras' `fit`; with a `model_dir`, for a run that can resume.
+    """Objective on the user's batches in their order, trained on by Keras' `fit`.
+
+    With a `model_dir`, a `Run` trains on them instead, which writes checkpoints and can resume.
 
     Args:
         task: a `Task`.
         dataset: a `tf.data.Dataset` of dicts, as `loss_terms` reads them.
+        labels: must be None: batches contain their labels.
         model: model to train: the task, or a model that contains it; None = the task.
         epochs: number of epochs, of `steps_per_epoch` steps each.
         steps_per_epoch: updates of an epoch; None = until the dataset ends.
@@ -91,7 +94,10 @@ class DatasetObjective(Objective):
         verbose: str | int,
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> keras.callbacks.History:
-        """Trains the model; for the arguments see `Task.fit`."""
+        """Trains the model and returns the history; for the arguments see `Task.fit`.
+
+        Without a `model_dir` this is Keras' `fit`, else a run with checkpoints.
+        """
         check_resume(resume, model_dir)
         steps = self._steps()
         if not self.model.compiled_by_user:

@@ -112,7 +112,10 @@ class EncoderTask(Task):
             )
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Like `TrainStep.compile`; if the task has a named edit, freezes the encoder's rest."""
+        """Compiles like `TrainStep.compile`.
+
+        If the task has a named edit, such as an adapter, the rest of the encoder is frozen.
+        """
         variants_of(self.encoder).train([self.variant])
         super().compile(*args, **kwargs)
 
@@ -179,7 +182,7 @@ class EncoderTask(Task):
         return call_encoder(encoder, inputs, training, positions)
 
     def predict_on_batch(self, x: Any) -> Any:
-        """Like Keras' `predict_on_batch`, for features; ids outside their tables raise."""
+        """Like Keras' `predict_on_batch`, for features; ids outside a table raise ValueError."""
         checks = isinstance(self.encoder, KerasModel)
         return super().predict_on_batch(self.encoder.checked_ids(x) if checks else x)
 
@@ -198,7 +201,7 @@ class EncoderTask(Task):
         return ops.zeros_like(features["token_ids"][:, :1]) if self.needs_pooler else None
 
     def encode_pooled(self, features: Mapping[str, Any], training: bool = False) -> Tensor:
-        """Returns only "pooled" of `encode`: (B, H), or (B, K, H) for packed rows."""
+        """Returns only "pooled" of `encode`: (B, H), or (B, K, H) for rows that pack K examples."""
         none = ops.zeros_like(features["padding_mask"][:, :0], dtype="int32")
         return self.encode(features, training, positions=none)["pooled"]
 
@@ -229,9 +232,9 @@ class EncoderTask(Task):
     def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Packs ragged ids into the encoder's input, at most `row_length` tokens wide.
+        """Packs token ids of texts, or of pairs with `second`, into the encoder's inputs (B, T).
 
-        See `kbert.data.tables.inputs`.
+        T is at most `row_length`; longer texts are truncated. See `kbert.data.tables.inputs`.
         """
         return self.form.build_inputs(
             first, second, max_length=self.row_length, multiple=self.width_multiple
@@ -296,6 +299,6 @@ def input_names(encoder: keras.Model) -> tuple[str, ...]:
 
 
 def _tasks_that(can: str) -> str:
-    """Returns the names of the task classes with a certain attribute, separated by commas."""
+    """Returns the names of the task classes whose attribute `can` is true, with commas."""
     classes = (registry.get("task", kind) for kind in registry.names("task"))
     return ", ".join(sorted(cls.__name__ for cls in classes if getattr(cls, can, False)))

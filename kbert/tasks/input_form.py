@@ -54,9 +54,10 @@ class InputForm:
     def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None, **sizes: Any
     ) -> dict[str, tf.Tensor]:
-        """Packs ragged ids into rows; see `build_inputs` of `kbert.data.tables.inputs`.
+        """Packs token ids of texts, or of pairs with `second`, into input rows (B, T) by name.
 
-        `sizes` are its `max_length` and `multiple`.
+        See `build_inputs` of `kbert.data.tables.inputs`. `sizes` are its `max_length`, the most
+        tokens of a row, and `multiple`, of which T is a multiple.
         """
         return build_inputs(
             first,
@@ -163,7 +164,7 @@ def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
 
 
 def _check_padding(encoder: Any, tokenizer: TokenizerLike) -> None:
-    """Raises if a new model's config and tokenizer differ in the padding token.
+    """Raises ValueError if a new model's config and tokenizer differ in the padding token.
 
     A real token would then get the position of padding. For a pretrained model this is only a
     warning: some published models were trained so, with the positions of their library.

@@ -100,7 +100,11 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> di
 
 
 def check_order(labels: Any, saved: Sequence[Any] | None, source: str) -> None:
-    """Raises ValueError if `labels` are a folder's class names in another order."""
+    """Raises ValueError if `labels` are a folder's class names in another order.
+
+    `labels` may also be None or a number of classes, `saved` are the folder's, `source` is its name
+    for the message.
+    """
     if labels is None or isinstance(labels, int) or saved is None or list(labels) == list(saved):
         return
     if sorted(map(str, labels)) == sorted(map(str, saved)):

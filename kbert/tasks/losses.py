@@ -104,7 +104,7 @@ def smoothed_cross_entropy(
 
 
 def accuracy(logits: Any, labels: Any, weights: Any) -> Pair:
-    """Counts how often the largest logit is the label; arguments as in `cross_entropy`.
+    """Counts how often the largest of the logits (…, C) is the label (…), with weights (…).
 
     Returns float32 scalars (sum of weights of hits, sum of weights).
     """
@@ -115,7 +115,7 @@ def accuracy(logits: Any, labels: Any, weights: Any) -> Pair:
 
 
 def binary_cross_entropy(logits: Any, labels: Any, weights: Any) -> Pair:
-    """Sigmoid cross entropy from logits.
+    """Sigmoid cross entropy from logits, for labels that are each right or wrong.
 
     Args:
         logits: (...).
@@ -137,7 +137,7 @@ def binary_cross_entropy(logits: Any, labels: Any, weights: Any) -> Pair:
 
 
 def squared_error(scores: Any, labels: Any, weights: Any) -> Pair:
-    """Squared error.
+    """Squared error of scores, weighted.
 
     Args:
         scores: (...).

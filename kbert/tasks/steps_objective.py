@@ -33,7 +33,7 @@ from kbert.training.strategies import Strategy, current_strategy
 
 
 class StepsObjective(Objective):
-    """A number of updates in phases; a subclass defines the batches by `dataset`.
+    """Objective of a number of updates in phases; a subclass defines the batches by `dataset`.
 
     Args:
         task: a `Task`.
@@ -72,7 +72,7 @@ class StepsObjective(Objective):
             check_compiled(self.settings, settings)
 
     def usual(self) -> dict[str, Any]:
-        """Returns the settings whose default depends on the task."""
+        """Returns name -> default of the settings whose default depends on the task."""
         return {}
 
     def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
@@ -81,8 +81,8 @@ class StepsObjective(Objective):
         Args:
             phase: the phase.
             split: "train" or "held_out".
-            **stream: further arguments of the dataset: `start`, `epochs`, `num_hosts`,
-                `host_index`.
+            **stream: further arguments of the dataset: `start`, the position to resume from;
+                `epochs`, None = endless; `num_hosts` and `host_index`, for this host's rows.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `dataset`.")
 
@@ -91,7 +91,7 @@ class StepsObjective(Objective):
         raise NotImplementedError(f"{type(self).__name__} must define `data`.")
 
     def scores(self) -> dict[str, float]:
-        """Returns further scores of the task, in addition to losses, on held-out data."""
+        """Computes further scores {name: number} on held-out data, in addition to the losses."""
         return {}
 
     @property
@@ -136,7 +136,10 @@ class StepsObjective(Objective):
         }
 
     def compile(self, callbacks: Sequence[keras.callbacks.Callback] = ()) -> None:
-        """Compiles the model for the run, unless the user has called `compile`."""
+        """Compiles the model with the run's settings, unless the user has called `compile`.
+
+        `callbacks` are those of the run: if one sets the learning rate, the rate starts constant.
+        """
         if self.is_compiled:
             return
         options = self.options
@@ -172,9 +175,9 @@ class StepsObjective(Objective):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         strategy: Strategy | None = None,
     ) -> History:
-        """Trains the model; for the arguments see `Task.fit`.
+        """Trains the model and returns the history; for the other arguments see `Task.fit`.
 
-        `strategy` sets the devices; by default those of the scope that the task was created in.
+        `strategy` sets the devices; None = those of the scope that the task was created in.
         """
         if self.options.evaluate_every is not None and not self.evaluates:
             raise ValueError(
@@ -208,7 +211,11 @@ class StepsObjective(Objective):
     def _average(
         self, strategy: Strategy, model_dir: PathLike | None, step: int, verbose: str | int
     ) -> None:
-        """Sets the model to its averaged weights, evaluates them and writes average.json."""
+        """Sets the model to its averaged weights, evaluates it and writes average.json.
+
+        The average is the moving average with `ema`, else the mean of the last checkpoints in
+        `model_dir`. Without a `model_dir` nothing is written. `step` is the run's last update.
+        """
         options = self.options
         strategy.agrees(step)  # all wait until the chief has saved the last checkpoint
         if options.ema is not None:

@@ -123,9 +123,9 @@ class Task(TrainStep, keras.Model):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Constructor arguments other than model, tokenizer and name, for a preset.
+        """Constructor arguments that a preset stores: all but model, tokenizer and name.
 
-        `labels` are names of classes; every format has a place for them.
+        `labels`, the names of classes, are stored by presets of every format.
         """
         return {}
 
@@ -237,7 +237,10 @@ class Task(TrainStep, keras.Model):
         return ""
 
     def report_cut(self, cut: int, count: int, what: str = "") -> None:
-        """Warns that `cut` of `count` examples lost tokens, if any did."""
+        """Warns that `cut` of `count` examples lost tokens, if any did.
+
+        `what` is text before "examples" in the message, such as "held-out ".
+        """
         warn_of_cut(cut, count, self.row_length, what, self.remedy)
 
     def signatures(self) -> dict[str, Signature]:
@@ -461,12 +464,15 @@ class Task(TrainStep, keras.Model):
 
     @classmethod
     def _read_tokenizer(cls, checkpoint: Checkpoint, folder: PathLike) -> Any:
-        """Loads the tokenizer of a folder."""
+        """Returns the tokenizer of `folder`; `checkpoint` is the folder's config and weights."""
         return read_tokenizer(checkpoint, folder)
 
     @classmethod
     def _make_model(cls, checkpoint: Checkpoint, dtype: DType) -> keras.Model:
-        """Returns the model of a folder's config and edits, with newly initialised weights."""
+        """Returns the model that a folder's config describes, with its edits, such as adapters.
+
+        Its weights are newly initialised: `from_preset` loads them later.
+        """
         model = make_model(checkpoint.config, dtype)
         restore_edits(model, checkpoint.edits, checkpoint.source)
         model.weights_from = checkpoint.source  # `from_preset` sets them once the heads exist
@@ -476,7 +482,11 @@ class Task(TrainStep, keras.Model):
     def _without_heads(
         cls, checkpoint: Checkpoint, tokenizer: TokenizerLike, dtype: DType, strict: bool
     ) -> keras.Model:
-        """Loads only the model of a folder, for a newly initialised head."""
+        """Loads the model of a folder alone, for `new_head` of `from_preset`.
+
+        By default raises ValueError, for tasks that have no head on an encoder. `checkpoint` is the
+        content of the folder; with `strict` its weights must be exactly the model's.
+        """
         raise ValueError(
             "new_head=True requires a task that has a head on an encoder, such as "
             f"TextClassifier. Received: {cls.__name__}, which has none"
@@ -493,8 +503,8 @@ def usual_schedule(
     Args:
         rate: peak learning rate.
         total_steps: number of steps of the run; None = not known.
-        warmup_steps: steps of the warm-up, which is shortened to a tenth of the run.
-        **decay: `decay` and `join` of `WarmupDecay`.
+        warmup_steps: steps of the warm-up; at most a tenth of the run if its length is known.
+        **decay: `decay` and `join` of `WarmupDecay`, used if the length of the run is known.
     """
     if total_steps is None:
         return WarmupDecay(rate, warmup_steps, warmup_steps, decay="constant")
@@ -502,7 +512,7 @@ def usual_schedule(
 
 
 def _arrays(parts: Mapping[str, keras.layers.Layer]) -> dict[str, np.ndarray]:
-    """Returns the weights of parts by their names in a preset."""
+    """Returns weights by their names in a preset; `parts` are layers by the prefix of the names."""
     each = (get_arrays(part, prefix) for prefix, part in parts.items())
     return {name: array for arrays in each for name, array in arrays.items()}
 
@@ -512,7 +522,10 @@ def _huggingface() -> Any:
 
 
 def _without_place(kind: type[Any], settings: Mapping[str, Any], format: str) -> dict[str, Any]:
-    """Returns the settings that the format has no place for and that differ from the default."""
+    """Returns the settings that differ from their default and that `format` cannot store.
+
+    `kind` is the class of the task, `settings` are its settings, `format` is another library's.
+    """
     parameters = inspect.signature(kind).parameters.items()
     usual = {name: parameter.default for name, parameter in parameters}
     usual = {name: [*x] if isinstance(x, tuple) else x for name, x in usual.items()}

@@ -204,9 +204,9 @@ class Hosts:
             while not self._over.is_set():
                 if self._signal is not None:
                     self._request(self._signal)
-                asked = self._get("stop", _POLL_SECONDS)
-                if asked is not None:
-                    self._agree(int(asked))
+                stop_request = self._get("stop", _POLL_SECONDS)
+                if stop_request is not None:
+                    self._agree(int(stop_request))
                     return
         except Exception as error:  # types differ per engine; the training thread raises it again
             with self._lock:
@@ -239,14 +239,14 @@ class Hosts:
             begun = self._begun
         self._signal = number
         self._set(f"begun/{self._index}", str(begun))
-        found: list[int] = []
-        while len(found) < self._count:
-            value = self._get(f"begun/{len(found)}", _POLL_SECONDS)
+        begun_steps: list[int] = []
+        while len(begun_steps) < self._count:
+            value = self._get(f"begun/{len(begun_steps)}", _POLL_SECONDS)
             if value is not None:
-                found.append(int(value))
+                begun_steps.append(int(value))
             elif self._over.is_set():
                 return
-        self._last = max(found)
+        self._last = max(begun_steps)
         self._agreed.set()
 
     def _set(self, key: str, value: str) -> None:

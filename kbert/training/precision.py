@@ -44,11 +44,11 @@ def _capabilities_of_jax() -> list[tuple[int, int]]:
     """Returns (major, minor) compute capability of each device: a TPU as Ampere, a CPU (0, 0)."""
     import jax
 
-    found = []
+    capabilities = []
     for device in jax.devices():
         if device.platform == "tpu":
-            found.append(_BFLOAT16)
+            capabilities.append(_BFLOAT16)
         else:  # "8.0" of an NVIDIA GPU
             major, _, minor = str(getattr(device, "compute_capability", "0.0")).partition(".")
-            found.append((int(major), int(minor)) if f"{major}{minor}".isdigit() else (0, 0))
-    return found
+            capabilities.append((int(major), int(minor)) if f"{major}{minor}".isdigit() else (0, 0))
+    return capabilities

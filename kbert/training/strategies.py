@@ -60,19 +60,19 @@ class Strategy:
             return ((batch,) for batch in dataset)  # Keras expects tuples from a generator
         if self.num_hosts == 1 or keras.backend.backend() == "jax":
             return dataset  # `fit` splits the batches
-        local = self.num_replicas // self.num_hosts
+        local_replicas = self.num_replicas // self.num_hosts
         rows = next(iter(tf.nest.flatten(dataset.element_spec))).shape[0]
 
         def parts(batch: Tensors) -> tf.data.Dataset:  # for batches with a varying number of rows
             return tf.data.Dataset.from_tensor_slices(
-                tf.nest.map_structure(lambda x: tf.stack(tf.split(x, local)), batch)
+                tf.nest.map_structure(lambda x: tf.stack(tf.split(x, local_replicas)), batch)
             )
 
         return self.engine.distribute_datasets_from_function(
             lambda _: (
                 dataset.flat_map(parts)
                 if rows is None
-                else dataset.rebatch(rows // local, drop_remainder=True)
+                else dataset.rebatch(rows // local_replicas, drop_remainder=True)
             )
         )
 
@@ -169,8 +169,8 @@ def _on_tensorflow(name: str) -> Strategy:
 
 def _of_tensorflow(name: str, engine: tf.distribute.Strategy) -> Strategy:
     """Wraps TensorFlow's strategy as a `Strategy` with that name."""
-    several = isinstance(engine, tf.distribute.MultiWorkerMirroredStrategy)
-    num_hosts, host_index = _cluster(engine.cluster_resolver) if several else (1, 0)
+    is_multi_worker = isinstance(engine, tf.distribute.MultiWorkerMirroredStrategy)
+    num_hosts, host_index = _cluster(engine.cluster_resolver) if is_multi_worker else (1, 0)
     return Strategy(
         name=name,
         num_replicas=engine.num_replicas_in_sync,
@@ -242,11 +242,11 @@ def _connect_jax() -> None:
     import jax
     from keras.src.backend.jax.distribution_lib import initialize_rng
 
-    found = {
+    variables = {
         name: os.environ.get(f"KERAS_DISTRIBUTION_{name}")
         for name in ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
     }
-    addresses, count, index = found.values()
+    addresses, count, index = variables.values()
     jax.distributed.initialize(
         addresses and addresses.split(",")[0],
         int(count) if count else None,

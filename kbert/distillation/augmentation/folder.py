@@ -86,10 +86,10 @@ def write_augmented(
                 if not exists(path):
                     _write_shard(path, augmenter, start, stop, bar)
                 bar.show(stop)
-        found = [_describe(output_dir, name) for name in names]
-        lines = sum(shard["lines"] for shard in found)
+        entries = [_describe(output_dir, name) for name in names]
+        lines = sum(shard["lines"] for shard in entries)
         counts = {"rows": size, "copies": lines - size, "lines": lines}
-        output.save(finished=True, counts=counts, shards=found)
+        output.save(finished=True, counts=counts, shards=entries)
         return output.state
 
 
@@ -117,12 +117,12 @@ def read_augmented(folder: PathLike) -> Table:
         path = os.path.join(folder, shard["file"])
         if not exists(path):
             raise FileNotFoundError(f"{path} is named in the manifest but does not exist")
-        found = _describe(folder, shard["file"])
-        if found != shard:
+        actual = _describe(folder, shard["file"])
+        if actual != shard:
             raise ValueError(
                 f"{path} is truncated or was changed: the manifest has {shard['lines']} lines, "
-                f"{shard['bytes']} bytes, checksum {shard['crc32']}. Received: {found['lines']} "
-                f"lines, {found['bytes']} bytes, checksum {found['crc32']}"
+                f"{shard['bytes']} bytes, checksum {shard['crc32']}. Received: {actual['lines']} "
+                f"lines, {actual['bytes']} bytes, checksum {actual['crc32']}"
             )
     files = os.path.join(glob.escape(folder), f"augmented-*-of-{len(manifest['shards']):05d}.jsonl")
     return read_table(files, columns={name: name for name in manifest["columns"]})

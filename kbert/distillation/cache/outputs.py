@@ -24,11 +24,11 @@ _OF_HEAD = {"row": (), "token": (TOKENS,), "choice": (TEXTS,)}
 
 def identity(teacher: FineTuningTask) -> dict[str, Any]:
     """Returns everything but the text that a teacher's outputs depend on, as a dict for JSON."""
-    read = {name: getattr(teacher, name, None) for name in ("labels", "multi_label", "pooling")}
+    settings = {name: getattr(teacher, name, None) for name in ("labels", "multi_label", "pooling")}
     return {
         "kind": type(teacher).__name__,
         "config": {"kind": type(teacher.encoder).__name__, **teacher.encoder.config.to_dict()},
-        "settings": {name: value for name, value in read.items() if value is not None},
+        "settings": {name: value for name, value in settings.items() if value is not None},
         "precision": teacher.encoder.dtype_policy.name,
         "tokenizer": teacher.tokenizer.checksum,
         "weights": fingerprints.blake2b(_weights(teacher)),
@@ -69,8 +69,8 @@ def layout_of(name: str, teacher: FineTuningTask, dtype: str) -> Layout:
 def returned(names: Iterable[str]) -> dict[str, bool]:
     """Returns the arguments of `Encoder.call` that request token-wise outputs of these names."""
     kinds = {_parts(name)[0] for name in names}
-    asked = {"return_hidden_states": _HIDDEN in kinds, "return_internals": bool(kinds - {_HIDDEN})}
-    return {name: True for name, is_asked in asked.items() if is_asked}
+    flags = {"return_hidden_states": _HIDDEN in kinds, "return_internals": bool(kinds - {_HIDDEN})}
+    return {name: True for name, is_needed in flags.items() if is_needed}
 
 
 def head_layout(teacher: FineTuningTask, values: np.ndarray) -> Layout:
@@ -94,19 +94,19 @@ def take(reading: Reading, names: Iterable[str], mask: Tensor, dtype: str) -> di
         dtype: type of the token-wise outputs; predictions are float32.
     """
     texts = ops.shape(mask)[1] if len(mask.shape) == 3 else 1
-    found = {
+    outputs = {
         f"{HEADS}/{head}": ops.cast(prediction.values, "float32")
         for head, prediction in reading.predictions.items()
     }
     for name in names:
         kind, layer = _parts(name)
         if kind == _HIDDEN:
-            of = reading.outputs[_HIDDEN][layer]
+            values = reading.outputs[_HIDDEN][layer]
         else:
-            of = reading.outputs["internals"][layer - 1][kind]
-        by_row = ops.reshape(of, (-1, texts, *ops.shape(of)[1:]))
-        found[name] = ops.cast(by_row, dtype)
-    return found
+            values = reading.outputs["internals"][layer - 1][kind]
+        by_row = ops.reshape(values, (-1, texts, *ops.shape(values)[1:]))
+        outputs[name] = ops.cast(by_row, dtype)
+    return outputs
 
 
 def restore(

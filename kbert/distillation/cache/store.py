@@ -82,12 +82,12 @@ class Store:
         if shards not in self._found:
             numbers = {x: number << _ROW_BITS for number, x in enumerate(self._shards)}
             places = np.concatenate([numbers[x] + np.arange(len(self._shards[x])) for x in shards])
-            known = np.concatenate([self._shards[x].keys for x in shards])
-            order = np.argsort(known, kind="stable")
-            self._found = {shards: (known[order], places[order])}
-        known, places = self._found[shards]
-        at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        return np.where(known[at] == keys, places[at], -1)
+            known_keys = np.concatenate([self._shards[x].keys for x in shards])
+            order = np.argsort(known_keys, kind="stable")
+            self._found = {shards: (known_keys[order], places[order])}
+        known_keys, places = self._found[shards]
+        positions = np.minimum(np.searchsorted(known_keys, keys), len(known_keys) - 1)
+        return np.where(known_keys[positions] == keys, places[positions], -1)
 
     def write(self, rows: Iterable[Row], layouts: Mapping[str, Layout]) -> None:
         """Writes rows to new shards; only one process at a time may call it.
@@ -129,8 +129,8 @@ class Store:
         for row, place in enumerate(places.tolist()):
             shard = shards[place >> _ROW_BITS]
             values = shard.row(name, place & (1 << _ROW_BITS) - 1)
-            whole: Any = (row, *map(slice, values.shape))
-            batch[whole] = values
+            target: Any = (row, *map(slice, values.shape))
+            batch[target] = values
             self._keep_few_open(shard)
         return batch
 

@@ -124,11 +124,17 @@ class TeacherCache:
                 atomic.remove_leftovers(self.folder)
                 store.refresh()  # another process may have been writing
                 places = {name: store.find(keys[first], name) for name in layouts}
-                wanted = np.any([places[name] < 0 for name in needed], axis=0)
-                lacking = [name for name, at in places.items() if np.any(at[wanted] < 0)]
-                new = {name: layouts[name] for name in lacking}
-                made = self._rows(rows, keys, sizes, first[wanted], new, batch_size, verbose)
-                store.write(made, new)
+                is_missing = np.any([places[name] < 0 for name in needed], axis=0)
+                missing_names = [
+                    name
+                    for name, output_places in places.items()
+                    if np.any(output_places[is_missing] < 0)
+                ]
+                new_layouts = {name: layouts[name] for name in missing_names}
+                new_rows = self._rows(
+                    rows, keys, sizes, first[is_missing], new_layouts, batch_size, verbose
+                )
+                store.write(new_rows, new_layouts)
         return CachedRows(store, {name: store.find(keys, name) for name in needed})
 
     def reading(self, batch: Tensors, student: Reading) -> Reading:
@@ -174,10 +180,10 @@ class TeacherCache:
         heads = {name: x for name, x in store.layouts.items() if outputs.is_head(name)}
         if not heads:
             _, features = next(self._predictor.batches(rows, 1, np.argsort(rows.lengths)[:1]))
-            found = self._forward({name: np.asarray(x) for name, x in features.items()})
+            forward_outputs = self._forward({name: np.asarray(x) for name, x in features.items()})
             heads = {
                 name: outputs.head_layout(self._teacher, values)
-                for name, values in found.items()
+                for name, values in forward_outputs.items()
                 if outputs.is_head(name)
             }
         return {**self._layouts, **heads}
@@ -213,25 +219,27 @@ class TeacherCache:
         done = 0
         with Progress("", len(numbers), " examples", verbose=verbose) as bar:
             for index, features in self._predictor.batches(rows, batch_size, numbers):
-                found = self._forward(inference.pad(features))
-                _check_finite({name: found[name] for name in layouts}, self._dtype)
-                for place, row in enumerate(index):
+                batch_outputs = self._forward(inference.pad(features))
+                _check_finite({name: batch_outputs[name] for name in layouts}, self._dtype)
+                for position, row in enumerate(index):
                     size = sizes[row].tolist()
-                    made = {k: x.trim(found[k][place], *size) for k, x in layouts.items()}
-                    yield keys[row], sizes[row], made
+                    row_outputs = {
+                        k: x.trim(batch_outputs[k][position], *size) for k, x in layouts.items()
+                    }
+                    yield keys[row], sizes[row], row_outputs
                 done += len(index)
                 bar.show(done)
 
     def _outputs(self, features: Tensors) -> dict[str, Tensor]:
         """Returns name -> the teacher's output (B, …) for a batch of features."""
-        found = read(
+        reading = read(
             self._teacher,
             features,
             training=False,
             returned=self._returned,
             heads=self._has_heads,
         )
-        return outputs.take(found, self._layouts, features["padding_mask"], self._dtype)
+        return outputs.take(reading, self._layouts, features["padding_mask"], self._dtype)
 
 
 class CachedRows:
@@ -261,18 +269,19 @@ class CachedRows:
 
         def look_up(rows: np.ndarray, texts: int, tokens: int) -> list[np.ndarray]:
             return [
-                self._store.read(name, at[rows], texts, tokens) for name, at in self._places.items()
+                self._store.read(name, output_places[rows], texts, tokens)
+                for name, output_places in self._places.items()
             ]
 
         def add(batch: Tensors) -> dict[str, Tensor]:
             shape = tf.shape(batch["padding_mask"])
             texts = shape[1] if batch["padding_mask"].shape.rank == 3 else 1
-            found = tf.numpy_function(look_up, [batch["rows"], texts, shape[-1]], dtypes)
-            for name, values in zip(names, found, strict=True):
-                own = self._store.layouts[name].static_shape()
-                values.set_shape([batch["rows"].shape[0], *own])
-            added = {outputs.FEATURE + k: x for k, x in zip(names, found, strict=True)}
-            return {**batch, **added}
+            tensors = tf.numpy_function(look_up, [batch["rows"], texts, shape[-1]], dtypes)
+            for name, values in zip(names, tensors, strict=True):
+                row_shape = self._store.layouts[name].static_shape()
+                values.set_shape([batch["rows"].shape[0], *row_shape])
+            teacher_features = {outputs.FEATURE + k: x for k, x in zip(names, tensors, strict=True)}
+            return {**batch, **teacher_features}
 
         dataset = dataset.map(stage(add), num_parallel_calls=tf.data.AUTOTUNE)
         return dataset.prefetch(tf.data.AUTOTUNE)

@@ -23,9 +23,9 @@ RETRIEVAL = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10")
 
 
 def number_texts(columns: Mapping[str, Sequence]) -> dict[str, Any]:
-    """Numbers the texts of all columns; equal texts get the same number.
+    """Numbers the texts of all columns from 0; equal texts get the same number.
 
-    Returns (N,) int32 for each column, (N, ragged) for a column of lists of texts.
+    Returns NAME_number -> (N,) int32 for each column, (N, ragged) for one of lists of texts.
     """
     known: dict[str, int] = {}
     found: dict[str, Any] = {}
@@ -47,7 +47,10 @@ def padded_numbers(numbers: tf.RaggedTensor) -> tf.Tensor:
 
 
 def scores_of(table: Table, objective: str) -> np.ndarray:
-    """Returns the labels of pairs, (N,) float32; raises ValueError for an invalid one."""
+    """Returns the labels of pairs, their similarities, (N,) float32.
+
+    Raises ValueError for a label that is no number or, if `objective` is "cosine", outside [-1, 1].
+    """
     labels = list(map(number_of, table["label"]))
     for row, label in enumerate(labels):
         if not isinstance(label, int | float):
@@ -65,7 +68,10 @@ def scores_of(table: Table, objective: str) -> np.ndarray:
 
 
 def teacher_vectors(table: Table, width: int) -> np.ndarray:
-    """Returns a teacher's embeddings, (N, D) float32; raises ValueError for an invalid one."""
+    """Returns a teacher's embeddings, the column `vector`, (N, D) float32.
+
+    Raises ValueError unless each is a list of D = `width` finite numbers.
+    """
     for row, vector in enumerate(table[TARGETS]):
         numbers = isinstance(vector, list) and all(isinstance(x, int | float) for x in vector)
         if not numbers or len(vector) != width or not np.isfinite(vector).all():

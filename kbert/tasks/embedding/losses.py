@@ -64,7 +64,7 @@ def cosines(first: Any, second: Any) -> Tensor:
 
 
 def ranking(x: Compared, *, scale: float, **_: Any) -> Tensor:
-    """Cross entropy of a row's positive among the texts of the batch; logits are scaled cosines.
+    """Cross entropy (B,) of each row's second text among the batch; logits are `scale` · cosine.
 
     The candidates are the second texts and the negatives of all rows. A text that equals the row's
     first or second text is masked as a negative. (Henderson et al. 2017, section 4.4,
@@ -83,7 +83,9 @@ def ranking(x: Compared, *, scale: float, **_: Any) -> Tensor:
 
 
 def symmetric_ranking(x: Compared, *, scale: float, **_: Any) -> Tensor:
-    """The mean of `ranking` and the same loss from second texts to first texts.
+    """The mean (B,) of `ranking` and of the same loss from second texts to first texts.
+
+    Logits are `scale` · cosine.
 
     (Radford et al. 2021, figure 3, https://arxiv.org/abs/2103.00020.)
     """
@@ -97,6 +99,8 @@ def symmetric_ranking(x: Compared, *, scale: float, **_: Any) -> Tensor:
 def cosent(x: Compared, *, scale: float, **_: Any) -> Tensor:
     """CoSENT: log(1 + Σ exp(scale · (cos(pair) - cos(pair with a higher score)))), for all rows.
 
+    Returns this number for each of the B rows.
+
     (Su 2022, https://kexue.fm/archives/8847; Huang et al. 2024, "CoSENT",
     https://doi.org/10.1109/TASLP.2024.3402087.)
     """
@@ -104,10 +108,10 @@ def cosent(x: Compared, *, scale: float, **_: Any) -> Tensor:
 
 
 def angle(x: Compared, *, scale: float, **_: Any) -> Tensor:
-    """CoSENT with differences of angles in the complex plane instead of cosines.
+    """CoSENT with differences of angles in the complex plane instead of cosines, times `scale`.
 
-    The halves of an embedding are its real and imaginary parts. (Li & Li 2023, "AnglE", equations 5
-    to 8, https://arxiv.org/abs/2309.12871.)
+    Returns the same number for each of the B rows. The halves of an embedding are its real and
+    imaginary parts. (Li & Li 2023, "AnglE", equations 5 to 8, https://arxiv.org/abs/2309.12871.)
     """
     a, b = ops.split(x.first, 2, axis=-1)
     c, d = ops.split(x.second, 2, axis=-1)
@@ -119,7 +123,7 @@ def angle(x: Compared, *, scale: float, **_: Any) -> Tensor:
 
 
 def cosine(x: Compared, **_: Any) -> Tensor:
-    """The squared difference of cosine and score; scores are from -1 to 1.
+    """The squared difference (B,) of each pair's cosine and score; scores are from -1 to 1.
 
     (Reimers & Gurevych 2019, section 3, https://arxiv.org/abs/1908.10084.)
     """
@@ -127,7 +131,7 @@ def cosine(x: Compared, **_: Any) -> Tensor:
 
 
 def triplet(x: Compared, *, margin: float, **_: Any) -> Tensor:
-    """Triplet loss: the mean of max(margin + cos(negative) - cos(positive), 0) over negatives.
+    """Triplet loss (B,): mean over negatives of max(margin + cos(negative) - cos(positive), 0).
 
     (Schroff et al. 2015, https://arxiv.org/abs/1503.03832, with cosines.)
     """
@@ -139,7 +143,7 @@ def triplet(x: Compared, *, margin: float, **_: Any) -> Tensor:
 
 
 def teacher(x: Compared, **_: Any) -> Tensor:
-    """The mean squared difference to a teacher's embedding.
+    """The mean squared difference (B,) of each embedding and a teacher's, over its entries.
 
     (Reimers & Gurevych 2020, https://arxiv.org/abs/2004.09813.)
     """
@@ -169,7 +173,8 @@ def row_losses(
         objective: a key of `LOSSES`.
         widths: widths to truncate the embeddings to, whose losses are summed (Matryoshka, Kusupati
             et al. 2022, https://arxiv.org/abs/2205.13147); none = only the whole embeddings.
-        **settings: `scale` and `margin`.
+        **settings: `scale`, the factor of cosines in ranking, CoSENT and AnglE, and `margin`, that
+            of `triplet`.
 
     Example:
         >>> import numpy as np
@@ -187,7 +192,7 @@ def _joined(parts: list) -> Tensor:
 
 
 def _right_among(scores: Any, numbers: Any, own: tuple[Any, Any]) -> Tensor:
-    """Cross entropy with candidate i as the positive of row i.
+    """Cross entropy (B,) with candidate i as the positive of row i.
 
     `scores` (B, C) are the logits of the candidates. `numbers` (C,) are those of their texts, -1 =
     no text. `own` are the numbers of each row's texts, (B,) each, which are masked as negatives.
@@ -204,10 +209,10 @@ def _right_among(scores: Any, numbers: Any, own: tuple[Any, Any]) -> Tensor:
 
 
 def _ordered(scores: Any, x: Compared) -> Tensor:
-    """Returns log(1 + Σ exp(score i - score j)) over pairs with label i < label j, for each row.
+    """Returns log(1 + Σ exp(score i - score j)) over rows with label i < label j.
 
-    The result is the same for all rows. A term is weighted by the product of both rows' weights,
-    each divided by the mean of the weights above 0.
+    `scores` are (B,). The result is (B,) too, the same number for all rows. A term is weighted by
+    the product of both rows' weights, each divided by the mean of the weights above 0.
     """
     counted = x.weights > 0
     weights = ops.cast(x.weights, scores.dtype)

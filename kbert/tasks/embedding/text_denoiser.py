@@ -34,7 +34,7 @@ _DAMAGE = 0x7E57  # separates the noise from the orders drawn with the same seed
 
 
 class DenoiserAnswers(VectorAnswers):
-    """Embeddings of the `embedder`."""
+    """Files with the embeddings of a `TextDenoiser`, which its `embedder` computes."""
 
     def __init__(self, task: Any) -> None:
         super().__init__(task.embedder)
@@ -124,9 +124,9 @@ class TextDenoiser(FineTuningTask):
         )
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns `target_ids` and `target_mask` (B, T), and the encoder's inputs after deletion.
+        """Returns `target_ids`, `target_mask` (B, T), and the encoder's inputs after deletion.
 
-        Without labels, only the encoder's inputs for the whole texts.
+        Rows tokenised without labels get only the encoder's inputs, for the whole texts.
         """
         columns = dict(columns)
         ids, numbers = columns.pop("first"), columns.pop("numbers", None)
@@ -136,7 +136,10 @@ class TextDenoiser(FineTuningTask):
         return {**whole, **self._damaged(ids, fold(fold(_DAMAGE, 0), numbers)), **columns}
 
     def batches(self, rows: Rows | StoredRows, *, seed: int = 0, **options: Any) -> tf.data.Dataset:
-        """Returns batches for `fit`: texts of similar length, with new damage in each epoch."""
+        """Returns batches for `fit`: texts of similar length, with new damage in each epoch.
+
+        `seed` is that of damage and order; `options` are those of `bucketed_batches`.
+        """
 
         def whole(columns: dict[str, Any]) -> dict[str, tf.Tensor]:
             others = {k: x for k, x in columns.items() if k not in ("first", "numbers")}
@@ -157,7 +160,7 @@ class TextDenoiser(FineTuningTask):
         return {"target_ids": built["token_ids"], "target_mask": built["padding_mask"]}
 
     def _texts_of_targets(self, batch: Mapping[str, tf.Tensor]) -> tf.RaggedTensor:
-        """Returns the target ids without the first and the last token, (B, ragged)."""
+        """Returns `target_ids` of a batch without the first and the last token, (B, ragged)."""
         lengths = tf.reduce_sum(tf.cast(batch["target_mask"], tf.int64), 1)
         ids = tf.RaggedTensor.from_tensor(batch["target_ids"], lengths)
         return ids[:, 1:-1]
@@ -176,7 +179,10 @@ class TextDenoiser(FineTuningTask):
         return self.build_inputs(tf.ragged.boolean_mask(ids, kept))
 
     def _one_of(self, ids: tf.RaggedTensor, keys: tf.Tensor) -> tf.RaggedTensor:
-        """Returns a mask that is True at one random token of each row that has tokens."""
+        """Returns a mask (B, ragged) that is True at one token of each row of `ids` with tokens.
+
+        The random `keys` (B,) determine which.
+        """
         lengths = ids.row_lengths()
         drawn = tf.cast(fold(keys, 2**20) % tf.cast(tf.maximum(lengths, 1), tf.uint64), tf.int64)
         return tf.ragged.range(lengths) == drawn[:, None]

@@ -248,7 +248,11 @@ class TextEmbedder(FineTuningTask):
         return texts if before is None else [before + text for text in texts]
 
     def _objective_of(self, table: Table) -> str:
-        """Returns the objective for a labelled table; raises ValueError if they do not fit."""
+        """Returns the setting `objective` or, for None, the default for the columns of a table.
+
+        Raises ValueError if the table lacks a column that the objective needs or has one that it
+        would ignore, or if it is "teacher" and the task has `matryoshka` widths.
+        """
         there = {name for name in ("first", "negatives", "label", TARGETS) if name in table}
         found = self.objective
         if found is None:
@@ -284,7 +288,10 @@ class TextEmbedder(FineTuningTask):
         return tf.RaggedTensor.from_row_lengths(ids, tf.constant(counts, ids.row_splits.dtype))
 
     def _extent(self, ragged: Mapping[str, tf.RaggedTensor]) -> tuple[np.ndarray, int]:
-        """Returns the tokens of each example in a batch (N,), and how many are truncated."""
+        """Returns the tokens of each example (N,), over all its texts, and how many are truncated.
+
+        `ragged` are the token ids of the texts by column, (N, ragged) or (N, ragged, ragged).
+        """
         total, lost = 0, False
         for ids in ragged.values():
             specials = self.form.specials(1)
@@ -299,9 +306,10 @@ class TextEmbedder(FineTuningTask):
         return np.asarray(total), int(np.count_nonzero(lost))
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns features of each text: `token_ids` … and `second_…` (B, T), `negative_…`.
+        """Returns the encoder's inputs for each text of the rows, and the other columns.
 
-        Those of negatives are (B, A, T).
+        Those of second texts are `second_token_ids` …, (B, T); those of negatives are
+        `negative_token_ids` …, (B, A, T).
         """
         columns = dict(columns)
         features: dict[str, Any] = {}
@@ -319,7 +327,7 @@ class TextEmbedder(FineTuningTask):
         return {**features, **columns}
 
     def _negative_inputs(self, ids: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        """Packs ids (B, ragged, ragged) to (B, A, T); missing negatives become empty texts."""
+        """Packs token ids (B, ragged, ragged) to inputs (B, A, T); missing ones are empty texts."""
         counts = ids.row_lengths()
         real = tf.sequence_mask(counts, tf.maximum(tf.reduce_max(counts), 1))  # (B, A)
         alternative = tf.range(tf.shape(real, counts.dtype)[1])[None]
@@ -346,7 +354,10 @@ class TextEmbedder(FineTuningTask):
     def _of_each_text(
         self, batch: Mapping[str, Any], embed: Callable[[dict[str, Any]], Any]
     ) -> dict[str, Any]:
-        """Returns the outputs of `call`, by a function from features (R, T) to vectors (R, D)."""
+        """Returns the embeddings of a batch's texts by name, as `call` does.
+
+        `embed` is the function from features (R, T) to embeddings (R, D).
+        """
         found = {}
         for prefix, name in _TEXTS.values():
             if f"{prefix}token_ids" not in batch:
@@ -426,7 +437,11 @@ class TextEmbedder(FineTuningTask):
         return {**batch, **{name: replicas.own(x) for name, x in found.items()}}
 
     def _row_losses(self, vectors: Tensors, batch: Tensors) -> Tensor:
-        """Returns the losses (B,) of rows that are compared with each other."""
+        """Returns the losses (B,) of the rows of a batch, which are compared with each other.
+
+        `vectors` are the embeddings, as `call` returns them; `batch` has labels, weights and the
+        numbers of the texts.
+        """
         numbers = [batch[n + NUMBERS] for n in _TEXTS if n + NUMBERS in batch]
         labels = batch.get("labels")
         compared = Compared(
@@ -577,7 +592,10 @@ class TextEmbedder(FineTuningTask):
         return super().predict(self._with_prompt(data, prompt), **options)
 
     def _with_prompt(self, data: Any, prompt: str | None) -> Any:
-        """Returns a table of the texts with the task's prompt for a query or a document."""
+        """Returns a table of the texts with the task's prompt before each; unchanged data for None.
+
+        `prompt` is "query" or "document"; ValueError if the task has no such prompt.
+        """
         if prompt is None:
             return data
         if prompt not in PROMPTS or getattr(self, f"{prompt}_prompt") is None:

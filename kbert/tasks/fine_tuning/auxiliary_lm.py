@@ -74,10 +74,11 @@ def language_model_loss(encoder: DecoderEncoder, read: Mapping[str, Any], weight
 def _predictions(
     encoder: Any, sequence: Tensor, targets: Tensor, real: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns logits (K, V), targets (K,) and weights (K,) of the tokens that are not padding.
+    """Returns logits (K, V), targets (K,) and weights (K,) of the K tokens where `real` is True.
 
-    The vocabulary is large, so logits at padding are expensive. TensorFlow leaves them out. Other
-    backends need static shapes, so they compute padding too, with weight 0.
+    `sequence` (R, T - 1, H) are the hidden states, `targets` (R, T - 1) the next tokens. Logits at
+    padding are expensive, so TensorFlow leaves them out. Other backends need static shapes: they
+    return (R, T - 1, …), with `real` as the weights.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf

@@ -54,7 +54,7 @@ class Labels:
         return len(self.names)
 
     def ids(self, table: Table) -> np.ndarray:
-        """Returns the class of each row, (N,) int32.
+        """Returns the index of each row's class, (N,) int32.
 
         Args:
             table: table with a column `label` of names, or of numbers; see the class.
@@ -81,7 +81,7 @@ class Labels:
         return found
 
     def indices(self, names: Sequence[str]) -> np.ndarray:
-        """Returns the classes of predicted names, (N,) int32."""
+        """Returns the index of each name among the classes, (N,) int32, for predicted names."""
         return np.array([self._ids[name] for name in names], np.int32)
 
     def check_seen(self, table: Table, held_out: Table, column: str = "label") -> None:
@@ -144,7 +144,10 @@ def check_several(names: Sequence[str], task: str) -> None:
 
 
 def _written_out(names: object) -> list[str]:
-    """Returns the names of classes as strings; see `Labels`."""
+    """Returns the names of classes as strings; a number n gives LABEL_0 to LABEL_(n - 1).
+
+    Raises ValueError unless `names` are a list of strings and integers, or a positive number.
+    """
     if isinstance(names, int | np.integer) and not isinstance(names, bool) and names > 0:
         return [f"LABEL_{i}" for i in range(names)]
     values = [] if isinstance(names, str | bytes) or not isinstance(names, Iterable) else names
@@ -165,7 +168,9 @@ def _as_name(value: object) -> str | None:
 
 
 def class_numbers(names: Sequence[str]) -> dict[int, int]:
-    """Returns number in the data -> class; see `Labels`.
+    """Returns {number in the data: index of the class that it stands for}.
+
+    If all names are integers, or "True" and "False", the numbers are the names; else the indices.
 
     Example:
         >>> class_numbers(["no", "yes"]), class_numbers(["3", "5"])
@@ -244,7 +249,7 @@ def indicator_columns(table: Table, names: Any) -> Table:
 
 
 def shown(names: Sequence[str], most: int = 10) -> str:
-    """Formats the first names, quoted, for a message.
+    """Formats the first `most` names, quoted, for a message.
 
     >>> shown(["a", "b", "c"], most=2)
     "'a', 'b', …"
@@ -323,7 +328,7 @@ def thresholds_of(names: Sequence[str], threshold: float | Mapping[str, float]) 
 def class_answer(
     names: Sequence[str], probabilities: np.ndarray, thresholds: np.ndarray | None
 ) -> dict[str, Any]:
-    """Returns a classifier's answer for a text.
+    """Returns a classifier's answer for a text, a dict with its "label" or "labels".
 
     Args:
         names: names of the classes, in the order of the logits.
@@ -356,5 +361,5 @@ def _as_list(labels: Any) -> list:
 
 
 def _first(column: Any) -> Any:
-    """Returns the first label of a column; rows may have several labels or none."""
+    """Returns the first label of a column whose rows have labels or lists of them; "" for none."""
     return next((label for labels in column for label in _as_list(labels)), "")

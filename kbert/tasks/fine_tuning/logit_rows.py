@@ -15,7 +15,7 @@ from kbert.tasks.fine_tuning.text_rows import WINDOWS_AT_ONCE
 
 
 class LogitRows(EncoderRows):
-    """Exports the outputs of the task's `call`."""
+    """Export of a task whose outputs are the logits that its `call` returns."""
 
     def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self.task(features))

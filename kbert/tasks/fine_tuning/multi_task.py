@@ -317,7 +317,10 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
 
 
 class TasksObjective(EpochsObjective):
-    """Examples of several tasks; see `MultiTask.fit` for the arguments."""
+    """Objective on the examples of several tasks, of which each step trains one.
+
+    The arguments are a `MultiTask` and those of its `fit`.
+    """
 
     def __init__(
         self,
@@ -477,7 +480,7 @@ def _check(tasks: Mapping[str, FineTuningTask]) -> None:
 
 
 def _own(batch: Tensors, name: str) -> dict[str, Any]:
-    """Returns the features of a task in a batch."""
+    """Returns the features of the task `name` in a batch, without its prefix "name/"."""
     start = f"{name}/"
     return {k.removeprefix(start): x for k, x in batch.items() if k.startswith(start)}
 
@@ -485,9 +488,10 @@ def _own(batch: Tensors, name: str) -> dict[str, Any]:
 def _among_others(
     name: str, number: int, specs: Mapping[str, Mapping[str, tf.TensorSpec]]
 ) -> Callable[[Tensors], Tensors]:
-    """Returns a function from a task's batch to one of all tasks.
+    """Returns a function from a batch of the task `name` to one with the features of all tasks.
 
-    The features of the other tasks are zeros with as few columns as possible.
+    The other tasks' features are zeros with as few columns as possible. `number` is the task's
+    index; `specs` are the features of each task, by its name.
     """
 
     def among_others(batch: Tensors) -> Tensors:

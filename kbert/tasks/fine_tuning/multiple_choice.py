@@ -111,7 +111,7 @@ class MultipleChoice(FineTuningTask):
         )
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns features (B, A, T); a missing alternative is all padding."""
+        """Returns features (B, A, T) from columns of B rows; missing alternatives are padding."""
         columns = dict(columns)
         first, second = columns.pop("first"), columns.pop("second")
         counts = tf.cast(second.row_lengths(), tf.int32)
@@ -126,7 +126,7 @@ class MultipleChoice(FineTuningTask):
         return {**self._by_row(features, real), **columns}
 
     def _by_row(self, features: Tensors, real: Any) -> Any:
-        """Reshapes features (B * A, T) to (B, A, T), with padding for missing alternatives."""
+        """Reshapes features (B * A, T) to (B, A, T), with padding where `real` (B, A) is False."""
         blank = {"token_ids": self.form.pad_id, "segment_ids": 0, "padding_mask": 0}
         if GLOBAL_POSITIONS in input_names(self.encoder):
             segments = features["segment_ids"]
@@ -150,7 +150,10 @@ class MultipleChoice(FineTuningTask):
         return ops.where(features["segment_ids"] > 0, columns, -1)
 
     def call(self, batch: Tensors, training: bool = False, return_read: bool = False) -> Tensors:
-        """Returns the logits `choice` (B, A); for "read" see `language_model_loss`."""
+        """Returns the logits `choice` (B, A), -1e9 for missing alternatives.
+
+        With `return_read` also "read", the encoder's inputs and outputs for `language_model_loss`.
+        """
         rows, alternatives, tokens = ops.shape(batch["token_ids"])
         names = ("token_ids", "segment_ids", "padding_mask")
         flat = {name: ops.reshape(batch[name], (-1, tokens)) for name in names}
@@ -283,7 +286,10 @@ def _real(batch: Tensors) -> Tensor:
 
 
 def _places(segment_ids: tf.Tensor, multiple: int) -> tf.Tensor:
-    """Returns the positions of the tokens of segment 1, (B, G), then -1. They are contiguous."""
+    """Returns the positions of the tokens of segment 1, which are contiguous, then -1, (B, G).
+
+    G is that of the longest segment 1, rounded up to a multiple of `multiple`.
+    """
     counts = tf.reduce_sum(segment_ids, 1, keepdims=True)
     width = (tf.reduce_max(tf.concat([counts[:, 0], [1]], 0)) + multiple - 1) // multiple * multiple
     columns = tf.range(width)[None]
@@ -301,7 +307,7 @@ def _answer(choices: list[str], probabilities: np.ndarray) -> dict[str, Any]:
 
 
 def _count_choices(table: Table) -> np.ndarray:
-    """Returns the number of alternatives of each row, (N,)."""
+    """Returns the number of choices of each row, (N,); raises ValueError for less than two."""
     for row, choices in enumerate(table["choices"]):
         if len(choices) < 2:
             raise ValueError(
@@ -312,7 +318,10 @@ def _count_choices(table: Table) -> np.ndarray:
 
 
 def _labels(table: Table) -> np.ndarray:
-    """Returns the index of each row's right choice, (N,) int32."""
+    """Returns the index of each row's right choice, (N,) int32.
+
+    Raises ValueError for a label that is not the index of one of the row's choices.
+    """
     labels = list(map(number_of, table["label"]))
     for row, (label, choices) in enumerate(zip(labels, table["choices"], strict=True)):
         if not isinstance(label, int) or isinstance(label, bool) or not 0 <= label < len(choices):

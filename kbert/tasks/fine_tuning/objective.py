@@ -106,7 +106,7 @@ class EpochsObjective(Objective):
         verbose: str | int,
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> History:
-        """Trains the model; for the arguments see `FineTuningTask.fit`."""
+        """Trains the model and returns its history; for the arguments see `FineTuningTask.fit`."""
         options = self.options
         if options.checkpoint_every is not None and model_dir is None:
             raise ValueError(
@@ -259,7 +259,10 @@ class TableObjective(EpochsObjective):
         self.task.predictor.check_trained(self.rows.first(count), count, AFTER_FIT)
 
     def _evaluation(self, table: Table | None, held_out: Table) -> Callable[[], dict[str, float]]:
-        """Returns the function to call between epochs; checks and tokenises the data now."""
+        """Returns a function that evaluates the task on `held_out`; checks and tokenises it now.
+
+        `table` is the training data, whose labels the held-out ones must fit; None = rows on disk.
+        """
         if not len(held_out):
             raise ValueError("validation_data needs examples. Received: a table without rows")
         if table is not None:
@@ -281,7 +284,7 @@ class TableObjective(EpochsObjective):
 
 
 def _weighted_rows(task: Any, table: Table, options: FitSettings) -> Rows:
-    """Returns the rows of a table, with their weights in the loss."""
+    """Returns the rows of a table, weighted by the options; raises ValueError if there are none."""
     if not len(table):
         raise ValueError("Training needs examples. Received: a table without rows")
     rows = task.tokenize(table, labelled=True)
@@ -295,7 +298,10 @@ def _weighted_rows(task: Any, table: Table, options: FitSettings) -> Rows:
 
 
 def _refuse_of_tables(options: FitSettings, **given: Any) -> None:
-    """Raises ValueError if rows on disk are given with arguments that need a table."""
+    """Raises ValueError if arguments that need a table are given with rows on disk.
+
+    They are `given`, name -> value or None, and the weights in the options.
+    """
     given |= {"class_weights": options.class_weights, "sample_weight": options.sample_weight}
     if refused := [name for name, value in given.items() if value is not None]:
         raise ValueError(
@@ -307,7 +313,10 @@ def _refuse_of_tables(options: FitSettings, **given: Any) -> None:
 
 
 def _split_end(table: Table, share: float, validation_data: Any) -> tuple[Table, Table]:
-    """Splits off the last rows of a table as held-out data, like Keras' `validation_split`."""
+    """Splits off the last `share` of a table's rows as held-out data; returns both tables.
+
+    Raises ValueError if a side is empty, or `validation_data` is given too (not None).
+    """
     first = math.floor(len(table) * (1 - share)) if 0 < share < 1 else 0
     if validation_data is not None or not 0 < first < len(table):
         both = "" if validation_data is None else " and validation_data"

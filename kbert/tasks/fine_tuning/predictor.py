@@ -67,7 +67,10 @@ class Predictor:
         return answers, cut
 
     def parts(self, table: Table, labelled: bool = False) -> Iterator[Part]:
-        """Yields the tokenised table in parts that fit into memory."""
+        """Yields (part of the table, its rows of tokens) for parts that fit into memory.
+
+        With `labelled` the rows have labels. A table without rows is one part.
+        """
         numbers = range(len(table))
         for _, rows in inference.chunks(numbers):
             part = table if len(rows) == len(table) else table.take(rows)
@@ -165,7 +168,7 @@ class Predictor:
             yield index, features
 
     def first_outputs(self, rows: Rows, count: int) -> dict[str, Any]:
-        """Returns the outputs of `call` for the first rows."""
+        """Returns the outputs of the task's `call` for a batch of the first `count` rows."""
         first = np.arange(min(count, len(rows)))
         _, features = next(self.batches(rows, count, first))
         return dict(self._task({name: np.asarray(x) for name, x in features.items()}))
@@ -195,7 +198,11 @@ class Predictor:
         verbose: str | int,
         labelled: bool = False,
     ) -> tuple[Any, dict[str, Any], int]:
-        """Returns all answers, the sums of the losses and the number of truncated examples."""
+        """Returns all answers, the sums of the losses and the number of truncated examples.
+
+        The sums are name -> (Σ weight · loss, Σ weight), none without `labelled`. `parts` are those
+        of a table with `count` examples, which only the progress bar needs.
+        """
         answers: list[Any] = []
         sums: dict[str, Any] = {}
         done, cut = 0, 0
@@ -223,7 +230,10 @@ class Predictor:
 
 
 def _by_runtime(run: Callable, logits: Callable[[Tensors], Tensors]) -> Callable:
-    """Returns a function from features to outputs and losses (arrays) that uses given logits."""
+    """Returns a function from features to outputs and losses, as arrays, with a runtime's logits.
+
+    `run` is `Predictor._run`; `logits` computes the logits from features instead of the task.
+    """
 
     def forward(features: Tensors) -> Any:
         there = {name: ops.convert_to_tensor(x) for name, x in logits(features).items()}
@@ -233,6 +243,6 @@ def _by_runtime(run: Callable, logits: Callable[[Tensors], Tensors]) -> Callable
 
 
 def _without_copies(weights: np.ndarray, rows: int) -> np.ndarray:
-    """Sets the weights of the copies with which `inference.pad` fills up a batch to 0."""
+    """Sets the weights (B, …) after the first `rows` to 0: `inference.pad` fills up with copies."""
     real = np.arange(len(weights)) < rows
     return weights * real.reshape(-1, *[1] * (weights.ndim - 1)).astype(weights.dtype)

@@ -102,7 +102,7 @@ def stored_rows(task: Any, data: Any) -> StoredRows | None:
 
 
 def _identity(task: Any) -> dict[str, Any]:
-    """Returns the settings of task and tokenizer that rows depend on."""
+    """Returns the settings of task and tokenizer that its tokenised rows depend on, as a dict."""
     hidden = {n for n in task.options.names() if not task.options.details(n).of_rows}
     record = {name: value for name, value in task.record.items() if name not in hidden}
     tokenizer = task.tokenizer
@@ -125,7 +125,10 @@ def _counted(parts: Iterator[Table], progress: Progress) -> Iterator[Table]:
 
 
 def _parts(task: Any, data: Any) -> Iterator[Table]:
-    """Yields the data in tables of some of its rows."""
+    """Yields `data` of `prepare_rows` in order, as tables of at most 4,096 rows.
+
+    A `Table`, or a tuple of data and labels, is a single table; tables of an iterator stay whole.
+    """
     if isinstance(data, str | os.PathLike):
         data = table_parts(data)
     if isinstance(data, Table | tuple):  # a tuple of data and labels

@@ -18,9 +18,9 @@ _LIKELY = ("weight", "weights", SAMPLE_WEIGHT, "sample_weights")
 
 
 def split_weights(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Splits `sample_weight` of `fit` into the name of a column and the array for that column.
+    """Returns the settings of `fit`, and the array of weights if `sample_weight` is one, else None.
 
-    The array is None if the setting is already a name, or not set.
+    In the settings the array is replaced by the name of a column, to which the caller adds it.
 
     Example:
         >>> split_weights({"epochs": 1, "sample_weight": [1.0, 0.0]})
@@ -81,7 +81,10 @@ def example_weights(table: Table, name: str) -> np.ndarray:
 
 
 def checked_weights(table: Table, name: str) -> np.ndarray:
-    """Like `example_weights`, for a part of a table; all weights may be 0."""
+    """Returns the weights of rows like `example_weights`, for a part of a table: all may be 0.
+
+    Raises ValueError if a value is not a finite number of 0 or more.
+    """
     found = [_number(value) for value in table[name]]
     for row, number in enumerate(found):
         if not (math.isfinite(number) and number >= 0):

@@ -106,7 +106,7 @@ def piece_columns(
 
 
 def aligned_with_tokens(pieces: tf.RaggedTensor, begin: int, width: tf.Tensor) -> tf.Tensor:
-    """Returns values of subwords (B, ragged) as (B, T), from column `begin` on; 0 elsewhere."""
+    """Returns values of subwords (B, ragged) as (B, width), from column `begin` on, else 0."""
     dense = pieces.to_tensor()
     return tf.pad(dense, [[0, 0], [begin, width - begin - tf.shape(dense)[1]]])
 
@@ -187,7 +187,7 @@ def entities(answer: Mapping[str, Any], text: str | None) -> list[dict[str, Any]
 def windows_of(
     words: tf.RaggedTensor, encode: Callable, budget: int, doc_stride: int
 ) -> WordWindows:
-    """Splits sentences of words into windows.
+    """Splits sentences of words into overlapping windows of whole words.
 
     Args:
         words: (B, ragged) strings.

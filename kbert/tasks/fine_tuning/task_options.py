@@ -72,7 +72,7 @@ class _ClassSignature:
 
 
 def _attribute(name: str, options: Any) -> property:
-    """Returns a property that reads a field of `chosen`, and sets it with its checks."""
+    """Returns a property of tasks for the setting `name`: writing it checks the value first."""
 
     def read(task: Any) -> Any:
         return getattr(task.chosen, name)

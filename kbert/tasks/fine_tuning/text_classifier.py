@@ -37,7 +37,7 @@ from kbert.tasks.losses import Prediction, accuracy, binary_cross_entropy, cross
 
 
 class ClassRows(LogitRows):
-    """Exports logits and their probabilities."""
+    """Export of a classifier: the outputs are the logits and their probabilities."""
 
     def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
         logits = super().outputs(features)
@@ -121,7 +121,10 @@ class TextClassifier(FineTuningTask):
         return {**super().parts, "classifier": self.classifier}
 
     def call(self, batch: Tensors, training: bool = False, return_read: bool = False) -> Tensors:
-        """Returns the logits `classifier` (B, C); for "read" see `language_model_loss`."""
+        """Returns the logits `classifier` (B, C).
+
+        With `return_read` also "read", the encoder's inputs and outputs for `language_model_loss`.
+        """
         logits, read = self.texts.logits(batch, self._head, training, return_read)
         return {"classifier": logits, **({"read": read} if return_read else {})}
 
@@ -145,7 +148,10 @@ class TextClassifier(FineTuningTask):
         return table.with_column("label", names_of_classes(table))
 
     def targets(self, table: Table) -> np.ndarray:
-        """Returns classes (N,) int32; with `multi_label` indicators (N, C) float32."""
+        """Returns indices of classes (N,) int32; with `multi_label` indicators (N, C) float32.
+
+        Raises ValueError for a label that is not a class.
+        """
         return self._classes.indicators(table) if self.multi_label else self._classes.ids(table)
 
     def weigh_classes(self, rows: Rows, class_weights: str | Mapping[str, float]) -> Rows:

@@ -87,7 +87,7 @@ class TextRows:
     def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Packs ragged ids into the encoder's input: (B, T), with `doc_stride` (B, W, T).
+        """Packs token ids into the encoder's inputs (B, T); with `doc_stride` (B, W, T).
 
         With `both_orders`, pairs also get "swapped_token_ids", with the second text first.
         """
@@ -124,7 +124,7 @@ class TextRows:
         return self.pool(logits, batch["padding_mask"]), read
 
     def pool(self, logits: Any, padding_mask: Any) -> Tensor:
-        """Pools the logits of windows (B * W, C) to logits of texts (B, C).
+        """Pools the logits of windows (B * W, C) to logits of texts (B, C), by mean or maximum.
 
         Args:
             logits: logits of windows.
@@ -138,7 +138,10 @@ class TextRows:
         return ops.sum(logits * real, axis=1) / ops.sum(real, axis=1)
 
     def _extent(self, lengths: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the tokens of each row in a batch (N,), and those lost by truncation (N,)."""
+        """Returns the tokens of each row (N,), in all windows, and those lost by truncation (N,).
+
+        `lengths` are the token counts of the texts, (N,): one array, or two for pairs.
+        """
         specials, budget = self._budget(len(lengths))
         total = sum(lengths)
         tokens = np.clip(total + specials, 1, self._task.row_length)
@@ -154,7 +157,7 @@ class TextRows:
         return tokens * window_counts(longer, budgets, self.doc_stride).numpy(), lost
 
     def _budget(self, texts: int) -> tuple[int, int]:
-        """Returns the special tokens of a row of one or two texts, and the tokens left for text."""
+        """Returns how many special tokens and text tokens a row of one or two `texts` can have."""
         specials = self._task.form.specials(texts)
         budget = self._task.row_length - specials
         if texts == 2 and self.both_orders and self.doc_stride is not None:
@@ -176,7 +179,10 @@ class TextRows:
         }
 
     def _logits_in_groups(self, features: Tensors, head: Head) -> Tensor:
-        """Returns logits of windows, computed in groups: a very long text must fit into memory."""
+        """Returns the logits (R, C) of windows, computed in groups to bound memory.
+
+        `features` are the inputs of all R windows, (R, T); `head` is that of `logits`.
+        """
         count = ops.shape(features["padding_mask"])[0]
         groups = (count + WINDOWS_AT_ONCE) // WINDOWS_AT_ONCE  # at least one, even without windows
         size = (count + groups - 1) // groups
@@ -192,7 +198,11 @@ class TextRows:
     def _logits(
         self, features: Tensors, head: Head, training: bool, return_read: bool = False
     ) -> tuple[Tensor, dict[str, Any] | None]:
-        """Returns logits (R, C) of rows, and with `return_read` the encoder's input and output."""
+        """Returns logits (R, C), and with `return_read` the encoder's inputs and "sequence".
+
+        `features` are (R, T), with "swapped_token_ids" for pairs in both orders; `head` is that of
+        `logits`. Without `return_read` the second result is None.
+        """
         features = dict(features)
         swapped = features.pop(SWAPPED, None)
         if swapped is not None:

@@ -233,7 +233,11 @@ class TokenClassifier(FineTuningTask):
         return found
 
     def _best(self, logits: Any, words: Any, num_words: int) -> Any:
-        """Returns classes (W,) and their probabilities (W,), from logits (M, C) of words (M,)."""
+        """Returns the class of each of W words and its probability, (W,) each.
+
+        `logits` (M, C) are those of the words of all windows. `words` (M,) are the indices of
+        these words among all W = `num_words`; a word in several windows is pooled.
+        """
         logits = tagging.pooled(logits, words, num_words, self.pooling)
         return tf.argmax(logits, 1), tf.reduce_max(tf.nn.softmax(logits), 1)
 
@@ -269,12 +273,12 @@ class TokenClassifier(FineTuningTask):
         return f"{len(table['words'][row])} words"
 
     def token_marks(self, features: Tensors) -> dict[int, str]:
-        """Returns the label of each word, by the position of its first subword."""
+        """Returns token index -> "/LABEL" for the first subword of each word of a labelled row."""
         places = np.flatnonzero(features["label_weights"]).tolist()
         return {place: f"/{self.labels[features['labels'][place]]}" for place in places}
 
     def _named(self, table: Table) -> Any:
-        """Returns the labels of a table's words, as names."""
+        """Returns the names of the labels of a table's words, a list for each row."""
         words = tagging.words_of(table).words
         ids = tagging.word_labels(self.labels, table, words).tolist()
         splits = words.row_splits.numpy().tolist()
@@ -315,7 +319,7 @@ class TokenClassifier(FineTuningTask):
         }
 
     def _tagged(self, words: Any) -> Any:
-        """Returns labels and scores (B, ragged) of words (B, ragged); runs in a graph."""
+        """Returns "labels" (names) and "scores" of words, (B, ragged) each; runs in a graph."""
 
         def forward(ids: tf.Tensor) -> tf.Tensor:
             logits = tf.convert_to_tensor(self(self.build_inputs(ids))["tokens"])

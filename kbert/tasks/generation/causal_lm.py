@@ -92,7 +92,10 @@ class PromptRows(WrittenRows):
     def samples(  # type: ignore[override]  # what `settings` returns
         self, texts: Sequence[str], *, max_new_tokens: int, **settings: Any
     ) -> list[dict[str, tf.Tensor]]:
-        """Returns two batches: one prompt, and all of them; long prompts lose their beginning."""
+        """Returns two batches to check the export on: the first prompt alone, and all prompts.
+
+        Prompts that leave too few positions for the new tokens lose their beginning.
+        """
         task = self.task
         most = task.decoder.config.max_positions - max_new_tokens
         ids = task._begun([x[-(most - 1) :] for x in tokenize(task.tokenizer, texts)])
@@ -110,7 +113,11 @@ class PromptAnswers(FileAnswers):
     def answer(
         self, table: Table, options: Options, *, batch_size: int, first: int = 0
     ) -> tuple[Sequence[Any], int]:
-        """Continues prompts. One that is too long loses its beginning, while `predict` raises."""
+        """Continues the prompts in the column `text`; returns records and a count of cut prompts.
+
+        A prompt that is too long loses its beginning, while `predict` raises. `options` are
+        `GenerationOptions`; `first` is the number of the first record in the whole input.
+        """
         task = self.task
         chosen = cast(GenerationOptions, options)
         method, longest = task.decoding_of(chosen)
@@ -304,7 +311,11 @@ class CausalLM(GenerationTask):
         stop_ids: tuple[int, ...],
         **how: Any,
     ) -> tuple[list[list[str]], np.ndarray]:
-        """Returns K continuations for the ids of each prompt, and their scores (N, K)."""
+        """Returns K continuations of each of N prompts, and their scores (N, K).
+
+        `ids` are the token ids of each prompt. Texts are truncated before the first of the stop
+        `strings`; decoding ends with one of `stop_ids`. `how`: other arguments of `write_each`.
+        """
 
         def batch(rows: np.ndarray, width: int) -> tuple[dict[str, Any], int]:
             made = padded([ids[row] for row in rows], width, self.stop_ids[0])
@@ -464,18 +475,22 @@ class CausalLM(GenerationTask):
 
     @property
     def _begin_id(self) -> int:
-        """Id of the token that is read before a text."""
+        """Id of the token read before a text: "cls" with `reads_cls`, else that of `stop_ids`."""
         return self.tokenizer.cls_id if self.reads_cls else self.stop_ids[0]
 
     def _longest(self, max_new_tokens: int | None) -> int:
-        """Returns `max_new_tokens`, or the default: 64, but at most half of the positions."""
+        """Returns `max_new_tokens`; for None the default, 64 but at most half of the positions."""
         usual = min(NEW_TOKENS, max(1, self.decoder.config.max_positions // 2))
         return usual if max_new_tokens is None else max_new_tokens
 
     def _checked(
         self, max_new_tokens: int, stop: Any, seed: int
     ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Checks the settings; returns the stop strings and the ids that end a text."""
+        """Checks the settings of a call; returns the strings and the token ids at which texts stop.
+
+        `stop` is one string or token id, or several. The task's own `stop_ids` are added to the
+        ids, which are sorted. Raises ValueError for a setting out of range.
+        """
         check_max_new_tokens(max_new_tokens, self.decoder.config.max_positions - 1)
         check_seed(seed)
         stop = list(stop) if isinstance(stop, list | tuple | set | np.ndarray) else [stop]
@@ -493,7 +508,10 @@ class CausalLM(GenerationTask):
         return strings, tuple(sorted({*self.stop_ids, *ids}))
 
     def _checked_ids(self, max_new_tokens: int, stop_ids: Any, seed: int) -> tuple[int, ...]:
-        """Checks the stop ids of an export; strings raise, since its graph compares only ids."""
+        """Checks the settings of an export; returns its sorted stop ids, with the task's own.
+
+        Raises ValueError for a setting out of range, and for a string: its graph compares ids.
+        """
         strings, ids = self._checked(max_new_tokens, stop_ids, seed)
         if strings:
             raise ValueError(
@@ -503,7 +521,10 @@ class CausalLM(GenerationTask):
         return ids
 
     def _prompt_ids(self, prompts: Sequence[str | bytes], max_new_tokens: int) -> list[np.ndarray]:
-        """Returns the ids of each prompt; raises if one leaves too few positions."""
+        """Returns the token ids of each prompt, with the begin token as in `_begun`.
+
+        Raises ValueError if prompt and `max_new_tokens` together exceed the model's positions.
+        """
         ids = self._begun(tokenize(self.tokenizer, prompts))
         most = self.decoder.config.max_positions
         for number, x in enumerate(ids):
@@ -517,14 +538,18 @@ class CausalLM(GenerationTask):
         return ids
 
     def _begun(self, ids: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Prepends the token that is read before a text, to all prompts or only to empty ones."""
+        """Prepends `_begin_id` to the ids of each prompt with `reads_cls`, else of empty ones."""
         begin = np.array([self._begin_id], "int32")
         return [np.append(begin, x) if self.reads_cls or not len(x) else x for x in ids]
 
     def _texts(
         self, prompt_ids: tf.RaggedTensor, decoded: Any, stop_ids: Sequence[int]
     ) -> tf.Tensor:
-        """Returns the continuations as (B, K) strings."""
+        """Returns the texts that K decoded results add to each of B prompts, (B, K) strings.
+
+        `prompt_ids` are (B, ragged); `decoded` are `Decoded` tensors. Tokens in `stop_ids` are
+        left out.
+        """
         with tf.device("CPU"):
             shape = tf.shape(decoded.scores)
             index = tf.repeat(tf.range(shape[0]), shape[1])
@@ -534,7 +559,7 @@ class CausalLM(GenerationTask):
 
 
 def _end_id(tokenizer: Tokenizer) -> int:
-    """Returns the id of "sep", or of GPT-2's "eos"."""
+    """Returns the id of the token that ends a text: "sep", else "eos"; None without both."""
     if tokenizer.sep_id is None and "eos" in tokenizer.special_tokens:
         return tokenizer.token_to_id(tokenizer.special_tokens["eos"])
     return tokenizer.sep_id

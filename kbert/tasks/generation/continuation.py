@@ -122,7 +122,10 @@ class TextStream:
 
 
 def pieces(stream: TextStream, token_ids: Iterator[int]) -> Iterator[str]:
-    """Yields the non-empty pieces of text, until the tokens or the text end."""
+    """Yields the text that each token makes final in `stream`, without empty strings.
+
+    Ends after the last token, or once a stop string occurs.
+    """
     for token_id in token_ids:
         piece = stream.add(token_id)
         if piece:

@@ -20,7 +20,7 @@ from kbert.tokenizers.base import Tokenizer
 
 
 class Likelihood:
-    """Implementation of `CausalLM.score`.
+    """Function that scores texts with a decoder, for `CausalLM.score`.
 
     Args:
         decoder: a `kbert.Decoder`.
@@ -37,7 +37,7 @@ class Likelihood:
     def __call__(
         self, texts: Sequence[str | bytes], batch_size: int, verbose: str | int
     ) -> dict[str, np.ndarray]:
-        """Scores texts; arguments and result are those of `CausalLM.score`."""
+        """Returns "log_likelihood", "tokens" and "perplexity", (N,); see `CausalLM.score`."""
         ids = [np.append(self._begin_id, x) for x in tokenize(self._tokenizer, texts)]
         most = self._decoder.config.max_positions
         # The last token that one part predicts is the first that the next part reads.
@@ -56,7 +56,11 @@ class Likelihood:
         return {"log_likelihood": sums, "tokens": counts, "perplexity": perplexity}
 
     def _shifted(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Returns inputs and targets shifted by one, (B, T), padded to few different widths."""
+        """Returns "token_ids", "targets" and "weights" (B, T) from the ragged column "ids".
+
+        Targets are the ids shifted by one; weights are 0 at padding. T is a multiple of 16, or the
+        decoder's `max_positions`.
+        """
         whole = columns["ids"].to_tensor(self._begin_id)
         read = tf.maximum(tf.shape(whole)[1] - 1, 1)
         width = tf.minimum(-(-read // WIDTH) * WIDTH, self._decoder.config.max_positions)
@@ -66,7 +70,7 @@ class Likelihood:
         return {"token_ids": whole[:, :-1], "targets": whole[:, 1:], "weights": weights}
 
     def _log_probabilities(self, features: Tensors) -> Tensor:
-        """Returns the log-probability of each row, (B,): the sum over its targets."""
+        """Returns the log-probability of each row, (B,): the weighted sum over its targets."""
         sequence = self._decoder({"token_ids": features["token_ids"]})["sequence"]
         losses = ops.sparse_categorical_crossentropy(
             features["targets"], self._decoder.logits(sequence), from_logits=True

@@ -124,7 +124,7 @@ class MaskedAndCausal(Pretraining):
         return self.causal_lm().predict(prompts, **settings)
 
     def save_to_preset(self, path: PathLike, format: str = "kbert", **options: Any) -> None:
-        """Like `Task.save_to_preset`, in kbert's format only.
+        """Writes the task like `Task.save_to_preset`; raises ValueError for a format but "kbert".
 
         Other libraries fill a mask at its own position.
         """

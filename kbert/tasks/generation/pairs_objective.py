@@ -142,7 +142,7 @@ class PairsObjective(StepsObjective):
 
     @property
     def row_multiple(self) -> int:
-        """Divisor of a host's rows per batch: its devices times the micro-batches."""
+        """Number by which a host's rows of a batch are divisible: devices times micro-batches."""
         with scope_of(self.task):
             strategy = current_strategy()
         parts = self.model.micro_batches if self.is_compiled else self.options.micro_batches
@@ -163,7 +163,7 @@ class PairsObjective(StepsObjective):
         self.dataset(self.plan[0], "train")  # raises for what it does not accept
 
     def _identity(self) -> dict[str, Any]:
-        """Returns what identifies the training pairs, independent of the paths of their files."""
+        """Returns a dict that identifies the training pairs, without paths and times of files."""
         pairs = self.pairs["train"]
         if not isinstance(pairs, Pairs):
             sides = (self._encoded["train"].source, self._encoded["train"].target)
@@ -179,7 +179,11 @@ class PairsObjective(StepsObjective):
         return said
 
     def _bleu(self) -> Callable[[], dict[str, float]]:
-        """Returns a function that computes BLEU; raises now if a source cannot be translated."""
+        """Returns a function that translates the held-out pairs and returns {"bleu": score}.
+
+        Without held-out data the function returns {}. Raises ValueError now if there are no
+        held-out pairs, or a source is too long for the model.
+        """
         held_out = self.pairs["held_out"]
         if held_out is None:
             return dict

@@ -15,7 +15,7 @@ from kbert.decoding import stream
 
 
 class TokenStream:
-    """Token stream behind `CausalLM.stream`.
+    """Function that yields the new tokens of a decoder one by one, for `CausalLM.stream`.
 
     Args:
         decoder: a `kbert.Decoder`.
@@ -35,13 +35,13 @@ class TokenStream:
         jit_compile: bool = False,
         **settings: Any,
     ) -> Iterator[int]:
-        """Streams the tokens that follow a prompt.
+        """Returns an iterator over the token ids that follow a prompt, stop token included.
 
         Args:
             token_ids: (1, P) ids of the prompt.
             padding_mask: (1, P) mask of the prompt: 1 for tokens, 0 for padding.
             max_new_tokens: most new tokens.
-            jit_compile: whether XLA compiles.
+            jit_compile: whether XLA compiles on TensorFlow; JAX always does.
             **settings: other arguments of `kbert.decoding.stream`.
         """
         made: dict[str, Any] = {"jit_compile": jit_compile}
@@ -73,7 +73,8 @@ def tensor_function(
         jit_compile: whether XLA compiles on TensorFlow; JAX always does.
 
     Returns:
-        The compiled function. It is traced or compiled for each new shape.
+        The compiled function, which is traced or compiled for each new shape. On a backend other
+        than TensorFlow and JAX, `function` itself.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow" and jit_compile:

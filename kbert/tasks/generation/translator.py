@@ -87,7 +87,7 @@ class SourceRows(WrittenRows):
         return self.settings_of(method, most, self.task.stop_ids)
 
     def samples(self, texts: Sequence[str], **settings: Any) -> list[dict[str, tf.Tensor]]:
-        """Returns two batches: one source, and all of them; long sources are truncated."""
+        """Returns two batches to check the export on: the first source, and all, truncated."""
         task = self.task
         sources = tokenize(task.tokenizer, [_stripped(text) for text in texts])
         ids = [x[: task._max_new_tokens] for x in sources]
@@ -105,7 +105,11 @@ class SourceAnswers(FileAnswers):
     def answer(
         self, table: Table, options: Options, *, batch_size: int, first: int = 0
     ) -> tuple[Sequence[Any], int]:
-        """Translates sources. One that is too long is truncated, while `predict` raises."""
+        """Translates the column `text`; returns records and the number of truncated sources.
+
+        A source that is too long is truncated, while `predict` raises. `options` are
+        `TranslationOptions`; `first` is the number of the first record in the whole input.
+        """
         task = self.task
         decoding = cast(DecodingOptions, options)
         method, max_new_tokens = task.decoding_of(decoding)
@@ -312,7 +316,10 @@ class Translator(GenerationTask):
     def _without_heads(
         cls, checkpoint: Checkpoint, tokenizer: TokenizerLike, dtype: DType, strict: bool
     ) -> keras.Model:
-        """Initialises both sides from an encoder's folder, see `Seq2Seq.from_encoder`."""
+        """Returns a `Seq2Seq` whose two sides start with the weights of a folder's encoder.
+
+        `checkpoint` is the content of the folder; with `strict` all of its weights must fit.
+        """
         checkpoint.expect(EncoderConfig)
         encoder = load_encoder(checkpoint, tokenizer, dtype, strict=strict, pooler=False)
         return Seq2Seq.from_encoder(encoder)
@@ -388,7 +395,11 @@ class Translator(GenerationTask):
         max_new_tokens: int | None,
         **how: Any,
     ) -> tuple[list[list[str]], np.ndarray]:
-        """Returns K translations for the ids of each source, and their scores (N, K)."""
+        """Returns K translations of each of N sources, and their scores (N, K).
+
+        `sources` are the token ids of each source, without the end token. `how`: other arguments
+        of `write_each`.
+        """
 
         def batch(rows: np.ndarray, width: int) -> tuple[dict[str, Any], int]:
             longest = max_new_tokens or min(width + LONGER, self._max_new_tokens)
@@ -401,7 +412,7 @@ class Translator(GenerationTask):
         return self.write_each(lengths, self.seq2seq.max_length, batch, texts, method, **how)
 
     def source_ids(self, texts: Sequence[str | bytes]) -> list[np.ndarray]:
-        """Tokenizes sources, without the end token.
+        """Returns the token ids of each source, without the end token.
 
         White space around a text is removed: for byte-level tokens a line with its line break would
         be another text.
@@ -441,14 +452,17 @@ class Translator(GenerationTask):
             )
 
     def _features(self, sources: Any, width: int) -> dict[str, np.ndarray]:
-        """Makes a batch from the ids of sources, which come without their end token."""
+        """Returns the encoder's token ids and padding mask, (B, width) int32 each.
+
+        `sources` are the token ids of each source; the end token is appended here.
+        """
         pad_id = self.tokenizer.sep_id if self.tokenizer.pad_id is None else self.tokenizer.pad_id
         rows = [np.append(ids, self.tokenizer.sep_id) for ids in sources]
         ids, mask = padded(rows, width, pad_id)
         return {"encoder_token_ids": ids, "encoder_padding_mask": mask}
 
     def _texts(self, decoded: Any) -> tf.Tensor:
-        """Returns the translations as (B, K) strings."""
+        """Returns the texts of `Decoded` tokens, stripped of white space, as (B, K) strings."""
         with tf.device("CPU"):
             # Byte-level tokens begin with the space before a word, even before the first word.
             texts = tf.strings.strip(self.tokenizer.decode(self.new_ids(decoded)))

@@ -100,7 +100,10 @@ def adapt(
 
 
 def _check_reads_alike(before: Any, tokenizer: Tokenizer, folder: PathLike) -> None:
-    """Raises if the tokenizers read text differently: the old rows would lose their meaning."""
+    """Raises ValueError if the tokenizers split text differently, apart from new entries.
+
+    The old rows of the token table would lose their meaning then. `before` is the folder's.
+    """
     had, has = _reading(before), _reading(tokenizer)
     if had != has:
         raise ValueError(
@@ -123,7 +126,10 @@ def _show(options: Mapping[str, Any], other: Any) -> str:
 
 
 def _pieces(before: Any, tokenizer: Tokenizer) -> Any:
-    """Returns {new id: ids of the subwords that the entry was split into before}."""
+    """Returns new id -> ids of the subwords that `before`, the folder's tokenizer, splits it into.
+
+    New ids are those of `tokenizer` after the last of `before`.
+    """
     ids = {piece: i for i, piece in enumerate(before.vocabulary)}
     added = tokenizer.vocabulary[len(ids) :]
     is_wordpiece = before.kind == "wordpiece"
@@ -138,7 +144,10 @@ def _pieces(before: Any, tokenizer: Tokenizer) -> Any:
 
 
 def _inside_a_word(text: str, ids: Any, unk_id: int) -> list[int]:
-    """Splits text by longest match first, as WordPiece does after a word's first subword."""
+    """Returns the ids of a text's subwords, as WordPiece splits it after a word's first subword.
+
+    The longest match comes first. `ids` are entry -> id; [`unk_id`] if a part has no match.
+    """
     found = []
     while text:
         size = next((n for n in range(len(text), 0, -1) if f"##{text[:n]}" in ids), 0)

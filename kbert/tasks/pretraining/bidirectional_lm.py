@@ -180,7 +180,11 @@ class BidirectionalLM(RemembersRows):
         return ops.sum(ops.stack(weights))[None]
 
     def _word_losses(self, x: Tensor, targets: Tensor, training: bool) -> Any:
-        """Returns the loss of each word: D times (B, T), from x (D, B, T, P)."""
+        """Returns the loss of each word for each direction, D times (B, T).
+
+        `x` (D, B, T, P) is the input of the softmax; `targets` are D times (B, T). In training a
+        sampled softmax estimates the loss if the vocabulary is large.
+        """
         softmax: Any = self.elmo.softmax  # not None: the constructor checks it
         *_, words, width = x.shape
         if softmax.vocabulary_size <= self.negatives:

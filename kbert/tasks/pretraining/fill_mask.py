@@ -73,12 +73,12 @@ def find_masks(token_ids: tf.Tensor, mask_id: int) -> tuple[tf.Tensor, tf.Tensor
 
 
 def shifted(positions: Any, shift: int) -> Any:
-    """Returns the positions that predict the tokens at `positions`, (B, P); padding 0 stays 0."""
+    """Returns the positions that predict the tokens at `positions`: `shift` before, at least 0."""
     return ops.maximum(positions - shift, 0) if shift else positions
 
 
 class MaskAnswers(FileAnswers):
-    """Best words for the masks of the texts of a file."""
+    """Files with the best words for the masks of their texts."""
 
     program = "kbert-fill-mask"
     options = FillMaskOptions
@@ -86,7 +86,10 @@ class MaskAnswers(FileAnswers):
     def answer(
         self, table: Table, options: Options, *, batch_size: int, first: int = 0
     ) -> tuple[Sequence[Any], int]:
-        """Fills masks; raises ValueError, with the line, if a mask would be truncated."""
+        """Fills the masks of the column `text`; returns answers, and how many texts are truncated.
+
+        Raises ValueError, with the line, if a mask would be truncated.
+        """
         chosen, fill_mask = cast(FillMaskOptions, options), self.task.fill_mask
         how = {"batch_size": batch_size, "place": table.place}
         return fill_mask.fill(table["text"], chosen.top_k, chosen.candidates, **how), fill_mask.cut
@@ -118,7 +121,7 @@ class FillMask:
         self._tokenize = on_cpu(self._encode)
 
     def _encode(self, texts: Sequence[str | bytes]) -> Any:
-        """Returns ids, and per text the numbers of ids, of masks, and of masks within the limit."""
+        """Returns ids (B, ragged), and per text the numbers of ids, masks and masks not cut off."""
         ids = encode_with_masks(self.task.tokenizer, texts)
         budget = self.task.row_length - self.task.form.specials(1)
         is_mask = tf.cast(ids == self.task.tokenizer.mask_id, tf.int32)
@@ -190,9 +193,9 @@ class FillMask:
         batch_size: int,
         **named: Any,
     ) -> list[dict[str, list]]:
-        """Fills the masks of texts; arguments and result are those of `Pretraining.predict`.
+        """Returns for each text its best answers for each mask, see `Pretraining.predict`.
 
-        `place` of `each_mask` is accepted too.
+        `named` is `place` of `each_mask`, the function that names a text in errors.
         """
         texts = inference.as_texts(texts)
         inference.check_batch_size(batch_size)
@@ -272,6 +275,8 @@ def check_top_k(tokenizer: Tokenizer, top_k: int) -> None:
 def best(probabilities: np.ndarray, k: int) -> np.ndarray:
     """Returns the ids of the k largest of (V,) probabilities, largest first; ties by lower id.
 
+    Which of several equal to the k-th largest are among the k is arbitrary.
+
     Example:
         >>> best(np.array([0.1, 0.4, 0.1, 0.4]), 3).tolist()
         [1, 3, 0]
@@ -282,7 +287,7 @@ def best(probabilities: np.ndarray, k: int) -> np.ndarray:
 
 
 def candidate_ids(tokenizer: Tokenizer, candidates: Sequence[str | bytes]) -> np.ndarray:
-    """Returns the vocabulary id of each candidate.
+    """Returns the vocabulary id of each candidate, (N,) int32.
 
     A candidate is either a vocabulary entry ("##ing") or a word that the tokenizer keeps whole
     ("Cat" for an uncased vocabulary with "cat").

@@ -189,7 +189,10 @@ class MemoryLM(RemembersRows, EncoderTask):
         return {"score": Signature(score, spec, text_tokens())}
 
     def _rows(self, texts: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns "sep", tokens and padding, (B, 1 + a multiple of M), and token counts (B,)."""
+        """Returns the ids of texts, (B, 1 + a multiple of M), and their token counts (B,).
+
+        A row has "sep", which begins a text, the tokens of the text, and "sep" as padding.
+        """
         ids = self.tokenizer.encode(texts)
         counts = tf.cast(ids.row_lengths(), tf.int32)
         rows = ids.to_tensor(self.tokenizer.sep_id)
@@ -201,7 +204,10 @@ class MemoryLM(RemembersRows, EncoderTask):
         return (config.num_layers, rows, self.memory_length, config.hidden_size)
 
     def _read(self, rows: Any, counts: Any, first: Any, memory: Any) -> tuple[Any, Any]:
-        """Returns log-likelihoods (B,) of the M tokens after column `first`, and a new memory."""
+        """Returns log-likelihoods (B,) of the M tokens after column `first`, and the next memory.
+
+        `rows` and `counts` are those of `_rows`; `memory` (L, B, M, H) is that of earlier columns.
+        """
         inputs, targets = (rows[:, n : n + self.memory_length] for n in (first, first + 1))
         outputs = self({"token_ids": inputs, "memory": memory})
         losses = self.softmax.losses(outputs["sequence"], targets)

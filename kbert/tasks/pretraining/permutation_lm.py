@@ -137,7 +137,7 @@ class PermutationLM(RemembersRows, EncoderTask):
         return {"plm_loss": cross_entropy(*answer)}, {"plm_accuracy": accuracy(*answer)}
 
     def _remembering(self, batch: Tensors, training: bool) -> Any:
-        """Returns the logits of rows that continue those of the previous batch."""
+        """Returns the logits (B, P, V) of rows with a memory, and stores their new memory."""
         width = self.encoder.config.hidden_size
         state = self.recall(batch, training)  # (L, b, MH)
         layers, rows, _ = ops.shape(state)
@@ -194,7 +194,10 @@ class PermutationLM(RemembersRows, EncoderTask):
         return self.fill_mask.fill(texts, top_k, candidates, batch_size)
 
     def signatures(self, top_k: int = 5) -> dict[str, Signature]:
-        """Returns `fill_mask`, which is also `serving_default`, and `encode`; see `Pretraining`."""
+        """Returns `fill_mask`, which is also `serving_default`, and `encode`; see `Pretraining`.
+
+        `top_k` is the number of answers for each mask in `fill_mask`.
+        """
         return {"fill_mask": self.fill_mask.signature(top_k), **super().signatures()}
 
 

@@ -197,8 +197,8 @@ class Pretraining(EncoderTask):
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         """Returns the logits of the heads that the task has.
 
-        `masked_lm` (B, P, V), `sentence` (B, 2) and `span_boundary` (B, P, V). For packed rows
-        `sentence` is (B, K, 2).
+        They are `masked_lm` (B, P, V), `sentence` (B, 2) and `span_boundary` (B, P, V). For rows
+        that pack K examples `sentence` is (B, K, 2).
         """
         if self.masked_lm is None:
             return {"sentence": self.sentence(self.encode_pooled(batch, training))}
@@ -229,7 +229,10 @@ class Pretraining(EncoderTask):
         return self.terms(self(batch, training=training), batch)
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
-        """Computes the losses and metrics of a batch from its logits, see `call`."""
+        """Computes the losses and metrics of a batch from its logits, see `call`.
+
+        Both are dicts name -> (Σ weight · value, Σ weight).
+        """
         answers = {}
         if self.masked_lm is not None:
             answers["mlm"] = (logits["masked_lm"], batch["mask_ids"], batch["mask_weights"])
@@ -262,7 +265,10 @@ class Pretraining(EncoderTask):
         return found
 
     def _sentence_weights(self, batch: Tensors) -> Any:
-        """Returns weights (B,), or (B, K) for packed rows: 0 where there is no example."""
+        """Returns the weights of the sentence objective: 0 where there is no example.
+
+        They are (B,), or (B, K) for rows that pack K examples.
+        """
         labels = SOP_LABELS if self.sentence_order else NSP_LABELS
         # A row that only fills up the last batch is all padding, even in the first column.
         alone = batch["padding_mask"][:, 0]
@@ -330,7 +336,7 @@ class Pretraining(EncoderTask):
 
     @property
     def fill_mask(self) -> FillMask:
-        """The `FillMask` of the task."""
+        """The `FillMask` that fills masks in texts; a task without masked LM raises ValueError."""
         self._check_has("masked-LM", "masked_lm", self.masked_lm is not None)
         return self._fill_mask
 

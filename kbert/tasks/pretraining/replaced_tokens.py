@@ -228,7 +228,7 @@ class ReplacedTokenDetection(EncoderTask):
         self.build()
 
     def _make_generator(self, config: EncoderConfig) -> keras.Variable:
-        """Creates the generator; returns the token table that its masked-LM head is tied to."""
+        """Sets `generator`, made of its config; returns the token table for its masked-LM head."""
         options: dict[str, Any] = {"name": "generator", "dtype": self.encoder.dtype_policy}
         embeddings = self.encoder.embeddings
         if self.embedding_sharing == ALL:
@@ -402,7 +402,10 @@ class ReplacedTokenDetection(EncoderTask):
         alone.save_to_preset(path)
 
     def _shared_arrays(self) -> dict[str, np.ndarray]:
-        """Returns the generator's weights that are shared with the discriminator."""
+        """Returns name -> array of the embedding weights that both models share, for a preset.
+
+        Names are those in the generator's preset. Empty unless `embedding_sharing` is "all".
+        """
         if self.embedding_sharing != ALL:
             return {}
         prefix = "encoder/embeddings"
@@ -473,9 +476,10 @@ def _check_agree(generator: Any, discriminator: Any) -> None:
 
 
 def _replace(batch: Tensors, drawn: Tensor) -> Tensor:
-    """Returns the text with the sampled tokens, and where they differ from the original; (B, T).
+    """Returns ids (B, T) with `drawn` (B, P) at the masks, and 1 where these are wrong (B, T).
 
-    Every masked position is replaced, whatever token the batch has there, so no [MASK] remains.
+    Wrong are those that differ from the original token, `mask_ids` of the batch. Every masked
+    position is replaced, whatever token the batch has there, so no [MASK] remains.
     """
     positions = ops.cast(batch["mask_positions"], "int32")
     used = batch["mask_weights"] > 0

@@ -23,19 +23,23 @@ class RemembersRows(Task):
     state: keras.Variable | None = None
 
     def remember(self, shape: Sequence[int]) -> None:
-        """Creates the memory, zeros of `shape` (…, B, W); B rows over all devices."""
+        """Creates the memory, zeros of `shape` (…, B, W): W numbers per row of a global batch."""
         self.state = row_variable(shape, "state")
         self._evaluation_state = _EvaluationState(shape)
 
     def recall(self, batch: Tensors, training: bool) -> Any:
-        """Returns the memory of a batch's rows, (…, b, W); zeros where its `begins` is 1."""
+        """Returns the memory (…, b, W) of a batch's b rows on this device, W numbers for each.
+
+        It is that of the training or, without `training`, of the evaluation. A row whose text
+        begins here, where `begins` (b,) of the batch is 1, gets zeros.
+        """
         rows = batch["begins"].shape[0]
         begins = ops.cast(batch["begins"], "bool")[:, None]  # (b, 1)
         kept = read_rows(self._kept(training), rows)
         return ops.stop_gradient(ops.where(begins, 0.0, kept))
 
     def keep(self, state: Tensor, training: bool) -> None:
-        """Stores the memory (…, b, W) for the next batch."""
+        """Stores the memory (…, b, W) for the next batch, of the training or of an evaluation."""
         write_rows(self._kept(training), ops.stop_gradient(ops.cast(state, "float32")))
 
     def _kept(self, training: bool) -> Any:

@@ -31,7 +31,7 @@ def _word(value: Any) -> Tensor:
 
 
 def _fold(key: Tensor, data: Any) -> Tensor:
-    """Derives a new key from a key and integers."""
+    """Derives new keys from keys and integers, by a hash; all are uint32, shapes broadcast."""
     return _mix(ops.add(ops.multiply(key, _word(_STEP)), ops.cast(data, "uint32")))
 
 

@@ -140,7 +140,7 @@ class QuestionAnswerer(FineTuningTask):
         return f"answer {answers[0]!r}" if answers else "no answer"
 
     def token_marks(self, features: Tensors) -> dict[int, str]:
-        """Returns a mark for each token of the answer, if the window has it."""
+        """Returns token index -> "*" for each token of the answer, if the window contains it."""
         first, last = features["labels"].tolist()
         return dict.fromkeys(range(first, last + 1), "*") if first else {}
 
@@ -326,7 +326,10 @@ class QuestionAnswerer(FineTuningTask):
 
 
 def _questions(table: Table) -> Table:
-    """Renames the columns of pairs to questions and contexts."""
+    """Returns a table with `question` and `context`, which in pairs are `first` and `second`.
+
+    Raises ValueError if the table has neither.
+    """
     if "question" in table:
         return table
     if not len(table):
@@ -340,14 +343,15 @@ def _questions(table: Table) -> Table:
 
 
 def _golds(table: Table) -> list:
-    """Returns the right answers to each question; an empty list if the context has none."""
+    """Returns the column `answers`: a list of right texts per question, empty for no answer."""
     return _questions(table)["answers"]
 
 
 def _first_answers(table: Table) -> tuple[np.ndarray, np.ndarray]:
-    """Returns start and end of each question's first answer, in characters; -1 for no answer.
+    """Returns start and end of each question's first answer in characters, (Q,) each; -1 = none.
 
-    The end is the character after the last one.
+    The end is the character after the last one. Raises ValueError if the context does not have the
+    answer at its start.
     """
     starts, ends = np.full(len(table), -1, np.int64), np.full(len(table), -1, np.int64)
     columns = (table[name] for name in ("context", "answers", "answer_starts"))
@@ -377,9 +381,9 @@ def _first_answers(table: Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _best_spans(answers: Sequence[Any]) -> tuple[list[str], list[float]]:
-    """Returns each question's best span, even if no answer was chosen, and its null score.
+    """Returns each question's best span as text, even if "no answer" was chosen; and null scores.
 
-    The null score is relative to the score of the best span.
+    A null score, that of "no answer", is relative to the score of the best span.
     """
     spans = [next((x["answer"] for x in a["n_best"] if x["answer"]), "") for a in answers]
     return spans, [answer["null_score"] - answer["score"] for answer in answers]

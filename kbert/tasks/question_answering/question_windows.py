@@ -175,14 +175,21 @@ class QuestionWindows:
     def edge_columns(
         self, columns: dict[str, tf.RaggedTensor], width: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Returns `answer_starts` and `answer_ends` (B, T) at the packed ids; -1 elsewhere."""
+        """Returns `answer_starts` and `answer_ends` (B, T) for the tokens of packed rows.
+
+        `columns` are those of B rows, see `columns`; `width` is T. Special tokens, question and
+        padding have -1.
+        """
         before = tf.cast(columns["first"].row_lengths(), tf.int32) + self._before
         names = ("answer_starts", "answer_ends")
         return {name: _behind(before, columns[name], width) for name in names}
 
 
 def _behind(before: tf.Tensor, values: tf.RaggedTensor, width: tf.Tensor) -> tf.Tensor:
-    """Places each row's values after `before` columns of -1, and fills up with -1, (B, T)."""
+    """Places values (B, ragged) into (B, T), T = `width`; -1 elsewhere.
+
+    In each row they follow `before` (B,) columns of -1.
+    """
     flat = tf.concat([values.flat_values, [-1]], 0)
     column = tf.range(width) - before[:, None]
     inside = (column >= 0) & (column < tf.cast(values.row_lengths(), tf.int32)[:, None])

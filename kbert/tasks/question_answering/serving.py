@@ -43,7 +43,10 @@ def answer_signature(task: Any) -> Signature:
 
 
 def _encode_windows(task: Any, rows: dict[str, Any], count: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the task's `outputs` for W windows, computed in groups."""
+    """Returns the task's `outputs` for the windows, computed in groups of `WINDOWS_AT_ONCE`.
+
+    `rows` are the columns of `QuestionWindows.columns`; `count` is W, the number of windows.
+    """
     spans = tf.TensorSpec([None, task.n_best], tf.int32)
     specs = {
         "starts": spans,

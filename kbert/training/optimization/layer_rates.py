@@ -88,11 +88,11 @@ class LayerPhase(keras.optimizers.schedules.LearningRateSchedule):
         phase = step // self.steps
         # Leftover steps of a run whose length is not a multiple belong to the last turn.
         last = phase if self.last is None else self.last
-        turn = ops.where(phase <= last, 3.0, 0.3)
-        turn = ops.where(phase < self.first, 0.0, turn)
-        done = ops.cast(step % self.steps, "float32") / self.steps
-        shared = ops.minimum(10.0 * done, 0.9 + 0.1 * ops.sqrt(1.0 - done))
-        return ops.cast(turn, "float32") * (shared if self.steps > 1 else 1.0)
+        factor = ops.where(phase <= last, 3.0, 0.3)
+        factor = ops.where(phase < self.first, 0.0, factor)
+        progress = ops.cast(step % self.steps, "float32") / self.steps
+        shared_factor = ops.minimum(10.0 * progress, 0.9 + 0.1 * ops.sqrt(1.0 - progress))
+        return ops.cast(factor, "float32") * (shared_factor if self.steps > 1 else 1.0)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
@@ -128,10 +128,10 @@ def layer_phases(encoder: keras.Model, steps: int) -> dict[str, LayerPhase]:
         Path of each trainable weight of a layer -> factor, for `AdamW(rate_scales=…)`.
     """
     layers = encoder.layer_blocks
-    found: dict[str, LayerPhase] = {}
+    phases: dict[str, LayerPhase] = {}
     for block in encoder.blocks:
         turns = [number for number, layer in enumerate(layers) if layer is block]
         last = None if turns[-1] == len(layers) - 1 else turns[-1]
         phase = LayerPhase(turns[0], last, steps=steps)
-        found |= {weight.path: phase for weight in block.trainable_weights}
-    return found
+        phases |= {weight.path: phase for weight in block.trainable_weights}
+    return phases

@@ -59,9 +59,9 @@ class _Moments(keras.optimizers.Optimizer):
         super().__init__(learning_rate=learning_rate, name=name)
         if weight_decay < 0:
             raise ValueError(f"`weight_decay` must not be negative. Received: {weight_decay}")
-        for which, beta in (("beta_1", beta_1), ("beta_2", beta_2)):
+        for key, beta in (("beta_1", beta_1), ("beta_2", beta_2)):
             if not 0 <= beta < 1:
-                raise ValueError(f"`{which}` must be at least 0 and less than 1. Received: {beta}")
+                raise ValueError(f"`{key}` must be at least 0 and less than 1. Received: {beta}")
         if ema is not None and not 0 < ema < 1:
             raise ValueError(f"`ema` must be above 0 and less than 1. Received: {ema}")
         # Not Keras' `use_ema`: `fit` would replace the weights by the average after each phase.
@@ -162,16 +162,16 @@ class _Moments(keras.optimizers.Optimizer):
         if not self.averages:
             return
         average = self.averages[index]
-        kept = ops.where(self.iterations > 0, ops.cast(self.ema, average.dtype), 0.0)
-        self.assign(average, kept * average + (1.0 - kept) * ops.convert_to_tensor(variable))
+        ema = ops.where(self.iterations > 0, ops.cast(self.ema, average.dtype), 0.0)
+        self.assign(average, ema * average + (1.0 - ema) * ops.convert_to_tensor(variable))
 
     def get_config(self) -> dict[str, Any]:
         """Returns the settings; a schedule is serialised with them."""
         config = super().get_config()
         keys = ("name", "learning_rate")
-        averaged = {} if self.ema is None else {"ema": self.ema}
+        ema_config = {} if self.ema is None else {"ema": self.ema}
         return (
-            averaged
+            ema_config
             | {key: config[key] for key in keys}
             | {
                 "weight_decay": self.decay,
@@ -448,9 +448,9 @@ class Muon(keras.optimizers.Muon):
     def get_config(self) -> dict[str, Any]:
         """Returns the settings; a schedule is serialised with them."""
         config = super().get_config()
-        kept = ("name", "learning_rate", "weight_decay", "epsilon", "momentum")
+        keys = ("name", "learning_rate", "weight_decay", "epsilon", "momentum")
         betas = {"beta_1": self.adam_beta_1, "beta_2": self.adam_beta_2}
-        return {key: config[key] for key in kept} | betas
+        return {key: config[key] for key in keys} | betas
 
 
 OPTIMIZERS = {
@@ -486,7 +486,7 @@ def make_optimizer(
         >>> make_optimizer("adagrad", 0.2, settings).initial_accumulator_value
         1.0
     """
-    own = {setting: getattr(settings, setting) for setting in OPTIMIZER_SETTINGS[name]}
+    arguments = {setting: getattr(settings, setting) for setting in OPTIMIZER_SETTINGS[name]}
     ema = getattr(settings, "ema", None)
     if ema is not None:
         if not issubclass(OPTIMIZERS[name], _Moments):
@@ -494,13 +494,13 @@ def make_optimizer(
             raise ValueError(
                 f"`ema` is supported by {', '.join(with_ema)} only. Received: ema={ema}, {name}"
             )
-        own["ema"] = ema
+        arguments["ema"] = ema
     if rate_scales:
         if not issubclass(OPTIMIZERS[name], _Moments):
-            others = (x for x, kind in OPTIMIZERS.items() if issubclass(kind, _Moments))
+            with_rate_scales = (x for x, kind in OPTIMIZERS.items() if issubclass(kind, _Moments))
             raise ValueError(
                 "Learning rates per layer are supported by the optimizers "
-                f"{', '.join(others)} only. Received: {name!r}"
+                f"{', '.join(with_rate_scales)} only. Received: {name!r}"
             )
-        own["rate_scales"] = rate_scales
-    return OPTIMIZERS[name](learning_rate, **own)
+        arguments["rate_scales"] = rate_scales
+    return OPTIMIZERS[name](learning_rate, **arguments)

@@ -140,19 +140,19 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         # Begin and length of the decay; a run may be all warm-up.
         begin = self.warmup_steps if self.join == "after" else 0
         length = max(self.total_steps - begin, 1)
-        left = 1.0 - ops.clip(step - begin, 0.0, float(length)) / length
+        remaining = 1.0 - ops.clip(step - begin, 0.0, float(length)) / length
         if self.decay == "cosine":
-            share = 0.5 * (1.0 + ops.cos(math.pi * (1.0 - left)))
+            share = 0.5 * (1.0 + ops.cos(math.pi * (1.0 - remaining)))
         elif self.decay == "wsd":
-            falling = max(self.decay_share * self.total_steps, 1.0)
-            over = 1.0 - ops.clip((self.total_steps - step) / falling, 0.0, 1.0)
-            share = 1.0 - ops.sqrt(over)
+            fall_steps = max(self.decay_share * self.total_steps, 1.0)
+            fall_progress = 1.0 - ops.clip((self.total_steps - step) / fall_steps, 0.0, 1.0)
+            share = 1.0 - ops.sqrt(fall_progress)
         elif self.decay == "constant":
-            share = ops.ones_like(left)
+            share = ops.ones_like(remaining)
         elif self.decay == "inverse_sqrt":
             share = ops.rsqrt(ops.maximum(step / self.warmup_steps, 1.0))
         else:
-            share = ops.power(left, self.power)
+            share = ops.power(remaining, self.power)
         if self.warmup_steps:
             rise = step / self.warmup_steps
             if self.join == "product":
@@ -190,8 +190,8 @@ def settable(optimizer: keras.optimizers.Optimizer, callbacks: Any) -> keras.opt
         >>> settable(sgd, []) is sgd, float(settable(sgd, [callback]).learning_rate)
         (True, 0.5)
     """
-    setting = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
-    if not any(isinstance(callback, setting) for callback in keras.tree.flatten(callbacks)):
+    rate_callbacks = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+    if not any(isinstance(callback, rate_callbacks) for callback in keras.tree.flatten(callbacks)):
         return optimizer
     config = optimizer.get_config()
     peak = config["learning_rate"]["config"]["learning_rate"]

@@ -100,7 +100,7 @@ class BestWeights:
     def forget_before(self, step: int | None) -> None:
         """Removes the weights of steps before `step` from the folder; None removes nothing."""
         if self._files is not None and step is not None:
-            self._files.remove(old for old in self._files.steps() if old < step)
+            self._files.remove(old_step for old_step in self._files.steps() if old_step < step)
 
     def restore(self, task: TrainStep) -> None:
         """Sets the task's weights to the best ones; does nothing if none are kept.
@@ -119,8 +119,8 @@ class BestWeights:
     @property
     def state(self) -> dict[str, Any]:
         """State for `load`, JSON-serialisable."""
-        kept = {"step": self.step, "value": self.value, "waited": self.waited}
-        return {**kept, "loss": self.loss}
+        state = {"step": self.step, "value": self.value, "waited": self.waited}
+        return {**state, "loss": self.loss}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restores `state`, the value of the property `state` in an earlier process."""

@@ -105,14 +105,14 @@ class Checkpoints:
         was stopped. The checkpoint of `step` must be complete. Call this at the start of a run too:
         a process may die after writing that checkpoint and before this call.
         """
-        for before in [x for x in self.steps() if x < step]:
+        for earlier_step in [x for x in self.steps() if x < step]:
             try:
-                info = json.loads(self._path(before).with_suffix(".json").read_bytes())
-                bridges = info["progress"].get("bridge", False)
+                info = json.loads(self._path(earlier_step).with_suffix(".json").read_bytes())
+                is_bridge = info["progress"].get("bridge", False)
             except (ValueError, KeyError):  # damaged: `latest` skips it with a warning
                 continue
-            if bridges:
-                self.remove([before])
+            if is_bridge:
+                self.remove([earlier_step])
 
     def remove_leftovers(self) -> None:
         """Removes files of a process killed while saving; call it on the chief, at the start."""
@@ -207,7 +207,7 @@ def named_state(task: TrainStep) -> dict[str, keras.Variable]:
     ValueError, or are numbered if the task allows equal paths (`repeats_paths`).
     """
     state = task.step_state.saved()
-    seeds = 0
+    num_seeds = 0
     weights = [*task.trainable_variables, *task.non_trainable_variables]
     groups = [
         ("weights", task.name, weights),
@@ -216,8 +216,8 @@ def named_state(task: TrainStep) -> dict[str, keras.Variable]:
     for group, owner, variables in groups:
         for variable in variables:
             if variable.name == "seed_generator_state":
-                name = f"seeds/{seeds}"
-                seeds += 1
+                name = f"seeds/{num_seeds}"
+                num_seeds += 1
             else:
                 name = f"{group}/{variable.path.removeprefix(f'{owner}/')}"
             if name in state and task.repeats_paths:

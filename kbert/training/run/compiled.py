@@ -43,11 +43,11 @@ def settings_in_use(options: Options, model: TrainStep, record: Mapping[str, Any
     """
     if not model.compiled_by_user:
         return dict(record)
-    made = keras.optimizers.serialize(model.optimizer)
-    del made["config"]["name"]  # it contains a counter of the optimizers made in this process
+    optimizer = keras.optimizers.serialize(model.optimizer)
+    del optimizer["config"]["name"]  # it contains a counter of the optimizers made in this process
     return {
         **{name: x for name, x in record.items() if not options.details(name).compiled},
-        "optimizer": json.loads(json.dumps(made, default=str)),
+        "optimizer": json.loads(json.dumps(optimizer, default=str)),
         "micro_batches": model.micro_batches,
         "clip_norm": model.clip_norm,
     }

@@ -47,11 +47,11 @@ class Estimate:
     def summary(self, phases: Sequence[Phase]) -> str:
         """Returns the estimate as text: memory, time per phase (the estimated ones) and in all."""
         fixed = self.weights + self.slots + self.gradients
-        place = "accelerator" if self.on_accelerator else "process"
+        peak_owner = "accelerator" if self.on_accelerator else "process"
         lines = [
             f"memory: weights {human(self.weights)}B + optimizer {human(self.slots)}B + gradients "
             f"{human(self.gradients)}B = {human(fixed)}B on each device; "
-            f"measured peak of the {place} {human(self.peak)}B",
+            f"measured peak of the {peak_owner} {human(self.peak)}B",
         ]
         lines += [
             f"time: {phase.steps:,} steps of {phase.shape}, {seconds * 1000:.3g} ms each "

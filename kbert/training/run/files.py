@@ -92,8 +92,8 @@ class RunFiles:
         step = 0 if latest is None else latest["step"]
         if self.is_chief:
             atomic.remove_leftovers(str(self.folder))
-            for folder in (self.checkpoints, Checkpoints(self.best)):
-                folder.remove_leftovers()
+            for checkpoints in (self.checkpoints, Checkpoints(self.best)):
+                checkpoints.remove_leftovers()
             self.checkpoints.remove_bridges(step)
             for log in (self.steps, self.evaluations):
                 log.truncate(step)

@@ -62,12 +62,12 @@ class History(keras.callbacks.History):
             trained: whether this call made a step.
             place: text with the best step's position in the plan, such as " (epoch 3 of 3)".
         """
-        how = "trained for" if self.ended_by is None else f"ended by {self.ended_by} after"
+        ending = "trained for" if self.ended_by is None else f"ended by {self.ended_by} after"
         if self.stopped_by is not None:
-            how = f"stopped by {signal.Signals(self.stopped_by).name} (it can be resumed) after"
+            ending = f"stopped by {signal.Signals(self.stopped_by).name} (it can be resumed) after"
         elif not trained:
-            how = f"already finished, nothing is left to train: {how}"
-        self._sentence = f"{how} {self.step:,} steps"
+            ending = f"already finished, nothing is left to train: {ending}"
+        self._sentence = f"{ending} {self.step:,} steps"
         if best is None or best.step is None:
             return
         self.best_step, self.best_value = best.step, best.value

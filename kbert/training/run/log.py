@@ -43,17 +43,17 @@ class RunLog:
         """Removes the lines of later steps than `step`, and a partial line of a killed process."""
         if not self.path.exists():
             return
-        kept = 0
+        kept_bytes = 0
         with self.path.open("rb") as file:
             for line in file:
                 if not line.endswith(b"\n") or json.loads(line)["step"] > step:
                     break
-                kept += len(line)
-        if kept < self.path.stat().st_size:
+                kept_bytes += len(line)
+        if kept_bytes < self.path.stat().st_size:
             if is_remote(self.path):
-                atomic.write(self.path, self.path.read_bytes()[:kept])
+                atomic.write(self.path, self.path.read_bytes()[:kept_bytes])
             else:
-                os.truncate(self.path, kept)
+                os.truncate(self.path, kept_bytes)
 
     def read(self) -> list[dict]:
         """Returns all lines; an empty list if nothing was written."""
@@ -114,12 +114,12 @@ class ProgressLine:
         if not (last or self._rewrites or now - self._printed >= self.seconds):
             return
         self._printed = now
-        shown = [f"{name} {value:.4g}" for name, value in values.items()]
+        entries = [f"{name} {value:.4g}" for name, value in values.items()]
         speed = self.tokens_per_second
         if speed:
-            shown += [f"{human(speed)} tokens/s"]
-            shown += [f"{duration((self.total_tokens - tokens) / speed)} left"]
-        line = f"step {step:,}/{self.total_steps:,} · " + " · ".join(shown)
+            entries += [f"{human(speed)} tokens/s"]
+            entries += [f"{duration((self.total_tokens - tokens) / speed)} left"]
+        line = f"step {step:,}/{self.total_steps:,} · " + " · ".join(entries)
         if self._rewrites:
             print(f"\r{line}\033[K", end="\n" if last else "", file=self.file, flush=True)
         else:

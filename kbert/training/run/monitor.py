@@ -115,8 +115,8 @@ class Monitor(keras.callbacks.CallbackList):
     @property
     def is_over(self) -> bool:
         """Whether the run has made its last step, was stopped by a signal or ended early."""
-        last = self._plan[-1].end
-        return self.stopped_by is not None or self.ended_by is not None or self.step >= last
+        last_step = self._plan[-1].end
+        return self.stopped_by is not None or self.ended_by is not None or self.step >= last_step
 
     def load(self, latest: dict[str, Any]) -> None:
         """Restores the state of the run from `latest`, which `Checkpoints.latest` returned."""
@@ -157,7 +157,7 @@ class Monitor(keras.callbacks.CallbackList):
         if not self._has_begun or self._has_finished:
             return
         self._has_finished = True
-        before = self._fingerprints()
+        old_fingerprints = self._fingerprints()
         super().on_train_end(self._last_logs)
         # Checked separately: if the last epoch is the best, restoring it changes no weight.
         restores = any(
@@ -165,7 +165,7 @@ class Monitor(keras.callbacks.CallbackList):
             and getattr(callback, "best_weights", None) is not None
             for callback in self.callbacks
         )
-        if self.stopped_by is None and (restores or before != self._fingerprints()):
+        if self.stopped_by is None and (restores or old_fingerprints != self._fingerprints()):
             self.weights_by = CALLBACK
 
     def close(self, first_step: int, place: str) -> History:
@@ -189,8 +189,8 @@ class Monitor(keras.callbacks.CallbackList):
         """Returns weight name -> CRC-32; {} if no callback overrides `on_train_end`."""
         base = keras.callbacks.Callback.on_train_end
         # Looked up on the object: the function of a LambdaCallback is not on its class.
-        own = (getattr(callback.on_train_end, "__func__", None) for callback in self.callbacks)
-        if all(function is base for function in own):
+        hooks = (getattr(callback.on_train_end, "__func__", None) for callback in self.callbacks)
+        if all(function is base for function in hooks):
             return {}
         self._sync()
         weights = read_variables(weights_of(self.model))
@@ -281,28 +281,28 @@ class Monitor(keras.callbacks.CallbackList):
 
     def _is_time_to_save(self) -> bool:
         minutes = self._settings.checkpoint_minutes
-        waited = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
-        return waited or self._is_time(self._settings.checkpoint_every)
+        has_waited = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        return has_waited or self._is_time(self._settings.checkpoint_every)
 
     def _fetch(self) -> None:
         """Fetches the values of the steps since the last fetch; checks, logs and shows them."""
-        before = self._values.fetched_at
-        seen = self._values.fetch(self.model.derived_metrics, self._last_good)
-        if not seen:
+        last_fetched_at = self._values.fetched_at
+        step_values = self._values.fetch(self.model.derived_metrics, self._last_good)
+        if not step_values:
             return
-        values = {name: value for name, value in seen[-1].items() if name != "step"}
+        values = {name: value for name, value in step_values[-1].items() if name != "step"}
         self._draw("train", values)
         if self.progress is not None and isinstance(self._stage, Phase):  # epochs have none
-            if before is not None:
-                tokens = len(seen) * self._stage.tokens_per_step
-                self.progress.measure(tokens, self._values.fetched_at - before)
+            if last_fetched_at is not None:
+                tokens = len(step_values) * self._stage.tokens_per_step
+                self.progress.measure(tokens, self._values.fetched_at - last_fetched_at)
             names = ("loss", *self.model.shown_metrics)
             shown = {name: values[name] for name in names if name in values}
             # Values that only evaluations measure.
             shown |= {name: x for name, x in self._evaluated[1].items() if name not in values}
             at_end = self.step == self._plan[-1].end
-            done = tokens_until(phases_of(self._plan), self.step)
-            self.progress.show(self.step, done, shown, last=at_end)
+            tokens_done = tokens_until(phases_of(self._plan), self.step)
+            self.progress.show(self.step, tokens_done, shown, last=at_end)
 
     def _last_good(self) -> str:
         if self._files is None:
@@ -331,8 +331,8 @@ class Monitor(keras.callbacks.CallbackList):
             terms = {k: v for k, v in values.items() if k not in self.model.derived_metrics}
             self._files.evaluations.append([{"step": self.step, **terms}])
         self._draw("evaluation", values)
-        shown = " · ".join(f"{name} {value:.4g}" for name, value in values.items())
-        self._note(f"evaluation after step {self.step:,}: {shown}")
+        summary = " · ".join(f"{name} {value:.4g}" for name, value in values.items())
+        self._note(f"evaluation after step {self.step:,}: {summary}")
         if self.best is not None and self._may_be_best:
             self.best.update(self.model, self.step, values)
             patience = self._settings.patience

@@ -65,11 +65,11 @@ def check_settings(
         [{'step': 7, 'rate': 'was 0.1, is 0.2'}]
     """
     check_resume(resume, path.parent)
-    before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(settings))
-    found = differences(before, now, unchecked)
+    saved, current = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(settings))
+    changed_settings = differences(saved, current, unchecked)
     refused = {
         name: change
-        for name, change in found.items()
+        for name, change in changed_settings.items()
         if resume != CHANGED and (resume == SAME or not _is_named(name, resume))
     }
     if refused:
@@ -81,15 +81,15 @@ def check_settings(
             f'run, pass resume="changed" or --allow_changes={names}. '
             f"Received: {listed}"
         )
-    if found and end is not None and end < step:
+    if changed_settings and end is not None and end < step:
         raise ValueError(
             f"A run must not end before its last checkpoint: choose another folder, or train for "
             f"at least {step} steps. Received: an end after step {end} of {path.parent}, whose "
             f"last checkpoint is of step {step}"
         )
-    if found and writes:
-        changes = [*before.get(_CHANGES, ()), {"step": step, **found}]
-        _write(path, {**_head(), **now, _CHANGES: changes})
+    if changed_settings and writes:
+        changes = [*saved.get(_CHANGES, ()), {"step": step, **changed_settings}]
+        _write(path, {**_head(), **current, _CHANGES: changes})
 
 
 def check_resume(resume: Resume, folder: object) -> None:
@@ -128,9 +128,9 @@ def differences(
         >>> differences({"data": {"rows": 3}}, {"data": {"rows": 4}}, unchecked=["data"])
         {}
     """
-    own = {_VERSION, _FORMAT, _CHANGES}
+    not_settings = {_VERSION, _FORMAT, _CHANGES}
     same_version = all(before.get(name) == value for name, value in _head().items())
-    before = {name: x for name, x in before.items() if name not in own}
+    before = {name: x for name, x in before.items() if name not in not_settings}
     before = _with_settings(before)
     for group in ("task", "settings"):
         if isinstance(before.get(group), dict):  # a task may be a name
@@ -173,8 +173,8 @@ def weights_checksum(folder: PathLike) -> str:
         '00000000'
     """
     files = sorted(Path(folder).iterdir())
-    found = [path for path in files if path.suffix in _WEIGHTS or ".data-" in path.name]
-    return f"{fingerprints.crc32_of_files(*found):08x}"
+    weight_files = [path for path in files if path.suffix in _WEIGHTS or ".data-" in path.name]
+    return f"{fingerprints.crc32_of_files(*weight_files):08x}"
 
 
 def _head() -> dict[str, Any]:
@@ -213,8 +213,8 @@ def _is_named(name: str, names: Collection[str]) -> bool:
     For example "seed", "data", "data.rows" and the whole name each stand for "data.rows.seed".
     """
     parts = name.split(".")
-    places = range(len(parts))
-    return any(".".join(parts[i:]) in names or ".".join(parts[:i]) in names for i in places)
+    indices = range(len(parts))
+    return any(".".join(parts[i:]) in names or ".".join(parts[:i]) in names for i in indices)
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

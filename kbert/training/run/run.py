@@ -238,14 +238,14 @@ class Run:
                 if not is_resumed:
                     self._restore(dataset, files, latest, strategy)
                     is_resumed = True
-                epoch, done = divmod(monitor.step - stage.first_step, stage.steps_per_epoch)
+                epoch, steps_done = divmod(monitor.step - stage.first_step, stage.steps_per_epoch)
                 TrainStep.fit(
                     self.task,
                     strategy.distribute(dataset),
                     initial_epoch=first_epoch + epoch,
                     # An epoch that began before the restart gets its own `fit`, of the steps left.
-                    epochs=first_epoch + (epoch + 1 if done else stage.epochs),
-                    steps_per_epoch=stage.steps_per_epoch - done,
+                    epochs=first_epoch + (epoch + 1 if steps_done else stage.epochs),
+                    steps_per_epoch=stage.steps_per_epoch - steps_done,
                     callbacks=monitor,
                     verbose=0,
                 )
@@ -330,12 +330,12 @@ class Run:
 
     def _check(self) -> None:
         """Raises ValueError if the settings do not fit the objective, the plan or each other."""
-        given = {name: getattr(self.settings, name) for name in _EVALUATED}
-        given = {name: value for name, value in given.items() if value is not None}
-        if given and not self.objective.evaluates:
+        options = {name: getattr(self.settings, name) for name in _EVALUATED}
+        options = {name: value for name, value in options.items() if value is not None}
+        if options and not self.objective.evaluates:
             raise ValueError(
                 "`metric`, `patience` and `evaluate_every` require held-out data. "
-                f"Received: {', '.join(f'{k}={v!r}' for k, v in given.items())} without any"
+                f"Received: {', '.join(f'{k}={v!r}' for k, v in options.items())} without any"
             )
         if self.settings.metric is None and self.settings.patience is not None:
             raise ValueError(
@@ -368,5 +368,5 @@ def _check_average(task: TrainStep) -> None:
 def _last_line(error: Exception) -> str:
     """Returns the most informative line of an engine's error message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "aborted" in line or "failed" in line]
-    return (telling or lines or [type(error).__name__])[0]
+    informative_lines = [line for line in lines if "aborted" in line or "failed" in line]
+    return (informative_lines or lines or [type(error).__name__])[0]

@@ -59,16 +59,18 @@ def stopping(stop: Callable[[int], None]) -> Iterator[None]:
         yield
         return
     handlers = {number: signal.getsignal(number) for number in STOPPING}
-    before = {n: handler for n, handler in handlers.items() if handler is not signal.SIG_IGN}
+    previous_handlers = {
+        n: handler for n, handler in handlers.items() if handler is not signal.SIG_IGN
+    }
 
     def handle(number: int, frame: FrameType | None) -> None:
         stop(number)
-        signal.signal(number, before[signal.Signals(number)])
+        signal.signal(number, previous_handlers[signal.Signals(number)])
 
-    for number in before:
+    for number in previous_handlers:
         signal.signal(number, handle)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

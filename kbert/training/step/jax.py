@@ -103,10 +103,10 @@ def train_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor],
     with keras.StatelessScope(zip(model.optimizer.variables, slots, strict=True)):
         rate = jnp.asarray(model.optimizer.learning_rate)
     finite = model._is_finite(norm, pairs)
-    moved = model.optimizer.stateless_apply(slots, gradients, trainable)
+    updated = model.optimizer.stateless_apply(slots, gradients, trainable)
     trainable, slots = (
-        [jnp.where(finite, new, old) for new, old in zip(after, before, strict=True)]
-        for after, before in zip(moved, (trainable, slots), strict=True)
+        [jnp.where(finite, new, old) for new, old in zip(new_values, old_values, strict=True)]
+        for new_values, old_values in zip(updated, (trainable, slots), strict=True)
     )
     with keras.StatelessScope(zip(model.metrics_variables, sums, strict=True)) as scope:
         update = model._after_update(norm, rate, loss_scale, finite)
@@ -172,12 +172,12 @@ def _gradients(
         and metrics; the new values of `frozen`.
     """
     # A loss may depend on the number of the update.
-    of_optimizer = list(zip(model.optimizer.variables, slots, strict=True))
+    optimizer_mapping = list(zip(model.optimizer.variables, slots, strict=True))
 
     def loss(
         trainable: list[Tensor], frozen: list[Tensor], part: Tensors
     ) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
-        mapping = _mapping(model, trainable, frozen) + of_optimizer
+        mapping = _mapping(model, trainable, frozen) + optimizer_mapping
         with keras.StatelessScope(mapping) as scope:
             losses, metrics = model._training_terms(part)
             total = model._total_loss(losses, denominators)
@@ -191,9 +191,9 @@ def _gradients(
 
     def body(carry: _Carry, part: Tensors) -> tuple[_Carry, None]:
         sums, pairs, frozen = carry
-        gradients, (more, frozen) = differentiate(trainable, frozen, part)
+        gradients, (part_pairs, frozen) = differentiate(trainable, frozen, part)
         sums = [s + g for s, g in zip(sums, gradients, strict=True)]
-        return (sums, pairs + more, frozen), None
+        return (sums, pairs + part_pairs, frozen), None
 
     parts = keras.tree.map_structure(lambda x: jnp.moveaxis(x, 1, 0), model._split(batch))
     pairs = jnp.zeros((model._num_terms, 2))

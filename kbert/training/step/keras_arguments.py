@@ -99,12 +99,12 @@ def check_compile(optimizer: Any, positional: tuple[Any, ...], others: Mapping[s
         positional: positional arguments after the optimizer.
         others: arguments by name. None and Keras' defaults are accepted.
     """
-    named = {**dict(zip(_BY_POSITION, positional, strict=False)), **others}
+    arguments = {**dict(zip(_BY_POSITION, positional, strict=False)), **others}
     for name, default in _DEFAULTS.items():
-        if named.get(name) == default:
-            del named[name]
-    named = {name: value for name, value in named.items() if value is not None}
-    refuse_others(named, COMPILE, "compile")
+        if arguments.get(name) == default:
+            del arguments[name]
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    refuse_others(arguments, COMPILE, "compile")
     if optimizer is None:
         raise TypeError(
             "compile() requires an optimizer; without compile(), fit() uses the default one. "

@@ -193,13 +193,17 @@ class TrainStep(_Base):
         """
         check_compile(optimizer, positional, others)
         optimizer = keras.optimizers.get(optimizer)
-        own = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
-        taken = {name: getattr(optimizer, name) for name in own if getattr(optimizer, name, None)}
-        if taken:
+        setting_names = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
+        conflicts = {
+            name: getattr(optimizer, name)
+            for name in setting_names
+            if getattr(optimizer, name, None)
+        }
+        if conflicts:
             raise ValueError(
                 "The optimizer must not clip or accumulate gradients, since the training step does "
                 "so itself, after summing over the replicas: pass `clip_norm` and `micro_batches` "
-                f"to compile() instead. Received: optimizer with {taken}"
+                f"to compile() instead. Received: optimizer with {conflicts}"
             )
         if micro_batches < 1:
             raise ValueError(f"`micro_batches` must be at least 1. Received: {micro_batches}")
@@ -239,12 +243,12 @@ class TrainStep(_Base):
         """Raises ValueError if weights are bfloat16 or float16."""
         policy = self.dtype_policy
         dtypes = {policy.variable_dtype, *(v.dtype for v in self.trainable_variables)}
-        if narrow := sorted(dtypes & {"bfloat16", "float16"}):
+        if narrow_dtypes := sorted(dtypes & {"bfloat16", "float16"}):
             raise ValueError(
                 "Weights must be float32 for training: with the 8 bits of bfloat16 most updates "
                 "round to 0, and Adam's second moment never changes, since 1 - 0.999 rounds to 0. "
                 "The dtype policies mixed_bfloat16 and mixed_float16 keep weights in float32. "
-                f"Received: dtype policy {policy.name}, weights in {', '.join(narrow)}"
+                f"Received: dtype policy {policy.name}, weights in {', '.join(narrow_dtypes)}"
             )
 
     def fit(
@@ -281,8 +285,8 @@ class TrainStep(_Base):
         state = getattr(self, "step_state", None)
         if state is None or state.ratios is None:
             return []
-        kept = [state.ratios, state.position]
-        return kept if state.loss_scale is None else [*kept, state.loss_scale]
+        metrics = [state.ratios, state.position]
+        return metrics if state.loss_scale is None else [*metrics, state.loss_scale]
 
     def get_metrics_result(self) -> dict[str, Tensor]:
         """Returns the logs, name → value, over everything counted since the last reset."""
@@ -314,12 +318,12 @@ class TrainStep(_Base):
                         f"{sorted(reserved)}. Received: {names}"
                     )
                 self.step_state.loss_names = tuple(losses)
-                scaled = any(x.compute_dtype == "float16" for x in self._flatten_layers())
-                update = (*UPDATE_TERMS, *SCALE_TERMS) if scaled else UPDATE_TERMS
-                self.step_state.ratios = Ratios([*losses, *metrics, *update])
+                needs_loss_scale = any(x.compute_dtype == "float16" for x in self._flatten_layers())
+                update_terms = (*UPDATE_TERMS, *SCALE_TERMS) if needs_loss_scale else UPDATE_TERMS
+                self.step_state.ratios = Ratios([*losses, *metrics, *update_terms])
                 self.step_state.num_terms = len(losses) + len(metrics)
                 self.step_state.position = DataPosition()
-                if scaled:
+                if needs_loss_scale:
                     self.step_state.loss_scale = LossScale()
             if not self.optimizer.built:
                 self.optimizer.build(self.trainable_variables)
@@ -382,9 +386,9 @@ class TrainStep(_Base):
 
     def _all_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
         """Returns the losses and metrics of `loss_terms`, and as losses those that layers added."""
-        with auxiliary_losses() as added:
+        with auxiliary_losses() as added_losses:
             losses, metrics = self.loss_terms(batch, training=training)
-        return {**losses, **added}, metrics
+        return {**losses, **added_losses}, metrics
 
     def _training_terms(self, batch: Tensors) -> tuple[dict[str, Pair], dict[str, Pair]]:
         """Returns the losses and metrics with dropout, for gradients.
@@ -413,9 +417,9 @@ class TrainStep(_Base):
         rows = [ops.stack([x, ops.ones_like(x)]) for x in update]
         rows = rows or [ops.zeros(2)] * (len(self.step_state.ratios.names) - self._num_terms)
         if len(update) > len(UPDATE_TERMS):
-            skipped = update[-1] > 0
-            pairs = ops.where(skipped, ops.zeros_like(pairs), pairs)
-            rows[0] = ops.where(skipped, ops.zeros_like(rows[0]), rows[0])
+            is_skipped = update[-1] > 0
+            pairs = ops.where(is_skipped, ops.zeros_like(pairs), pairs)
+            rows[0] = ops.where(is_skipped, ops.zeros_like(rows[0]), rows[0])
         self.step_state.ratios.update_state(ops.concatenate([pairs, ops.stack(rows)]))
 
     def _store_position(self, batch: Tensors) -> None:
@@ -470,8 +474,8 @@ class TrainStep(_Base):
             return norm, rate
         state.update_state(finite)
         # A scale of 1 cannot be halved: an overflow is then an error, as in float32.
-        skipped = ops.logical_and(ops.logical_not(finite), loss_scale > 1.0)
-        return norm, rate, loss_scale, ops.cast(skipped, "float32")
+        is_skipped = ops.logical_and(ops.logical_not(finite), loss_scale > 1.0)
+        return norm, rate, loss_scale, ops.cast(is_skipped, "float32")
 
     def _is_finite(self, norm: Tensor, pairs: Tensor) -> Tensor:
         """Whether a step may update weights: gradients and losses of the global batch are finite.

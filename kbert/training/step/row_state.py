@@ -85,9 +85,9 @@ def write_rows(variable: keras.Variable, rows: Tensor) -> None:
     if replica is None and rows.shape[-2] != all_rows:
         return
     if replicas > 1:
-        own = ops.reshape(ops.arange(replicas) == replica, (-1, 1, 1))
+        is_own = ops.reshape(ops.arange(replicas) == replica, (-1, 1, 1))
         rows = ops.reshape(rows, (*axes, 1, all_rows // replicas, width))
-        rows = ops.where(own, rows, 0.0)  # (…, N, b, W)
+        rows = ops.where(is_own, rows, 0.0)  # (…, N, b, W)
     variable.assign(ops.reshape(rows, variable.shape))
 
 

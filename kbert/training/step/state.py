@@ -83,11 +83,11 @@ class StepState:
         """
         if self.position is None:
             raise ValueError("`fit` or `prepare` must run first: they create the data position.")
-        found = {"data_position": self.position.value}
+        variables = {"data_position": self.position.value}
         if self.loss_scale is not None:
-            found["loss_scale/value"] = self.loss_scale.value
-            found["loss_scale/good_steps"] = self.loss_scale.good_steps
-        return found
+            variables["loss_scale/value"] = self.loss_scale.value
+            variables["loss_scale/good_steps"] = self.loss_scale.good_steps
+        return variables
 
 
 def only_features(data: Any) -> Tensors:

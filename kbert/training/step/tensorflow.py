@@ -23,13 +23,13 @@ def after_compile(model: Any) -> None:
 
     ValueError if model and optimizer were created under different strategies.
     """
-    made_under = model.optimizer._distribution_strategy
-    if made_under is not model.distribute_strategy:
+    optimizer_strategy = model.optimizer._distribution_strategy
+    if optimizer_strategy is not model.distribute_strategy:
         raise ValueError(
             "Model and optimizer must be made under the same strategy: create both inside "
             "`with strategy.scope():`. Received: model under "
             f"{type(model.distribute_strategy).__name__}, optimizer under "
-            f"{type(made_under).__name__}"
+            f"{type(optimizer_strategy).__name__}"
         )
     # kbert's optimizers accept summed gradients; Keras' own would sum over the replicas again.
     model._optimizer_sums = not hasattr(model.optimizer, "gradients_are_summed")
@@ -62,8 +62,8 @@ def spec_of(model: Any, iterator: Any, data_batch: Any) -> Any:
     if isinstance(dataset, tf.data.Dataset):
         return only_features(dataset.element_spec)
     # The dataset is already distributed.
-    local = model.distribute_strategy.experimental_local_results
-    batch = tf.nest.map_structure(lambda x: local(x)[0], next(iter(dataset)))
+    local_results = model.distribute_strategy.experimental_local_results
+    batch = tf.nest.map_structure(lambda x: local_results(x)[0], next(iter(dataset)))
     return tf.nest.map_structure(tf.TensorSpec.from_tensor, only_features(batch))
 
 
@@ -136,8 +136,8 @@ def _update(model: Any, batch: Tensors) -> dict[str, tf.Tensor]:
     denominators = _sum(replica, model.loss_denominators(batch))
     loss_scale = model._loss_scale()
     divisors = denominators if loss_scale is None else denominators / loss_scale
-    several = replica.num_replicas_in_sync > 1
-    batch = model.before_gradients(batch, _Several(replica) if several else Replicas())
+    has_several_replicas = replica.num_replicas_in_sync > 1
+    batch = model.before_gradients(batch, _Several(replica) if has_several_replicas else Replicas())
     gradients, pairs = model._differentiate(batch, divisors)
     variables = model.trainable_variables
     variables = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
@@ -191,9 +191,9 @@ def _apply(
     # An optimizer merges the replicas, which is not allowed within a branch of a single replica. So
     # one branch is chosen for all of them; they agree, as they have the same sums.
     def across_replicas(strategy: tf.distribute.Strategy, finite: Any, gradients: Any) -> None:
-        first = strategy.experimental_local_results(finite)[0]
+        is_finite = strategy.experimental_local_results(finite)[0]
         tf.cond(
-            first,
+            is_finite,
             lambda: strategy.extended.call_for_each_replica(on_replica, args=(gradients,)),
             lambda: None,
         )
@@ -242,15 +242,15 @@ def _gradients(
     if model.micro_batches == 1:
         return differentiate(batch)
     parts = model._split(batch)
-    used = [False] * len(variables)
+    is_used = [False] * len(variables)
 
     def body(
         i: tf.Tensor, sums: list[tf.Tensor], pairs: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-        gradients, more = differentiate(tf.nest.map_structure(lambda x: x[:, i], parts))
-        used[:] = [g is not None for g in gradients]
+        gradients, part_pairs = differentiate(tf.nest.map_structure(lambda x: x[:, i], parts))
+        is_used[:] = [g is not None for g in gradients]
         sums = [s if g is None else s + g for s, g in zip(sums, gradients, strict=True)]
-        return i + 1, sums, pairs + more
+        return i + 1, sums, pairs + part_pairs
 
     zeros = [tf.zeros(v.shape, v.dtype) for v in variables]
     pairs = tf.zeros((model._num_terms, 2))
@@ -258,7 +258,7 @@ def _gradients(
     _, sums, pairs = tf.while_loop(
         lambda i, *_: i < model.micro_batches, body, [0, zeros, pairs], parallel_iterations=1
     )
-    return [s if u else None for s, u in zip(sums, used, strict=True)], pairs
+    return [s if u else None for s, u in zip(sums, is_used, strict=True)], pairs
 
 
 class _Several(Replicas):
