@@ -99,7 +99,7 @@ class DecodingOptions(Options):
 
     @property
     def is_usual(self) -> bool:
-        """Whether every option that can change a text has its default value."""
+        """Whether every option that can change a decoded text has its default value."""
         return all(
             getattr(self, name) == self.field_of(name).default
             for name in DecodingOptions.names()
@@ -108,7 +108,7 @@ class DecodingOptions(Options):
 
     @property
     def decoding(self) -> Method:
-        """The method to pass to the tasks' `predict`."""
+        """The decoding method with these options: a `Greedy`, `Sampling` or `Beam`."""
         made, arguments = _METHODS[self.method]
         given = {theirs: getattr(self, ours) for ours, theirs in arguments.items()}
         return made(**{name: value for name, value in given.items() if value is not None})

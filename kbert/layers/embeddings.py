@@ -183,7 +183,7 @@ class Embeddings(Editable):
             getattr(self, name).assign(ops.zeros_like(getattr(self, name)))
 
     def base_tables(self) -> dict[str, keras.Variable]:
-        """Returns name of a table -> base table that is added to it; see `add_base`."""
+        """Returns name of a table -> base table that is added to it; {} without `add_base`."""
         if self._base is None:
             return {}
         base = self._base()
@@ -236,7 +236,7 @@ class SharedEmbeddings(keras.layers.Layer):
         dropout: dropout rate.
 
     Raises:
-        ValueError: `source` is not a plain `Embeddings`, such as the embeddings of a part.
+        ValueError: `source` is not an `Embeddings`, or is of a subclass.
 
     Example:
         >>> tables = Embeddings(vocabulary_size=9, embedding_size=4, hidden_size=8,

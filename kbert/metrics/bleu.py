@@ -103,7 +103,10 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequenc
 def _streams(
     hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """Transposes references for sacrebleu: the first of every hypothesis, then the second …."""
+    """Returns lists of N references for sacrebleu: the first of every hypothesis, the second, ….
+
+    Raises ValueError for no texts, unequal numbers of texts, or values that are not strings.
+    """
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise ValueError("Hypotheses and references must be lists of texts. Received: one text")
     if len(hypotheses) != len(references) or not len(hypotheses):

@@ -98,7 +98,10 @@ def _classes(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarra
 
 
 def _counts(labels: Values, predictions: Values) -> tuple[np.ndarray, ...]:
-    """Counts rows of each class that occurs, (K,): correctly predicted, labelled, predicted."""
+    """Returns three counts of rows for each class that occurs, float64 (K,) each.
+
+    These are the rows predicted correctly as the class, labelled with it, and predicted as it.
+    """
     labels, predictions = _classes(labels, predictions)
     classes, index = np.unique(np.concatenate([labels, predictions]), return_inverse=True)
     labels, predictions = np.split(index, 2)

@@ -15,7 +15,7 @@ from kbert.metrics.thresholds import cuts
 
 
 def multi_label(labels: Values, predictions: Values) -> dict[str, float]:
-    """Scores 0/1 predictions of several labels per row.
+    """Returns F1 and accuracy of 0/1 predictions of several classes per row.
 
     Args:
         labels: (N, K), 1 where the row has the class.

@@ -129,7 +129,11 @@ def _rows(
     scores: Sequence[Values] | np.ndarray | None,
     k: int,
 ) -> list[tuple[dict[Hashable, float], np.ndarray]]:
-    """Returns for each query a dict id -> grade, and the grades in the order of the ranking."""
+    """Returns for each query a dict id -> grade, and the grades of the ranked ids, best first.
+
+    Ids that are not relevant have grade 0. The arguments are those of `ndcg`, whose errors are
+    raised here.
+    """
     check_order(relevant, "The value of relevant")
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise ValueError(f"k must be a whole number, 1 or more. Received: k={k!r}")

@@ -9,7 +9,7 @@ from kbert.io.paths import Path, read_settings
 def read_lines(
     path: str | os.PathLike, what: str = "vocabulary", entry: str = "piece"
 ) -> list[str]:
-    """Reads the lines of a file; only "\\n" and "\\r\\n" end a line.
+    """Returns the lines of a file without their ends; only "\\n" and "\\r\\n" end a line.
 
     Args:
         path: the file, UTF-8 with or without a byte order mark.
@@ -53,15 +53,17 @@ def check_entries(
     source: str | None,
     lines: Sequence[int] | None = None,
 ) -> None:
-    """Raises if a vocabulary is not valid; the error messages state the rules.
+    """Raises ValueError for an empty, invalid or duplicate entry, or a missing special one.
+
+    Raises TypeError for an entry that is not a str.
 
     Args:
         entries: entries of the vocabulary, in the order of their ids.
         entry: the name of an entry, for error messages.
         special: entries that must be present.
         broken_rule: function from an entry to the rule that it breaks, or None.
-        source: the file of the entries, for error messages; None = a list.
-        lines: line of each entry in the file; None = one entry per line.
+        source: the file of the entries, for error messages; None = they come from a list.
+        lines: line number of each entry in the file, from 1; None = one entry per line.
     """
     seen: dict[str, str] = {}
     for index, one in enumerate(entries):

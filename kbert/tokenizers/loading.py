@@ -71,7 +71,10 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Any:
 
 
 def _kind(files: TokenizerFolder) -> str:
-    """Returns the name of a folder's tokenizer in the table of late bindings."""
+    """Returns the kind of a folder's tokenizer, a name of a loader: "wordpiece", "bpe", ….
+
+    Raises FileNotFoundError if there is no vocabulary, and ValueError for an unsupported kind.
+    """
     model = (files.full.get("model") or {}).get("type")
     if files.config.get("tokenizer_class") == "CharacterTokenizer":
         return "characters"

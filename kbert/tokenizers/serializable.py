@@ -27,7 +27,7 @@ class Serializable(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """Returns ids of texts; see the subclasses."""
+        """Returns the ids of one text or several; the subclass defines their shape."""
 
     def __call__(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
         """Calls `encode`: eagerly, in `tf.data`, and in the `call` of a Keras layer.

@@ -26,7 +26,7 @@ def train_tokenizer(
     lowercase: bool | None = None,
     progress: bool = False,
 ) -> Tokenizer:
-    """Trains a tokenizer on texts, with the special tokens of the models that use its kind.
+    """Trains and returns a tokenizer, with the special tokens of the models that use its kind.
 
     Args:
         texts: lines or documents, UTF-8.

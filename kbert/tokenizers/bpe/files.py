@@ -19,6 +19,8 @@ _VERSION = "#version: 0.2"  # first line of a merges.txt
 def as_vocabulary(given: Mapping[str, int] | Sequence[str] | str | os.PathLike) -> list[str]:
     """Converts the `vocabulary` argument of a tokenizer to tokens in the order of their ids.
 
+    The argument is a dict token -> id, the tokens in order, or the path of a vocab.json.
+
     Raises:
         FileNotFoundError: no such file.
         ValueError: not a JSON object, ids with gaps, or a duplicate token.
@@ -43,11 +45,13 @@ def as_vocabulary(given: Mapping[str, int] | Sequence[str] | str | os.PathLike) 
 def as_merges(
     given: Iterable[str | tuple[str, str]] | str | os.PathLike,
 ) -> list[tuple[str, str]]:
-    """Converts the `merges` argument of a tokenizer to pairs of tokens.
+    """Converts the `merges` argument of a tokenizer to pairs of tokens, in the same order.
+
+    The argument contains pairs or strings "a b", or is the path of a merges.txt.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: an entry is not a pair of tokens.
+        ValueError: the file is not UTF-8, or an entry is not a pair of tokens.
     """
     if isinstance(given, str | os.PathLike):
         lines = read_lines(given, "merges", "pair")
@@ -67,7 +71,10 @@ def as_merges(
 def check_model(
     vocabulary: Sequence[str], merges: Iterable[tuple[str, str]], special_tokens: Iterable[str]
 ) -> None:
-    """Raises if vocabulary, merges and special tokens do not fit each other."""
+    """Raises ValueError if a byte, a part or result of a merge, or a special token is missing.
+
+    Also raises if a merge contains a character that stands for no byte.
+    """
     known = set(vocabulary)
     missing = [character for character in IN_UTF8 if character not in known]
     if missing:
@@ -101,7 +108,11 @@ def save_model(folder: Path, vocabulary: Sequence[str], merges: Iterable[tuple[s
 
 
 def read_model(folder: TokenizerFolder) -> tuple[dict[str, int], Any]:
-    """Reads vocabulary and merges from vocab.json and merges.txt, or else from tokenizer.json."""
+    """Returns token -> id, and the merges, as arguments of a byte-pair tokenizer.
+
+    The merges are the path of merges.txt if vocab.json and merges.txt exist. Otherwise both come
+    from tokenizer.json, the merges as a list.
+    """
     if folder.has("vocab.json", "merges.txt"):
         return read_json(folder.path / "vocab.json"), folder.path / "merges.txt"
     model = folder.full["model"]
@@ -110,7 +121,7 @@ def read_model(folder: TokenizerFolder) -> tuple[dict[str, int], Any]:
 
 
 def ends_words(vocabulary: Iterable[str]) -> bool:
-    """Whether tokens consist of characters and mark the end of a word with "</w>", like GPT's.
+    """Whether a vocabulary is like GPT's: some tokens end in "</w>", and some bytes are missing.
 
     Example:
         >>> ends_words(["l", "o</w>"]), ends_words(["l", "o"])

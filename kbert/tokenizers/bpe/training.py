@@ -114,7 +114,11 @@ def _divide_with_space(texts: tf.Tensor, words: str) -> tf.RaggedTensor:
 def _merge(
     counts: Counter[str], size: int, min_frequency: int, progress: bool
 ) -> list[tuple[str, str]]:
-    """Returns the merges, in order, of a vocabulary of that size, which includes bytes."""
+    """Trains on `counts` (word -> count); returns the merges in order.
+
+    `size` is the maximum number of bytes and merged tokens; rarer pairs than `min_frequency` are
+    not merged.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     trainer = trainers.BpeTrainer(

@@ -38,7 +38,10 @@ def load_gpt(folder: TokenizerFolder, **options: Any) -> GptTokenizer:
 
 
 def _check_pipeline(folder: TokenizerFolder) -> None:
-    """Raises if tokenizer.json needs more than BERT's lower-cased words."""
+    """Raises ValueError if tokenizer.json does not lower-case and split texts like uncased BERT.
+
+    Does nothing if the folder has no tokenizer.json.
+    """
     if not folder.full.get("model"):
         return
     asked: dict[str, Any] = {}

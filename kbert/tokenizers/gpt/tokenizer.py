@@ -111,7 +111,8 @@ class GptTokenizer(Tokenizer):
     def _model(self) -> tuple[bytes, tf.Tensor, tf.Tensor, tf.Tensor]:
         """A SentencePiece model of symbols; ids and lengths of its pieces; known code points.
 
-        It is created when a text is first encoded.
+        Lengths count characters; the code points are sorted. All are created when a text is first
+        encoded.
         """
         places = {character: i for i, character in enumerate(self._characters)}
 
@@ -153,12 +154,12 @@ class GptTokenizer(Tokenizer):
 
     @cached_property
     def _byte_table(self) -> tf.Tensor:
-        """Created when offsets are first needed."""
+        """Bytes of each code point after normalisation; created when offsets are first needed."""
         with tf.init_scope(), tf.device("CPU"):
             return tf.constant(byte_table(True, True))
 
     def _pieces(self, texts: tf.Tensor) -> Pieces:
-        """Returns the tokens of normalised texts, with byte ranges in these texts."""
+        """Returns ids, byte ranges and word starts (`Pieces`) of normalised texts (B,)."""
         words, word_starts, _ = split_words(texts)
         unique, index = tf.unique(words.flat_values)  # (U,), (W,)
         pieces, lengths = self._merged(unique)  # (U, None) ids and bytes
@@ -178,7 +179,7 @@ class GptTokenizer(Tokenizer):
         return of_texts(ids.flat_values), of_texts(starts), of_texts(ends), is_first
 
     def _merged(self, words: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """Splits words (U,) into token ids (U, None), and returns how many bytes each covers."""
+        """Returns the token ids of words (U,), and the bytes that each token covers: (U, None)."""
         model, piece_ids, piece_lengths, known = self._model
         codes = tf.strings.unicode_decode(words, "UTF-8")  # (U, None)
         code = codes.flat_values

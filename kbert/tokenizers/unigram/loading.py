@@ -96,7 +96,10 @@ def load_unigram(
 
 
 def _check_pieces(folder: TokenizerFolder, vocabulary: Sequence[str]) -> None:
-    """Raises if the model and tokenizer.json of a folder have different pieces."""
+    """Raises ValueError if tokenizer.json has another piece than `vocabulary` for the same id.
+
+    Does nothing if the folder has no unigram tokenizer.json.
+    """
     model = folder.full.get("model") or {}
     if model.get("type") != "Unigram":
         return
@@ -110,7 +113,7 @@ def _check_pieces(folder: TokenizerFolder, vocabulary: Sequence[str]) -> None:
 
 
 def _check_pipeline(folder: TokenizerFolder) -> None:
-    """Raises if tokenizer.json needs more than the preparation of these models' authors."""
+    """Raises ValueError if a unigram tokenizer.json prepares texts in an unsupported way."""
     if (folder.full.get("model") or {}).get("type") != "Unigram":
         return
     others = [step for step in folder.normalizers() if step["type"] not in _NORMALIZERS]
@@ -138,7 +141,7 @@ def _check_pipeline(folder: TokenizerFolder) -> None:
 
 
 def _is_usual(step: Mapping[str, Any]) -> bool:
-    """False for a replacement of anything but quotes or spaces."""
+    """Whether a normalizer step is no "Replace", or one of doubled quotes or repeated spaces."""
     if step["type"] != "Replace":
         return True
     pattern = step.get("pattern")
@@ -147,9 +150,10 @@ def _is_usual(step: Mapping[str, Any]) -> bool:
 
 
 def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
-    """Returns Hugging Face's class of the tokenizer from its files or pieces; "" if unknown.
+    """Returns the name of the tokenizer's class in transformers; "" if it is unknown.
 
-    The original releases of ALBERT and XLNet contain only the model, so pieces decide.
+    Files that name a class or a model type decide, or else the pieces and the name of the model
+    file, `path`: the original releases of ALBERT and XLNet contain only the model.
     """
     name = folder.class_name
     if name not in _CLASSES:
@@ -174,7 +178,11 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
 
 
 def _named(folder: TokenizerFolder, own: bool) -> dict[str, Any]:
-    """Returns the arguments that the files set; tokenizer.json wins if transformers runs it."""
+    """Returns the arguments of `UnigramTokenizer` that the files set: name -> value.
+
+    `own`: whether transformers ignores the normalizer of tokenizer.json for this class. Otherwise
+    that normalizer overrides tokenizer_config.json.
+    """
     names = CONFIG_KEYS | {name: name for name in _SETTINGS}
     found = {name: folder.config[key] for name, key in names.items() if key in folder.config}
     kinds = {step["type"] for step in folder.normalizers()}

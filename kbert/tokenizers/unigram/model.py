@@ -113,12 +113,12 @@ def _check(proto: Any, source: str) -> None:
 
 
 def _pieces_of_bytes(proto: Any) -> dict[str, int]:
-    """Returns the pieces that stand for bytes -> their ids."""
+    """Returns piece -> id for the pieces of a `ModelProto` that stand for bytes."""
     return {piece.piece: i for i, piece in enumerate(proto.pieces) if piece.type == BYTE}
 
 
 def byte_ids(proto: Any) -> list[int]:
-    """Returns the ids of the 256 bytes of a model with byte_fallback; [] for other models."""
+    """Returns the ids of the bytes 0 to 255 in a `ModelProto`; [] without byte_fallback."""
     if not proto.trainer_spec.byte_fallback:
         return []
     ids = _pieces_of_bytes(proto)
@@ -126,7 +126,7 @@ def byte_ids(proto: Any) -> list[int]:
 
 
 def byte_piece(byte: int) -> str:
-    """Returns SentencePiece's name of a byte.
+    """Returns the piece that stands for a byte in SentencePiece's models.
 
     >>> byte_piece(10)
     '<0x0A>'
@@ -138,7 +138,10 @@ _BYTES = frozenset(map(byte_piece, range(256)))
 
 
 def _check_charsmap(content: bytes, source: str) -> None:
-    """Raises for a table of normalisations that points outside itself; the kernel does not check.
+    """Raises ValueError for a damaged table of normalisations; the kernel does not check it.
+
+    `content` is the serialised table, empty if there is none; `source` names the model in the
+    error. A damaged table points outside of itself.
 
     The table consists of the size of a double array (of darts-clone), the array with 4 bytes a
     unit, and the texts that its values point into. A unit is a value or the offset of the units of
@@ -164,7 +167,7 @@ def _check_charsmap(content: bytes, source: str) -> None:
 
 
 def encoder_model(proto: Any, extra: Sequence[str]) -> bytes:
-    """Returns the model that splits text: the given one with extra pieces, which always win.
+    """Returns the serialised model that splits text: the given one with extra pieces.
 
     Args:
         proto: the `ModelProto`.
@@ -188,7 +191,8 @@ def character_model(proto: Any, extra: Sequence[str]) -> tuple[bytes, list[str]]
         extra: more characters that are known.
 
     Returns:
-        The model, and the known characters in the order of their ids, which begin at 257.
+        The serialised model, and the known characters in the order of their ids, which begin at
+        257.
 
     Raises:
         ValueError: the given model has pieces with characters that are not pieces themselves, so
@@ -244,16 +248,17 @@ def compile_charsmap(changed: Mapping[str, str]) -> bytes:
 
 
 def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
-    """Rebuilds the SentencePiece model from which Hugging Face's tokenizer.json was made.
+    """Rebuilds the serialised SentencePiece model from which a tokenizer.json was made.
 
     Pieces, scores, normalisation and ids are those of the original. The file does not record
     whether a piece was user-defined, which does not affect the ids.
 
     Args:
-        folder: the folder of tokenizer.json.
+        folder: the folder of Hugging Face's tokenizer.json.
 
     Raises:
-        ValueError: no unigram model, or its normalisation is not in the file.
+        ValueError: no unigram model, or one with byte_fallback; its normalisation is not in the
+            file; or its unk_id is not the id of the unknown piece.
     """
     # Type checkers do not see the classes of this module: they are created at import.
     from sentencepiece import sentencepiece_model_pb2
@@ -311,7 +316,7 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
 
 
 def fairseq_layout(vocabulary: Sequence[str]) -> str | None:
-    """Returns the layout of a vocabulary in fairseq's order, XLM-R's or CamemBERT's; or None.
+    """Returns the layout of a vocabulary: "fairseq" (XLM-R's), "camembert", or None for others.
 
     >>> fairseq_layout(["<s>", "<pad>", "</s>", "<unk>", "a", "<mask>"])
     'fairseq'

@@ -281,7 +281,10 @@ class UnigramTokenizer(Tokenizer):
 
 
 def _lay_out(pieces: list[str], layout: str) -> tuple[list[str], list[int]]:
-    """Returns the vocabulary in the order of ids, and the id of each piece of the model."""
+    """Returns the tokens in the order of their ids, and the id of each of the model's `pieces`.
+
+    Raises ValueError if the model does not begin with the pieces that `layout` requires.
+    """
     if layout in PREPARED:
         return pieces, list(range(len(pieces)))
     if layout == "deberta":
@@ -310,7 +313,10 @@ def _first(names: tuple[str, ...], vocabulary: list[str]) -> str | None:
 
 
 def _is_continuation(piece: str) -> bool:
-    """Whether a piece is no start of a word by `_is_start_piece_sp` in google-research/albert."""
+    """Whether a piece continues a word: `_is_start_piece_sp` of google-research/albert is false.
+
+    A byte that is not the first of a character continues a word too.
+    """
     if piece in _LATER_BYTES:
         return True
     plain = all(sign.lower() in _ENGLISH_SIGNS for sign in piece)

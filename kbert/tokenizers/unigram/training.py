@@ -122,7 +122,10 @@ def train_unigram(
 
 
 def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, Any]:
-    """Returns the trainer's arguments for the first pieces of a vocabulary."""
+    """Returns sentencepiece's arguments for special and user-defined pieces, by name.
+
+    `user_defined`: strings that are always separate pieces; None = the usual ones of `layout`.
+    """
     if layout in FAIRSEQ_BEGINNINGS:
         pieces: dict[str, Any] = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
         usual: tuple[str, ...] = ()
@@ -160,7 +163,7 @@ def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:
 
 
 def _lines(texts: Iterable[str | bytes], text: TextPreparation) -> Iterator[bytes]:
-    """Yields the non-empty lines of the texts, prepared for the model."""
+    """Yields the lines of texts in UTF-8, prepared by `text`; skips lines of white space only."""
     prepare = on_cpu(lambda lines: text(text.hide(lines)), tf.TensorSpec([None], tf.string))
     for batch in batches(_cut(texts)):
         for line in prepare(tf.constant(batch)).numpy():
@@ -169,7 +172,7 @@ def _lines(texts: Iterable[str | bytes], text: TextPreparation) -> Iterator[byte
 
 
 def _cut(texts: Iterable[str | bytes]) -> Iterator[bytes]:
-    """Yields lines of at most `_LINE_BYTES`; longer lines are split, at spaces if there are any."""
+    """Yields the lines of texts; splits those above `_LINE_BYTES`, at a space if there is one."""
     for text in each_text(texts):
         for line in (text.encode() if isinstance(text, str) else text).split(b"\n"):
             while len(line) > _LINE_BYTES:

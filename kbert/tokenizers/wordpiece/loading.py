@@ -84,7 +84,10 @@ def _check_roles(folder: TokenizerFolder, vocabulary: list[str]) -> None:
 
 
 def _check_pipeline(folder: TokenizerFolder, vocabulary: list[str]) -> None:
-    """Raises if tokenizer.json needs more than BERT's word splitting and this vocabulary."""
+    """Raises ValueError if tokenizer.json needs more than BERT's normalizer and word splitting.
+
+    Raises too if it has other ids than `vocabulary`, the tokens in the order of their ids.
+    """
     if not (model := folder.full.get("model")):  # KerasHub has a different file of that name
         return
     own = _has_own_pipeline(folder)
@@ -122,7 +125,12 @@ def _check_pipeline(folder: TokenizerFolder, vocabulary: list[str]) -> None:
 def _with_added_tokens(
     folder: TokenizerFolder, vocabulary: list[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Returns the vocabulary with added tokens appended, and the settings of added tokens."""
+    """Returns the vocabulary with the folder's added tokens, and the arguments that name them.
+
+    The arguments are `added_tokens`, `normalized_tokens` and `single_word_tokens` of
+    `WordPieceTokenizer`, without empty ones. Raises ValueError if ids have gaps, or a word piece
+    is also a single-word token.
+    """
     roles, ids = special_tokens(vocabulary), {token: i for i, token in enumerate(vocabulary)}
     pieces = list(vocabulary)
     added = [entry for entry in folder.added_tokens() if entry["content"] not in roles]
@@ -160,7 +168,10 @@ def _with_added_tokens(
 
 
 def _check_words(folder: TokenizerFolder) -> None:
-    """Raises if a Python program splits words first, such as jieba for RoFormer."""
+    """Raises ValueError if words are split by other rules than BERT's, such as jieba's.
+
+    tokenizer.json and, without it, the tokenizer's class and settings define the rules.
+    """
     named, stem = folder.class_name, folder.stem
     if not named:
         told = folder.model_config.get("model_type")
@@ -185,7 +196,11 @@ def _check_words(folder: TokenizerFolder) -> None:
 
 
 def _of_tokenizer_json(folder: TokenizerFolder) -> list[str]:
-    """Returns the vocabulary in the order of ids from Hugging Face's tokenizer.json."""
+    """Returns the tokens of Hugging Face's tokenizer.json in the order of their ids.
+
+    Without a post-processor, the special tokens that the vocabulary lacks are appended. Raises
+    ValueError if the ids have gaps, or "##" does not continue words.
+    """
     model, path = folder.full["model"], folder.path / "tokenizer.json"
     prefix = model.get("continuing_subword_prefix")
     if prefix != "##":
@@ -202,7 +217,7 @@ def _of_tokenizer_json(folder: TokenizerFolder) -> list[str]:
 
 
 def _settings(folder: TokenizerFolder) -> dict[str, Any]:
-    """Returns the arguments of the tokenizer that the files set."""
+    """Returns the arguments of `WordPieceTokenizer` that the files set: name -> value."""
     config, path = folder.config, folder.path / "tokenizer.json"
     found = {name: config[key] for name, key in CONFIG_KEYS.items() if key in config}
     if "special_tokens_in_text" in config:
@@ -232,11 +247,14 @@ def _settings(folder: TokenizerFolder) -> dict[str, Any]:
 
 
 def _has_own_pipeline(folder: TokenizerFolder) -> bool:
-    """Whether tokenizer_config.json, not tokenizer.json, defines how texts are normalised."""
+    """Whether transformers normalises texts by tokenizer_config.json instead of tokenizer.json."""
     return folder.is_of(_OWN_PIPELINE, _OWN_PIPELINE_TYPES)
 
 
 def _has_upper_case(vocabulary: list[str]) -> bool:
-    """Whether a word has upper case; "[CLS]" and "<S>" do not count (uncased models have them)."""
+    """Whether a token of letters only, apart from "##", has upper case.
+
+    "[CLS]" and "<S>" do not count, because uncased models have them too.
+    """
     words = (piece.removeprefix("##") for piece in vocabulary)
     return any(word.isalpha() and word != word.lower() for word in words)

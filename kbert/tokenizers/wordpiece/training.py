@@ -53,7 +53,8 @@ def train_wordpiece(
 
     Raises:
         TypeError: `texts` is one string, or an item is neither str nor bytes.
-        ValueError: no words in the texts, or a `vocabulary_size` too small for the alphabet.
+        ValueError: no words in the texts, a `vocabulary_size` too small for the alphabet, or a
+            `character_coverage` that is not in (0, 1].
 
     Example:
         >>> train_wordpiece(["low lower lowest"] * 9, 20)[5:]  # doctest: +ELLIPSIS
@@ -125,7 +126,7 @@ def count_words(
 def _spacing_graph(
     lowercase: bool, strip_accents: bool | None, split_chinese: bool
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a graph from a batch of texts to one string of all words separated by spaces.
+    """Returns a graph from texts (B,) to one string of all their words, separated by spaces.
 
     It is traced once in a process.
     """
@@ -138,9 +139,10 @@ def _spacing_graph(
 
 
 def _cover(counts: Counter[str], coverage: float) -> tuple[dict[str, int], list[str], list[str]]:
-    """Chooses the alphabet that covers a share `coverage` of all characters.
+    """Chooses the most frequent characters that cover a share `coverage` of all characters.
 
-    Returns the words that it can spell, the alphabet, and its characters that occur inside words.
+    Returns word -> count for the words that this alphabet can spell, the alphabet, and those of its
+    characters that occur inside words. Words above 200 characters are ignored.
     """
     words = [word for word in counts if len(word) <= MAX_WORD_CHARACTERS]
     repeats = np.array([counts[word] for word in words], np.int64)
@@ -172,7 +174,11 @@ def _merge(
     min_frequency: int,
     progress: bool,
 ) -> list[str]:
-    """Returns the subwords that merging adds to the alphabet, in the order of the merges."""
+    """Returns at most `num_merges` subwords that merging adds, in the order of the merges.
+
+    `counts`: word -> count; `initial`: the alphabet; `inner`: its characters that occur inside
+    words. Rarer pairs than `min_frequency` are not merged; too long subwords are omitted.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     # The trainer numbers "##" characters in the order of a randomly seeded hash table and breaks

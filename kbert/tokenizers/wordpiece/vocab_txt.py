@@ -17,7 +17,7 @@ MAX_PIECE_BYTES = 256
 
 
 def special_tokens(vocabulary: Sequence[str]) -> tuple[str, ...]:
-    """Returns the special tokens for padding, unknown words, the beginning, the end and masks.
+    """Returns five special tokens: padding, unknown word, beginning, end and mask.
 
     These are MPNet's if the vocabulary begins like fairseq's, otherwise BERT's. MPNet's vocabulary
     also contains BERT's special tokens, as ordinary tokens.
@@ -33,19 +33,19 @@ def special_tokens(vocabulary: Sequence[str]) -> tuple[str, ...]:
 def read_vocabulary(path: str | os.PathLike) -> list[str]:
     """Reads and checks a vocab.txt.
 
-    Only line feeds end a line: vocabularies contain tokens such as U+2028, at which other readers
-    end a line.
+    Only "\\n" and "\\r\\n" end a line: vocabularies contain tokens such as U+2028, at which other
+    readers end a line.
 
     Args:
-        path: the vocab.txt file.
+        path: the vocab.txt file, with or without a byte order mark.
 
     Returns:
         The tokens in the order of their ids.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: not UTF-8, an empty line, a duplicate, a missing special token; the message
-            names file and line.
+        ValueError: not UTF-8, an empty line, a duplicate, a token with U+0000 or above 256 bytes
+            (the message names file and line), or a missing special token (it names the file).
 
     Example:
         >>> import tempfile
@@ -76,11 +76,14 @@ def save_vocabulary(vocabulary: Sequence[str], path: str | os.PathLike) -> None:
 
 
 def check_vocabulary(vocabulary: Sequence[str], source: str | None = None) -> None:
-    """Raises if a vocabulary is invalid; the error messages state the rules.
+    """Raises ValueError for an empty or duplicate token, or a missing special token.
+
+    Raises too if a token has a line end or U+0000 or, without "##", more than 256 bytes; and
+    TypeError if it is not a str.
 
     Args:
         vocabulary: tokens in the order of their ids.
-        source: the file of the vocabulary, for error messages; None = a list.
+        source: the file of the vocabulary, for error messages; None = it comes from a list.
     """
     check_entries(vocabulary, "piece", special_tokens(vocabulary), _broken_rule, source)
 

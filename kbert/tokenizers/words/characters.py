@@ -77,9 +77,10 @@ def character_ids(
 
 @functools.cache
 def _frames(max_characters: int) -> np.ndarray:
-    """Returns what is added to the bytes of a word: (C, C), a row for each length of a word.
+    """Returns the numbers that turn a word's padded bytes into ids: (C, C) int32, C columns a word.
 
-    The last row is for "<S>" and "</S>".
+    Row n is for words of n bytes, from 0 to C - 2; the last row is for "<S>" and "</S>". Raises
+    ValueError if `max_characters` is below 3.
     """
     if max_characters < 3:
         raise ValueError(
@@ -199,7 +200,11 @@ class CharacterTokenizer(Serializable):
 
 
 def as_words(sentences: Any) -> tf.RaggedTensor:
-    """Returns the words (B, None) of texts; words that are already split are kept."""
+    """Returns the words (B, None) of sentences.
+
+    Texts are split at white space; a RaggedTensor or lists of words stay as they are. Raises
+    TypeError for one string, a mix of texts and lists, or a word that is not str or bytes.
+    """
     if isinstance(sentences, tf.RaggedTensor):
         return sentences
     if isinstance(sentences, tf.Tensor | np.ndarray):
