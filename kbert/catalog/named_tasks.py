@@ -45,7 +45,7 @@ class NamedTask:
 
     @property
     def glue(self) -> bool:
-        """Whether this is a GLUE task."""
+        """Whether this is a task of GLUE, or SNLI."""
         return self.name in GLUE
 
     @property
@@ -63,7 +63,10 @@ class NamedTask:
 
 
 def _glue() -> list[NamedTask]:
-    """Returns GLUE's tasks and SNLI; the first official metric selects the best model."""
+    """Returns named tasks: those of GLUE, and SNLI.
+
+    The first official metric of a task selects its best model.
+    """
     return [
         NamedTask(
             name=name,

@@ -152,7 +152,10 @@ def parse_name(name: str) -> tuple[str, str | None] | None:
 
 
 def check_revision(revision: str, name: str) -> None:
-    """Raises ValueError unless `revision` can be the name of a branch, a tag or a commit."""
+    """Raises ValueError unless `revision` can be the name of a branch, a tag or a commit.
+
+    `name` is the name of the model, for the message.
+    """
     if not _REVISION.fullmatch(revision) or ".." in revision:
         raise ValueError(
             "A revision must be a branch, a tag or a commit of the repository. Received: "
@@ -161,7 +164,9 @@ def check_revision(revision: str, name: str) -> None:
 
 
 def close_names(name: str, among: Iterable[str] = REPOSITORIES) -> list[str]:
-    """Returns at most five names that contain `name` (ignoring case) or are similar to it.
+    """Returns at most five of the names `among` that contain `name` or are similar to it.
+
+    Case does not matter for names that contain it. They come first, the shortest before others.
 
     Example:
         >>> close_names("minilm-l12")[0]

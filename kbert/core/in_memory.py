@@ -240,7 +240,10 @@ def plain(value: Any) -> Any:
 
 
 def _named_columns(data: Any) -> dict[str, Callable[[], Any]] | None:
-    """Returns a function that reads each column, by name; None for data without named columns."""
+    """Returns name -> function that reads the column; None for data without named columns.
+
+    A mapping of splits, a lazy frame, or a column name that occurs twice raises ValueError.
+    """
     read: Callable[[Any, Any], Any] = operator.getitem
     names: Iterable[Any]
     if isinstance(data, Mapping):
@@ -275,7 +278,7 @@ def _named_columns(data: Any) -> dict[str, Callable[[], Any]] | None:
 
 
 def _fields(data: Any) -> tuple[str, ...]:
-    """Returns the field names of a structured NumPy array, or of one of its rows."""
+    """Returns the field names of a structured NumPy array or of a row of it, () for other data."""
     names = getattr(getattr(data, "dtype", None), "names", None)
     return names if isinstance(names, tuple) else ()
 
@@ -311,8 +314,9 @@ def _feature_of(column: Any) -> Any:
 def _by_names(values: Iterable[Any], feature: Any, column: str) -> list:
     """Returns the values of a column of `datasets`, with classes as names (`ClassName`).
 
-    Class numbers are kept if the names are just these numbers, or if no row has a class (-1, as in
-    a test set).
+    `feature` is what the data set declares for the column, None for nothing. Class numbers are kept
+    if the names are just these numbers, or if no row has a class (-1, as in a test set). Numbers
+    without a name raise ValueError; `column` is the column's name in the message.
     """
     names = getattr(feature, "names", None)
     if names is None:
@@ -333,7 +337,7 @@ def _by_names(values: Iterable[Any], feature: Any, column: str) -> list:
 
 
 def _is_several(data: Any) -> bool:
-    """Returns whether iterating over the data gives its values."""
+    """Returns whether iterating over the data gives its values: False for one text or a table."""
     if _is_column(data):
         return True
     # Iterating over a table of an unknown library would give its column names.
@@ -371,7 +375,11 @@ def _row(value: Any) -> Any:
 
 
 def _row_columns(rows: list, triplets: bool = False, start: int = 0) -> dict[str, list]:
-    """Returns the columns of rows: all texts, all pairs, all lists of words or all dicts."""
+    """Returns name -> values of rows: all texts, all pairs, all lists of words or all dicts.
+
+    With `triplets` all rows may be tuples of three texts. Dicts with different keys, or tuples of
+    another length, raise ValueError; `start` is the number of the first row in the message.
+    """
     first = rows[0] if rows else ""
     if isinstance(first, Mapping):
         for number, row in enumerate(rows, start):
@@ -398,7 +406,11 @@ def _row_columns(rows: list, triplets: bool = False, start: int = 0) -> dict[str
 
 
 def _dataset_columns(dataset: Any, triplets: bool) -> dict[str, list]:
-    """Returns the columns of a `tf.data.Dataset` of x or (x, y), with x as in `_row_columns`."""
+    """Returns name -> values of a `tf.data.Dataset` of rows x, or of (x, label).
+
+    The rows are those of `_row_columns`, with `triplets` too; batches are unbatched. An infinite
+    data set raises ValueError.
+    """
     if int(dataset.cardinality()) == -1:  # tf.data.INFINITE_CARDINALITY
         raise ValueError("The data set is infinite: take(n) rows of it, or remove repeat()")
     if _is_batched(dataset.element_spec):
@@ -419,7 +431,7 @@ def _dataset_columns(dataset: Any, triplets: bool) -> dict[str, list]:
 
 
 def _is_batched(spec: Any) -> bool:
-    """Returns whether an element is a batch: several values where a row has one."""
+    """Returns whether the elements of this `element_spec` are batches of rows, not rows."""
     x = spec[0] if isinstance(spec, tuple) else spec
     if isinstance(x, Mapping):
         texts = [name for name in (*TEXT, *TEXT_LISTS) if name in x]

@@ -310,7 +310,7 @@ def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
 
 
 def load(sort: str, name: str) -> Any:
-    """Imports the module or attribute that a name of `TABLE` stands for.
+    """Imports the module or attribute that `TABLE` lists under a sort and a name.
 
     Example:
         >>> load("checkpoint format", "kbert").__name__
@@ -322,7 +322,10 @@ def load(sort: str, name: str) -> Any:
 
 
 def load_each(sort: str) -> Iterator[tuple[str, Any]]:
-    """Yields the names of a sort and what they stand for; each is imported when it is reached."""
+    """Yields (name, module or attribute) for each entry of `TABLE` under a sort.
+
+    Each is imported when it is reached.
+    """
     return ((name, load(sort, name)) for name in TABLE[sort])
 
 
@@ -354,7 +357,7 @@ def user_module(module: str) -> ModuleType:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: there is no such module.
+        ValueError: there is no such module, or a file has the name of another imported module.
     """
     if not module.endswith(".py"):
         try:

@@ -14,7 +14,7 @@ def checked_start(start: ArrayLike | None, windows: int) -> tuple[int, int, int]
         windows: number of windows in an epoch.
 
     Returns:
-        Epoch, window and row, where `window` is less than `windows`.
+        Epoch, window and row. The window after an epoch's last becomes window 0 of the next epoch.
 
     Raises:
         ValueError: `start` is not a position, or not one of this corpus.

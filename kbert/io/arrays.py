@@ -52,11 +52,11 @@ def read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
 
 
 def map_safetensors(path: PathLike) -> dict[str, np.ndarray]:
-    """Like `read_safetensors`, but maps the file: an array is read, and takes memory, when used.
+    """Returns name -> array of a safetensors file, mapped: read, and in memory, only when used.
 
     Mapped arrays are read-only. They are for a caller that copies them soon: if another program
     writes to the file, they change. Arrays in bfloat16 or float16, which are widened, and unaligned
-    arrays are copied at once.
+    arrays are copied at once. The errors are those of `read_safetensors`.
     """
     import ml_dtypes  # noqa: F401  (gives NumPy its bfloat16)
 
@@ -86,7 +86,9 @@ def release(array: np.ndarray) -> None:
 
 
 def open_safetensors(path: PathLike) -> Any:
-    """Checks the header of a file and opens it to be read in parts: `safetensors.safe_open`.
+    """Checks the header of a safetensors file and opens it, to be read in parts.
+
+    The result is that of `safetensors.safe_open`, for NumPy.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -155,7 +157,7 @@ def _check_types(types: Mapping[str, str], path: PathLike) -> None:
 
 
 def serialise(arrays: Arrays) -> bytes:
-    """Returns the content of a safetensors file."""
+    """Returns the content of a safetensors file with these arrays (name -> array)."""
     from safetensors.numpy import save
 
     # Sorted, so that the file does not depend on the order of the dict.
@@ -193,7 +195,7 @@ def check_arrays(
     source: str,
     strict: bool = True,
 ) -> Differences:
-    """Raises unless the arrays are exactly the expected ones.
+    """Checks that arrays fit a model: names, shapes, and no NaN or infinity.
 
     Args:
         expected: name -> shape.

@@ -46,7 +46,10 @@ def write(path: str | os.PathLike, *parts: bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a file for writing; it gets its name when the block ends without an error."""
+    """Opens a file for writing bytes; it gets its name when the block ends without an error.
+
+    After an error, no part of it remains, and a former file of that name stays.
+    """
     path = os.fspath(path)
     temporary = temporary_name(path)
     try:
@@ -86,7 +89,7 @@ def write_together(
 
 
 def publish(temporary: str, path: str) -> None:
-    """Renames a finished temporary file to its final name, once its bytes are on the disk."""
+    """Renames a finished temporary file to `path`, once its bytes are on the disk."""
     with naming(path):
         if not is_remote(temporary):
             with open(temporary, "rb") as file:
@@ -107,7 +110,7 @@ def remove(path: str | os.PathLike) -> None:
 
 
 def remove_leftovers(folder: str) -> None:
-    """Removes the temporary files of processes that were killed while they wrote."""
+    """Removes the temporary files in a folder, left by processes that were killed while writing."""
     for path in Path(folder).iterdir():
         if is_leftover(path.name):
             remove(path)
@@ -221,7 +224,10 @@ def claim(file: int, path: str) -> None:
 
 
 def _make(folder: str) -> str:
-    """Makes the folder; returns the local folder that its lock is in (`stand_in`)."""
+    """Makes the folder; returns the local folder for its lock: itself, if it has no scheme.
+
+    For one with a scheme, it is a folder in kbert's cache (`stand_in`), and a warning is logged.
+    """
     Path(folder).mkdir(parents=True, exist_ok=True)
     local = stand_in(folder)
     if local != folder:
@@ -231,7 +237,10 @@ def _make(folder: str) -> str:
 
 
 def _lock(path: str, folder: str) -> int:
-    """Opens the file at `path` and locks it for `folder`; returns its descriptor."""
+    """Opens the file at `path` and locks it; returns its descriptor.
+
+    If another process has the lock, it raises RuntimeError, which names `folder` and that process.
+    """
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -255,7 +264,7 @@ def _lock(path: str, folder: str) -> int:
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Converts any failure to write, including TensorFlow's, to an OSError that names the file.
+    """Converts a failure to write in the block, even TensorFlow's, to an OSError that names `path`.
 
     A full or read-only disk ends the program with the file's name and the system's reason. Files
     that were finished before stay usable.

@@ -90,7 +90,11 @@ settings.words was None, is 2
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Lists the differences from a note, with both values, as `check_same` compares them."""
+    """Lists the differences between a note and the present values, such as "seed was 1, is 2".
+
+    Only the names in `now` are compared, like in `check_same`. Without differences the list is
+    empty.
+    """
     now = json.loads(json.dumps(now))  # as it would be read from a file
     return [*_changed({name: before.get(name) for name in now}, now)]
 
@@ -176,7 +180,7 @@ class Output:
         return self.state["records"]
 
     def check(self, identity: Mapping[str, Any]) -> None:
-        """Raises ValueError unless the output is made of `identity`."""
+        """Raises ValueError unless the note has the same `identity`: what the output is made of."""
         check_same(self.path, self.note.name, self.state, identity)
 
     def save(self, **changes: Any) -> None:
@@ -356,7 +360,7 @@ class GrowingOutput(Output):
         return [file.tell() for file in self._files]
 
     def _sizes(self) -> list[int]:
-        """Returns the size of each file with the records that the note counts, in bytes."""
+        """Returns the size in bytes that each file has with the records that the note counts."""
         return (
             self.form.sizes(self._paths, self.records) if self.records else [0] * len(self._paths)
         )
@@ -370,7 +374,7 @@ def _check_size(path: str, there: int, size: int) -> None:
 
 
 def _is_written(path: Path) -> bool:
-    """Returns whether a file or folder has any content."""
+    """Returns whether a file or folder has any content; temporary files in a folder are none."""
     if path.is_dir():
         return any(not atomic.is_leftover(inner.name) for inner in path.iterdir())
     return path.exists() and path.stat().st_size > 0

@@ -14,7 +14,7 @@ class Progress:
         total: amount at the end; None if unknown.
         unit: unit of the amount; "B" is shown with prefixes.
         counted: name of the second count that `show` displays.
-        verbose: 1 shows a bar at once, "auto" only if the work takes longer than
+        verbose: 1 or 2 shows a bar at once, "auto" only if the work takes longer than
             `SECONDS_BEFORE_A_BAR`, 0 never.
 
     Raises:

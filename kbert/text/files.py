@@ -63,7 +63,10 @@ class File(source.Source):
         return size / self.consumed
 
     def blocks(self) -> Generator[bytes, None, None]:
-        """Yields the content in blocks of valid UTF-8; no character spans two blocks."""
+        """Yields the content in blocks of valid UTF-8; no character spans two blocks.
+
+        Invalid gzip data, or invalid UTF-8 with on_bad_utf8="fail", raises ValueError.
+        """
         with Path(self.path).open("rb") as raw:
             # Closing `raw` is enough: the gzip file has nothing else to close.
             file: Any = gzip.open(raw) if self.path.endswith(".gz") else raw  # noqa: SIM115
@@ -103,7 +106,8 @@ class File(source.Source):
         """Yields (number from 1, line without its newline). Only "\\n" ends a line.
 
         Args:
-            max_bytes: greatest length of a line; a longer one raises.
+            max_bytes: length beyond which an unfinished line raises ValueError. It is checked at
+                the end of each block (4 MiB), so a longer line inside a block passes.
             what: name for a line in the error message.
         """
         rest = b""
@@ -165,7 +169,10 @@ def is_stream(path: str) -> bool:
 
 
 def refuse_array(name: str, line: str) -> None:
-    """Raises if the first line with text shows that a file is one JSON array of objects."""
+    """Raises ValueError if `line`, a file's first line with text, begins a JSON array of objects.
+
+    `name` names the file in the message, which explains JSON lines.
+    """
     if _ARRAY.match(line):
         raise ValueError(
             f"{name} is a JSON array, but JSON lines are required, one object per line (`jq -c "
@@ -219,7 +226,7 @@ class TextFile(File):
 
 
 class JsonLinesFile(File):
-    """A file with one JSON object per line; one field of it is the document's text."""
+    """A file with one JSON object per line, whose string `field` is a document's text."""
 
     def __init__(self, path: str, field: str, on_bad_utf8: str) -> None:
         super().__init__(path, on_bad_utf8)
@@ -245,7 +252,11 @@ class JsonLinesFile(File):
             raise ValueError(f"{self.path} holds no text, only white space")
 
     def text(self, line: bytes, where: str) -> bytes:
-        """Returns the UTF-8 text in a line; error messages begin with `where`."""
+        """Returns the text of a line's JSON object as UTF-8.
+
+        A line without the string raises ValueError, whose message begins with `where`. Half a
+        surrogate pair does so too, or becomes U+FFFD with on_bad_utf8="replace".
+        """
         try:
             record = parse_json(line)
         except ValueError as error:

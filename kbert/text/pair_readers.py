@@ -64,9 +64,9 @@ class Pairs(source.Source, abc.ABC):
 
     @abc.abstractmethod
     def _rows(self) -> Iterator[_Row]:
-        """Yields every pair, even with empty sides.
+        """Yields (file or data set, number in it, source, target) for every pair, even empty ones.
 
-        Updates `consumed` and `replaced_characters`.
+        The texts are UTF-8. Updates `consumed` and `replaced_characters`.
         """
 
 
@@ -130,12 +130,15 @@ class _FilePairs(Pairs):
         return text / self.size
 
     def _note(self, done: int, *reading: files.File) -> None:
-        """Updates `consumed`: `done` bytes of finished files, and what open files have read."""
+        """Sets `consumed` to `done`, the bytes of finished files, plus those read of open files."""
         self.consumed = done + sum(file.consumed for file in reading)
 
 
 class AlignedFiles(_FilePairs):
-    """Pairs from parallel files with one text per line: a source file and its target file."""
+    """Pairs from parallel files with one text per line: a source file and its target file.
+
+    `first` are the paths of the source files, `second` those of their target files, in order.
+    """
 
     def __init__(self, first: list[str], second: list[str], on_bad_utf8: str) -> None:
         if len(first) != len(second):
@@ -192,7 +195,7 @@ class _ColumnPairs(_FilePairs):
 
     @abc.abstractmethod
     def _of_file(self, path: str) -> Iterator[tuple[files.File, int, bytes, bytes]]:
-        """Yields (open file, line number, first text, second text) for each line."""
+        """Yields (open file, line number, source, target) for each line of a file; UTF-8 texts."""
 
 
 class TabSeparated(_ColumnPairs):
@@ -255,7 +258,10 @@ class JsonLines(_ColumnPairs):
 
 
 class TfdsPairs(Pairs):
-    """Pairs from two features of a split of a TensorFlow data set."""
+    """Pairs from two features, `columns`, of a split of a TensorFlow data set.
+
+    None means the data set's own input and target (`supervised_keys`).
+    """
 
     unit = "example"
 
@@ -305,7 +311,11 @@ def _text_lines(file: files.File) -> Iterator[_Line]:
 
 
 def _unequal(one: files.File, other: files.File, ours: _Line | None, theirs: _Line | None) -> str:
-    """Returns the error message; reads the longer file to its end to report both lengths."""
+    """Returns the error message about parallel files with different numbers of lines.
+
+    `ours` and `theirs` are the next lines of `one` and `other`; None marks the file that has ended.
+    Reads the longer file to its end, to report both lengths.
+    """
     longer, shorter = (other, one) if ours is None else (one, other)
     number = next(line for line in (ours, theirs) if line is not None)[0]
     total = sum(1 for _ in _text_lines(files.File(longer.path, "replace")))

@@ -91,7 +91,7 @@ def split_pairs(
         held_out_share: share of source texts in "held_out"; all others are in "train".
 
     Raises:
-        ValueError: unknown split, or a share outside of 0 … 1.
+        ValueError: unknown split, or a share that is negative, 1 or more.
 
     Example:
         >>> pairs = [(f"sentence {n}", f"Satz {n}") for n in range(1000)]

@@ -56,7 +56,10 @@ def open_sources(
 
 
 def expand(pattern: str) -> list[str]:
-    """Returns the files that a path or pattern names, at least one."""
+    """Returns the files that a path or pattern names, at least one, in any order.
+
+    Without a matching file it raises FileNotFoundError, for a folder ValueError.
+    """
     # A file whose name contains brackets matches by its name before it is read as a pattern.
     if is_dir(pattern):
         raise ValueError(
@@ -72,7 +75,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def check_format(path: str) -> None:
-    """Raises if a file's name has an unsupported extension, or if the path is a pipe."""
+    """Raises ValueError if a file has an unsupported extension, or if the path is a pipe."""
     if path.endswith(_OTHER_FORMATS):
         raise ValueError(f"A source must be text or JSON lines, plain or .gz. Received: {path!r}")
     if files.is_stream(path):
@@ -83,7 +86,7 @@ def check_format(path: str) -> None:
 
 
 def is_json_lines(path: str) -> bool:
-    """Whether a file has the extension of JSON lines."""
+    """Whether a file has the extension of JSON lines: .jsonl or .json, also with .gz."""
     return path.removesuffix(".gz").endswith((".jsonl", ".json"))
 
 

@@ -8,7 +8,9 @@ from kbert.text import source
 
 
 def open_split(spec: str) -> Any:
-    """Prepares the builder of `NAME[/CONFIG][:SPLIT]`; returns it and the split (default: train).
+    """Returns the builder and the split of `NAME[/CONFIG][:SPLIT]` (default: train).
+
+    The data set is downloaded and prepared if needed.
 
     Raises:
         ValueError: unknown name or split.
@@ -29,7 +31,7 @@ def open_split(spec: str) -> Any:
 
 
 def read_split(builder: Any, split: str) -> Any:
-    """Returns the examples as a `tf.data.Dataset`, in the same order every time."""
+    """Returns the examples of a builder's split as a `tf.data.Dataset`, in a fixed order."""
     import tensorflow_datasets as tfds
 
     # Files are read one after the other.
@@ -88,7 +90,11 @@ class TfdsSplit(source.Source):
             )
 
     def text(self, value: bytes, where: str) -> bytes:
-        """Returns the valid UTF-8 of a value; error messages begin with `where`."""
+        """Returns the value of the text feature as valid UTF-8; counts replaced characters.
+
+        Another type than bytes, or invalid UTF-8 with on_bad_utf8="fail", raises ValueError, whose
+        message begins with `where`.
+        """
         if not isinstance(value, bytes):
             raise ValueError(
                 f"{where}: the field {self.field!r} must be text. Received: {type(value).__name__}"

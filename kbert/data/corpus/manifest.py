@@ -30,7 +30,7 @@ _TOKENIZER_OPTIONS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """A TFRecord file with its index, and the counts of its content."""
+    """A TFRecord file and its index (file names), its size in bytes, and counts of its content."""
 
     file: str
     index: str
@@ -53,7 +53,7 @@ class Split:
 
     @classmethod
     def of(cls, shards: Iterable[Shard]) -> "Split":
-        """Sums the counts of the shards."""
+        """Returns the split of these shards, with the sums of their counts."""
         shards = tuple(shards)
         names = ("documents", "sentences", "tokens", "blocks")
         sums = {name: sum(getattr(shard, name) for shard in shards) for name in names}
@@ -87,7 +87,7 @@ class Manifest:
         return [os.path.join(self.folder, shard.file) for shard in self.split(split).shards]
 
     def split(self, name: str) -> Split:
-        """Returns the split of that name; an unknown name raises and lists the known ones."""
+        """Returns the split of that name; an unknown name raises ValueError."""
         if name not in self.splits:
             raise ValueError(
                 f"{self.folder} has the splits {sorted(self.splits)}. Received: split={name!r}"
@@ -112,7 +112,10 @@ class Manifest:
         return bool(self.settings.get("aligned"))
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raises unless `tokenizer` makes the same ids as those in the shards."""
+        """Raises ValueError unless `tokenizer` makes the same ids as those in the shards.
+
+        Its type, the options that determine ids, and its vocabulary must be the same.
+        """
         written = self.settings.get("tokenizer", {})
         now = {"type": type(tokenizer).__name__, **tokenizer.settings} if written else {}
         if written.get("type") != now.get("type"):
@@ -219,7 +222,7 @@ def read_manifest(folder: PathLike) -> Manifest:
 
 
 def _typed(part: _Part) -> _Part:
-    """Raises TypeError if a value from JSON is not valid for its field."""
+    """Returns a `Shard` or `Manifest` made from JSON; raises TypeError if a value is not valid."""
     for field in dataclasses.fields(part):
         value, kind = getattr(part, field.name), typing.get_origin(field.type) or field.type
         negative = kind is int and type(value) is int and value < 0
@@ -231,7 +234,10 @@ def _typed(part: _Part) -> _Part:
 
 
 def _option(config: dict, name: str) -> object:
-    """Returns the effective value of an option: `strip_accents=None` follows `lowercase`."""
+    """Returns the effective value of an option in a tokenizer's settings, `config`.
+
+    `strip_accents=None` follows `lowercase`.
+    """
     value = config.get(name)
     return config.get("lowercase") if name == "strip_accents" and value is None else value
 
@@ -247,7 +253,9 @@ def verify_corpus(folder: PathLike) -> Manifest:
         The manifest, if no error is found.
 
     Raises:
-        ValueError: a record is wrong; the message names the shard and the record.
+        FileNotFoundError: the manifest, a shard or an index is missing.
+        ValueError: a record is wrong (the message names the shard and the record), the manifest or
+            an index is damaged, or a shard has another size.
     """
     manifest = read_manifest(folder)
     for split in manifest.splits:

@@ -92,7 +92,7 @@ class Mixture:
         return ", ".join(manifest.folder for manifest in self.manifests)
 
     def split(self, name: str) -> Split:
-        """Returns the split of all corpora together, with total counts."""
+        """Returns a split ("train" or "held_out") of all corpora together, with total counts."""
         splits = [manifest.split(name) for manifest in self.manifests]
         return Split.of(shard for split in splits for shard in split.shards)
 
@@ -102,7 +102,7 @@ class Mixture:
         return any(manifest.aligned for manifest in self.manifests)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raises unless `tokenizer` makes the same ids as those in the shards."""
+        """Raises ValueError unless `tokenizer` makes the same ids as those in the shards."""
         for manifest in self.manifests:
             manifest.check_tokenizer(tokenizer)
 
@@ -118,7 +118,12 @@ class Mixture:
         return fingerprints.sha256(repr(said))
 
     def reader(self, split: str, seed: int, window_blocks: int = WINDOW_BLOCKS) -> BlockReader:
-        """Returns a reader of all corpora by their shares; it reads each held-out block once."""
+        """Returns a reader of a split ("train" or "held_out") of all corpora.
+
+        Blocks of "train" are mixed by the shares of the corpora; an epoch of "held_out" has every
+        block once. `seed` is the seed of the order, `window_blocks` the least number of blocks in a
+        window, if the split has that many.
+        """
         each = [
             BlockReader.from_manifest(manifest, split, seed, window_blocks)
             for manifest in self.manifests
@@ -174,7 +179,11 @@ class _MixtureReader(BlockReader):
 
 
 def _quotas(shares: Sequence[float], places: int) -> np.ndarray:
-    """Returns integers in proportion to the shares, all at least 1, that sum to `places`."""
+    """Divides the `places` positions of an epoch among corpora by their shares.
+
+    Returns an integer for each corpus, at least 1; they sum to `places`. There must be as many
+    places as corpora.
+    """
     exact = np.array(shares) * places
     quotas = np.maximum(np.floor(exact).astype("int64"), 1)
     while (rest := places - quotas.sum()) != 0:

@@ -152,7 +152,9 @@ def make_plan(
 ) -> dict:
     """Returns all settings and source identities that determine the bytes of the output.
 
-    Equal plans give equal shards. The arguments are those of `prepare_corpus`, with open sources.
+    Equal plans give equal shards. The result is a dict for JSON. The arguments are those of
+    `prepare_corpus`, with open sources: tokenizer that makes the ids, share of the documents that
+    are held out, and "fail" or "replace" for invalid UTF-8.
     """
     settings = {
         _VERSION: __version__,
@@ -185,9 +187,10 @@ def _check_aligned(sources: list[Source], tokenizer: Tokenizer) -> None:
 
 
 def _finished(output_dir: str, work: str, plan: dict) -> Manifest | None:
-    """Returns the manifest if the folder already contains the result of this plan, else None.
+    """Returns the manifest if `output_dir` already contains the result of this plan, else None.
 
-    Raises if the folder contains another corpus.
+    A finished corpus needs no work folder, so `work` is removed. Another corpus in `output_dir`
+    raises ValueError.
     """
     if not exists(os.path.join(output_dir, manifest.FILE_NAME)):
         return None
@@ -217,7 +220,11 @@ def _differences(old: dict | None, new: dict) -> list[str]:
 
 
 class _Preparation:
-    """One run of `prepare_corpus`, with both passes, in a folder that is locked for it."""
+    """One run of `prepare_corpus`, with both passes, in a folder that is locked for it.
+
+    `work` is the folder of the spills and of the notes on finished shards; `plan` is from
+    `make_plan`. Unfinished work of other settings is removed.
+    """
 
     def __init__(
         self, sources: list[Source], output_dir: str, work: str, tokenizer: Tokenizer, plan: dict
@@ -242,7 +249,10 @@ class _Preparation:
         write_note(os.path.join(output_dir, PLAN_FILE), plan)
 
     def write_spills(self, workers: Workers) -> list[str]:
-        """Runs the first pass, over the text. Returns the name of each chunk's spill."""
+        """Runs the first pass, over the text, in `workers`.
+
+        Returns the name of the file (spill) with the tokenised documents of each chunk of text.
+        """
         names: list[str] = []
 
         def jobs() -> Iterator[tuple]:
@@ -260,7 +270,10 @@ class _Preparation:
         return names
 
     def check_two_documents(self, names: list[str]) -> None:
-        """Raises unless the train split will hold two different documents."""
+        """Raises ValueError unless the train split will have two different documents.
+
+        `names` are the file names of the spills, which are removed before the error.
+        """
         first = min(
             plan.first
             for plan in shard_files.plan_shards(1, self.held_out_share)
@@ -276,7 +289,10 @@ class _Preparation:
         self._refuse(len(found))
 
     def write_shards(self, workers: Workers, names: list[str]) -> list[tuple[str, Shard]]:
-        """Runs the second pass, over the spills. Returns the shards with their splits, in order."""
+        """Runs the second pass, over the files (spills) of the first, in `workers`.
+
+        Returns (split, shard) for each shard with documents, in order.
+        """
         self.counts: collections.Counter[str] = collections.Counter()
         for name in names:
             self.counts.update(spill.Spill(os.path.join(self.work, name), self.dtype).counts)
@@ -297,7 +313,11 @@ class _Preparation:
         return shards
 
     def write_on_beam(self, run_pipeline: Callable) -> list[tuple[str, Shard]]:
-        """Runs both passes as one pipeline. Returns the shards with their splits, in order."""
+        """Runs both passes as one pipeline, with the function from `beam.pipeline_runner`.
+
+        Returns (split, shard) for each shard with documents, in order. Fewer than two documents to
+        train on raise ValueError.
+        """
         identities = json.dumps([source.identity() for source in self.sources], sort_keys=True)
         key = fingerprints.blake2b([f"{self.settings_text}\n{identities}"])
         counts, shards = run_pipeline(
@@ -331,7 +351,10 @@ class _Preparation:
         )
 
     def finish(self, shards: list[tuple[str, Shard]]) -> Manifest:
-        """Writes the manifest, and removes the work folders only after that."""
+        """Completes the folder of these (split, shard) pairs, and returns its manifest.
+
+        Saves the tokenizer, then the manifest, and removes the work folders only after that.
+        """
         kept = sum(shard.documents for _, shard in shards)
         counts = {
             "text_bytes": self.counts["text_bytes"],
@@ -364,7 +387,7 @@ class _Preparation:
         return done
 
     def _remove_strangers(self, done: Manifest) -> None:
-        """Removes shards of an unfinished attempt with other text or settings."""
+        """Removes shards that `done` does not list: those of an attempt with other text."""
         shards = [shard for split in done.splits.values() for shard in split.shards]
         ours = {name for shard in shards for name in (shard.file, shard.index)}
         for path in Path(self.output_dir).iterdir():
@@ -372,7 +395,10 @@ class _Preparation:
                 atomic.remove(path)
 
     def abandon(self) -> None:
-        """Cleans up after an error: removes partial files, keeps finished ones for the next run."""
+        """Cleans up after an error: removes partial files, keeps finished ones for the next run.
+
+        If no work is finished, the plan is removed too, and the output folder if it is empty.
+        """
         atomic.remove_leftovers(self.output_dir)
         atomic.remove_leftovers(self.work)
         if not any(Path(self.work).iterdir()):

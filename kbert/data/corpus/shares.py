@@ -4,7 +4,9 @@ from kbert.io.paths import is_dir
 
 
 def parse_folders(text: str) -> str | dict[str, float] | list[str]:
-    """Parses the folders of a flag: `a`, `a,b` or `a:0.7,b:0.3`.
+    """Parses the folders of a flag: `a`, `a,b` (a list) or `a:0.7,b:0.3` (folder -> weight).
+
+    A text without a comma, or one that is the path of a folder, is returned unchanged.
 
     Raises:
         ValueError: some folders have a weight and some have none, or a weighted folder is repeated.

@@ -121,7 +121,9 @@ def train_or_reuse_tokenizer(
 
 
 def check_kind(folder: PathLike, kind: str) -> None:
-    """Raises if a folder has files of another kind of tokenizer, which could be loaded instead.
+    """Raises ValueError if a folder has files of another kind of tokenizer.
+
+    Loading the folder could load that tokenizer instead.
 
     Args:
         folder: folder in which a tokenizer will be saved; need not exist.
@@ -167,7 +169,11 @@ def _read_record(path: Path) -> dict:
 
 
 def _differences(record: dict, origin: dict, folder: Path) -> list[str]:
-    """Lists how the tokenizer in the folder differs from the one that `origin` describes."""
+    """Lists the differences between a folder's tokenizer and the one that `origin` describes.
+
+    `record` is the content of the folder's `tokenizer.origin.json`, or empty. Without differences,
+    the tokenizer can be reused. One of another kbert version is no difference.
+    """
     if not record:
         return [f"no {RECORD}"]
     settings = {name: x for name, x in origin.items() if name not in ("sources", _VERSION)}

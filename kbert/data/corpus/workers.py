@@ -52,7 +52,8 @@ class Workers:
     def run(self, function: Callable, jobs: Iterable[tuple]) -> Iterator[Any]:
         """Yields `function(tokenizer, *job)` for each job, in the order of the jobs.
 
-        Jobs are read as workers become free, so `jobs` may be a generator.
+        Jobs are read as workers become free, so `jobs` may be a generator. A worker that the system
+        kills raises RuntimeError.
         """
         if not self._pool:
             for job in jobs:

@@ -105,7 +105,7 @@ class Phrases:
         begin where a word begins and end where a word ends.
 
         Args:
-            token_ids: (N, T) int32.
+            token_ids: (N, T) int32, token ids of the rows.
             in_text: (N, T) bool, tokens of the text.
             begins: (N, T) bool, True where a word begins.
 
@@ -123,9 +123,11 @@ class Phrases:
     def _matches(
         self, token_ids: tf.Tensor, in_text: tf.Tensor, begins: tf.Tensor | None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns (start, length) of the longest phrase at each position with a match, (M,) each.
+        """Returns start and length in tokens of the matches in all rows, (M,) int32 each, in order.
 
-        Starts are counted through all rows.
+        A match is the longest phrase that begins at its position. It begins where a word begins and
+        ends where a word ends. Starts are counted through all rows (row * T + position). The
+        arguments are those of `join`.
         """
         width = token_ids.shape[1]
         powers = _powers(_BASE, width).view(np.int64)
@@ -163,8 +165,9 @@ class Phrases:
 
 
 def _leftmost(start: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Drops matches that begin inside of an earlier match that stays.
+    """Drops matches that begin inside of an earlier match that stays; returns those that stay.
 
+    Matches are given and returned as start, ascending, and length in tokens, (M,) int32 each.
     Each match points to the first match that begins at or after its end. The matches on the path
     from the first one stay. Pointers are doubled, so a path through M matches takes log(M) steps.
     """

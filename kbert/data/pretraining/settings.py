@@ -58,7 +58,11 @@ class StreamSettings(Options):
         return False
 
     def check_aligned(self, aligned: bool, where: str) -> None:
-        """Raises unless a corpus has translations exactly if these settings read them."""
+        """Raises ValueError if a corpus has translations and the settings do not read them.
+
+        The reverse raises too. `aligned` says whether the corpus has translations, `where` names it
+        in the message.
+        """
         if aligned != self.reads_aligned:
             what = "texts with their translations" if aligned else "no texts with translations"
             raise ValueError(
@@ -68,7 +72,10 @@ class StreamSettings(Options):
             )
 
     def check_documents(self, documents: int, where: str) -> None:
-        """Raises if a split (named `where` in the message) has too few documents to make rows."""
+        """Raises ValueError if a split has too few `documents` to make rows.
+
+        `where` names the split in the message.
+        """
         if not documents:
             raise ValueError(f"{where} must have at least one document. Received: none")
 
@@ -268,5 +275,8 @@ class Settings(StreamSettings, MaskingSettings):
         return max(8, self.sequence_length // 32) if self.pack else 1
 
     def version(self, epoch: Tensor) -> Tensor:
-        """Returns the version of an epoch's plan and masks: new, or one of `static_masks`."""
+        """Returns the number that seeds an epoch's order, rows and masks.
+
+        It is the number of the epoch, or with `static_masks` one of so many numbers in turn.
+        """
         return epoch if self.static_masks is None else epoch % self.static_masks

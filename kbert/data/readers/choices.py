@@ -79,7 +79,10 @@ def _table(path: str, found: list[Located]) -> Table:
 
 
 def _records(path: str, columns: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields (line, row by column) of CSV or JSON lines; raises if a required column is missing."""
+    """Yields (line, column -> value) for each row of a CSV or JSON lines file.
+
+    A row without a text in one of the `columns` raises ValueError.
+    """
     if path.removesuffix(".gz").endswith(".csv"):
         rows = DataFile(path).rows(",", quoted=True)
         _, names = next(rows, (1, []))
@@ -96,7 +99,11 @@ def _records(path: str, columns: list[str]) -> Iterator[tuple[int, dict[str, str
 
 
 def _stems(path: str, context: str, stem: str, ending: str, identifier: str) -> Iterator[Located]:
-    """Yields rows of a context and four choices; each is the stem followed by an ending."""
+    """Yields rows of a context and four choices; each choice is the stem followed by an ending.
+
+    `context`, `stem` and `identifier` are names of columns, `ending` is the prefix of the columns
+    `ending0` to `ending3`.
+    """
     endings = [f"{ending}{number}" for number in range(4)]
     for line, record in _records(path, [context, stem, *endings]):
         choices = [f"{record[stem]} {record[name]}" for name in endings]
@@ -131,7 +138,11 @@ def _race(path: str) -> Iterator[Located]:
 
 
 def _article(where: str, record: object) -> Iterator[Row]:
-    """Yields the questions of an article, or the single question of a line with its article."""
+    """Yields a row for each question of a RACE record: an article with lists of questions.
+
+    A record may also be an article with one `question`. `where` is the origin of the record for
+    error messages.
+    """
     if isinstance(record, dict) and "question" in record:
         answer = [record["answer"]] if "answer" in record else None
         questions, options, answers = [record["question"]], [record.get("options")], answer

@@ -77,7 +77,8 @@ def read_conllu(path: PathLike, *, column: int | str = "upos") -> Table:
 
     Raises:
         FileNotFoundError: no file matches.
-        ValueError: a line without ten columns, an invalid id, or a word without the tag.
+        ValueError: a line without ten columns, an invalid id, an unknown column, or a word without
+            the tag (`_`), which only "lemma", "feats", "deps" and "misc" may have.
 
     Example:
         >>> import tempfile
@@ -130,9 +131,9 @@ Word = tuple[int, list[str]]  # number of the line, and its columns
 
 
 def _sentences(path: str, width: int = 0) -> Iterator[tuple[list[Word], list[str]]]:
-    """Yields (words, comments before or among them) for each sentence.
+    """Yields (words, comments before or among them) for each sentence; a word is (line, fields).
 
-    All words have the same number of columns.
+    All words must have the same number of columns, else it raises ValueError.
 
     Args:
         path: path of the file.

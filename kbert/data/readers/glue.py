@@ -103,7 +103,11 @@ def _file(task: GlueTask, path: str, split: str | None) -> str:
 
 
 def _places(task: GlueTask, path: str, first: list[str]) -> tuple[dict[str, int], bool]:
-    """Returns the mapping table column -> file column, and whether the first row is a header."""
+    """Returns name in the table -> index of the file's column, and whether the file has a header.
+
+    `first` has the fields of the first row of the file at `path`. A file without the task's columns
+    raises ValueError.
+    """
     header = [name.lower() for name in first]
     columns = ("first", "second") if task.is_pair else ("text",)
     known = (tuple(map(str.lower, task.texts)), *(_PAIRS if task.is_pair else ()))

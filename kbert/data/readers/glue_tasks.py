@@ -25,9 +25,10 @@ def glue_task(name: str) -> GlueTask:
 
 
 def glue_scores(task: GlueTask, labels: Sequence, answers: Sequence) -> dict[str, float]:
-    """Computes the official metrics of a task.
+    """Returns name -> value of the official metrics of a task.
 
-    Labels and answers are names for a classification task, numbers for a regression task.
+    Labels and answers (predictions) are names for a classification task, numbers for a regression
+    task, one of each per row.
 
     Example:
         >>> glue_scores(glue_task("STS-B"), [0.0, 2.5, 5.0], [1.0, 2.0, 400.0])["spearman"]

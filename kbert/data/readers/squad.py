@@ -118,7 +118,10 @@ def _read(path: str, on_error: str) -> Table:
 
 
 def _questions(path: str, content: object) -> Iterator[tuple[str, dict]]:
-    """Yields (context, question) of a file, after a check of the keys and types that are read."""
+    """Yields (context, question) for each question of `content`, the parsed JSON of a file.
+
+    A missing key or a wrong type raises ValueError.
+    """
     for article in _list(path, content, "data"):
         for paragraph in _list(path, article, "paragraphs"):
             if not isinstance(paragraph, dict) or not isinstance(paragraph.get("context"), str):
@@ -164,7 +167,11 @@ def _answers(where: str, question: dict) -> list[tuple[str, int]]:
 
 
 def _why(context: str, text: str) -> str:
-    """Explains a missing answer for an error message, if only the Unicode normal form differs."""
+    """Explains why an answer's `text` is not in its context, if only the normal form differs.
+
+    Returns the end of a sentence for an error message, or "" if the text is in the context neither
+    in Unicode's NFC nor in NFKC.
+    """
     for form in ("NFC", "NFKC"):
         if unicodedata.normalize(form, text) in unicodedata.normalize(form, context):
             forms = [
@@ -183,7 +190,10 @@ def _why(context: str, text: str) -> str:
 
 
 def _nearest(context: str, text: str, start: int) -> int | None:
-    """Returns the start of the occurrence of `text` in `context` nearest to `start`, or None."""
+    """Returns the start of the occurrence of `text` in `context` nearest to `start`.
+
+    Of two that are equally near, it is the earlier one. The result is None without an occurrence.
+    """
     if start >= 0 and context.startswith(text, start):
         return start
     after = context.find(text, max(start, 0))

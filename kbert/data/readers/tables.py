@@ -122,7 +122,10 @@ def _parts_of_file(
     numeric_labels: bool,
     label_separator: str | None,
 ) -> Iterator[Table]:
-    """Yields parts of at most `size` rows; with None, the whole file."""
+    """Yields tables of at most `size` rows of a file, or with None one table of all rows.
+
+    The other arguments are those of `read_table`.
+    """
     if numeric_labels and label_separator is not None:
         raise ValueError("Pass numeric_labels or label_separator, not both")
     kind = format or format_of(path)
@@ -151,7 +154,10 @@ def _chunks(rows: Iterator, size: int | None, begin: Sequence = ()) -> Iterator[
 def _there(
     columns: Mapping[str, str | int] | None, names: Sequence[str], optional: Collection[str]
 ) -> Mapping[str, str | int] | None:
-    """Returns the columns to read, without optional columns whose names are not in the file."""
+    """Returns `columns` (name in the table -> in the file) without optional ones the file lacks.
+
+    `names` are the columns of the file, `optional` are names in the table. None stays None.
+    """
     if columns is None:
         return None
     return {ours: x for ours, x in columns.items() if ours not in optional or x in names}
@@ -256,7 +262,7 @@ def _convert_labels(table: Table, numeric: bool, separator: str | None) -> Table
 
 
 def _strip_labels(table: Table) -> Table:
-    """Strips white space around the names of classes, as for the other formats."""
+    """Strips white space around names in the columns `label` and `labels`, even inside lists."""
 
     def strip(label: object) -> object:
         if isinstance(label, list):
@@ -270,7 +276,7 @@ def _strip_labels(table: Table) -> Table:
 
 
 def json_lines(path: str) -> list[tuple[int, dict]]:
-    """Returns (line, object) of every line that is not blank.
+    """Returns (line from 1, object) of every line of a JSON lines file that is not blank.
 
     Raises:
         ValueError: a line is not a JSON object, or the file has no objects.

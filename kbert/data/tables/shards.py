@@ -71,7 +71,7 @@ class Column:
 
     @classmethod
     def of(cls, name: str, column: Any) -> Column:
-        """Returns the layout of a column, (N, …).
+        """Returns the layout of a column, an array or a ragged tensor (N, …), under this name.
 
         Raises:
             ValueError: a record cannot store values of this type.
@@ -101,7 +101,11 @@ class Column:
         return {**lengths, self.name: self.dtype}
 
     def cut(self, column: Any) -> Callable[[int, int], dict[str, np.ndarray]]:
-        """Returns a function (begin, end) -> arrays of the rows `begin … end - 1` of a column."""
+        """Returns a function that gives the arrays of some rows of a column (N, …), for a block.
+
+        From (begin, end) it makes name -> array of the rows `begin … end - 1`, with the names in
+        `dtypes`.
+        """
         splits = []
         while isinstance(column, tf.RaggedTensor):
             splits.append(column.row_splits.numpy())
@@ -118,7 +122,10 @@ class Column:
         return arrays
 
     def join(self, arrays: Mapping[str, tf.Tensor], size: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """Rebuilds a column of `size` rows from the arrays of blocks; in a graph or eagerly."""
+        """Rebuilds a column of `size` rows from blocks; runs in a graph or eagerly.
+
+        `arrays` is name -> flat values of all blocks together, for the names in `dtypes`.
+        """
         lengths = [arrays[f"{self.name}/{level}"] for level in range(self.levels)]
         size = tf.cast(tf.reduce_sum(lengths[-1]) if lengths else size, tf.int64)
         column = tf.reshape(arrays[self.name], [size, *self.shape])
@@ -192,7 +199,10 @@ class StoredRows:
             )
 
     def first(self, count: int) -> Rows:
-        """Loads the first rows, at most `count`, into memory."""
+        """Loads the first rows on disk, at most `count`, into memory.
+
+        Their `examples` are numbered 0, 1, …, since the origin of a row is not stored.
+        """
         stop = min(count, len(self))
         order = self.order(tf.constant(0), None)
         columns, lengths, _ = next(iter(self.window(order, tf.constant(0), tf.constant(stop))))
@@ -408,7 +418,11 @@ def read_rows(folder: PathLike) -> StoredRows:
 
 
 def _rest(output: Output, tables: Iterator[Table]) -> Iterator[Table]:
-    """Returns the tables without rows on disk; raises if the earlier tables have changed."""
+    """Skips the tables whose rows are on disk, and returns an iterator over the others.
+
+    Raises ValueError if the skipped tables have changed or are fewer than before, or if `output` is
+    finished and others follow.
+    """
     written, source, read = output.state["tables"], 0, 0
     for table in itertools.islice(tables, written):
         read, source = read + 1, _checksum(table, source)
@@ -432,7 +446,11 @@ def _checksum(table: Table, before: int) -> int:
 
 
 def _write_shard(output: Output, tables: Iterable[Table], rows_of: Callable[[Table], Rows]) -> None:
-    """Writes one shard, with as many tables as fill it."""
+    """Writes one shard, with the rows of as many tables as fill it, and updates `rows.json`.
+
+    `output` has the state of the folder. `rows_of` makes the rows of a table. Tables that follow
+    are not read.
+    """
     state = dict(output.state)
     path = _shard_path(os.fspath(output.path), len(state["shards"]))
     with records.RecordWriter(path, _INDEX_COLUMNS) as writer:
@@ -460,7 +478,10 @@ def _write_shard(output: Output, tables: Iterable[Table], rows_of: Callable[[Tab
 
 
 def _records(rows: Rows, layout: Iterable[Column]) -> Iterator[tuple[bytes, int]]:
-    """Yields (record of a block, number of its rows)."""
+    """Yields (record, number of rows) for each block of at most `BLOCK_ROWS` rows.
+
+    `layout` has all columns of the rows.
+    """
     columns = {**rows.ragged, **rows.dense, _LENGTHS.name: rows.lengths.astype(np.int64)}
     cuts = [column.cut(columns[column.name]) for column in (*layout, _LENGTHS)]
     for begin in range(0, len(rows), BLOCK_ROWS):

@@ -127,7 +127,7 @@ class Table:
         )
 
     def head(self, rows: int = 5) -> "Table":
-        """The first rows.
+        """Returns a table of the first `rows` rows.
 
         >>> Table({"text": ["a", "b", "c"]}).head(2)["text"]
         ['a', 'b']
@@ -135,7 +135,10 @@ class Table:
         return self[:rows]
 
     def rename(self, names: Mapping[str, str]) -> "Table":
-        """Returns a table with columns renamed; `names` is old name -> new name."""
+        """Returns a table with columns renamed; `names` is old name -> new name.
+
+        An old name that does not exist, or two columns with one new name, raise ValueError.
+        """
         for name in names:
             self[name]  # raises if the column does not exist
         renamed = [names.get(name, name) for name in self.columns]
@@ -145,7 +148,7 @@ class Table:
         return Table(columns, source=self.source, lines=self.lines, start=self.start)
 
     def with_column(self, name: str, column: Sequence) -> "Table":
-        """Returns a table with a column added or replaced."""
+        """Returns a table with a column of one value per row added or replaced."""
         columns = {**self.columns, name: column}
         return Table(columns, source=self.source, lines=self.lines, start=self.start)
 
@@ -204,7 +207,11 @@ class Table:
         ]
 
     def _one_number(self, row: int, values: list) -> Any:
-        """The number of a row of one, as labels of shape (N, 1) have them."""
+        """Returns the number in a label that is a list of one number, from labels of shape (N, 1).
+
+        Several numbers raise ValueError. A list with other values is returned unchanged, to be
+        refused as a list of names. `row` is the number of the row, for the message.
+        """
         numbers = [value for value in map(plain, values) if isinstance(value, int | float)]
         if len(numbers) == len(values) == 1:
             return numbers[0]
@@ -217,7 +224,11 @@ class Table:
         )
 
     def _labels(self, values: list) -> list:
-        """Checks labels: all names, all booleans, all numbers, or all lists of names."""
+        """Returns the checked labels: all names, all booleans, all numbers, or all lists of names.
+
+        If some numbers are integers and some are not, all become floats. Other mixtures raise
+        ValueError.
+        """
         labels: list[Any] = []
         kinds: dict[str, int] = {}  # kind -> the first row that has it
         for row, value in enumerate(values):
@@ -302,7 +313,10 @@ def as_table(
 
 
 def _with_answers(columns: dict[str, Any]) -> dict[str, Any]:
-    """Converts SQuAD answers in the format of `datasets`, a dict per row, to two columns."""
+    """Converts SQuAD answers in the format of `datasets`, a dict per row, to two columns.
+
+    `answers` then has the texts, `answer_starts` their positions. Other columns stay.
+    """
     if "answers" not in columns or "answer_starts" in columns:
         return columns
     answers = [plain(row) for row in values_of(columns["answers"], "answers")]

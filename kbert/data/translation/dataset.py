@@ -185,7 +185,11 @@ class _Batches:
         self.static = [n[0] if len(set(n)) == 1 else None for n in zip(*plan.shapes, strict=True)]
 
     def of_epoch(self, keys: Keys, start: tuple[int, int]) -> tf.data.Dataset:
-        """Returns a function: epoch -> dataset of (order of the pairs (N,), batch, position)."""
+        """Returns a function: epoch -> dataset of the arguments of `make`, one element per batch.
+
+        `keys` are the sorting keys that order the pairs and the batches. `start` is the first
+        (epoch, batch): earlier batches of that epoch are skipped.
+        """
 
         @tf.autograph.experimental.do_not_convert
         def places(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -198,7 +202,12 @@ class _Batches:
         return places
 
     def make(self, order: tf.Tensor, batch: tf.Tensor, position: tf.Tensor) -> dict[str, Any]:
-        """Makes this host's rows of a batch."""
+        """Makes this host's R rows of one batch: the features of `translation_dataset`.
+
+        `order` (N,) has the numbers of the epoch's pairs, those of a batch one after the other.
+        `batch` is the number of the batch in the plan. `position` (3,), the `start` that resumes
+        after the batch, is repeated in every row.
+        """
         begin, size = self.begins[batch], self.sizes[batch]
         width, target_width, rows = tf.unstack(self.shapes[batch])
         own = rows // self.num_hosts
@@ -236,7 +245,10 @@ _OF_SOURCE = ("encoder_token_ids", "encoder_padding_mask")
 
 
 def _ended(ids: tf.Tensor, length: tf.Tensor, sep_id: int, pad_id: int) -> tuple:
-    """Returns ids followed by the end token and padding, and the padding mask (1 = a token)."""
+    """Returns texts with an end token and padding, and their padding mask (1 = a token).
+
+    Both are (R, W), like `ids`: the entry at `length` (R, 1) becomes `sep_id`, later ones `pad_id`.
+    """
     column = tf.range(tf.shape(ids)[1])
     ended = tf.where(column < length, ids, tf.where(column == length, sep_id, pad_id))
     return ended, tf.cast(column <= length, tf.int32)

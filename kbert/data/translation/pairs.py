@@ -40,9 +40,10 @@ class Side:
             return tf.constant(np.append(starts, 0)), tf.constant(np.append(self.lengths, 0))
 
     def gather(self, rows: tf.Tensor, width: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns ids, (B, width) int32, and lengths, (B, 1) int32.
+        """Returns the ids, (B, width) int32, and lengths, (B, 1) int32, of some texts.
 
-        The ids after the end of a text are arbitrary.
+        `rows` (B,) are the numbers of the texts; N is an empty text. The ids after the end of a
+        text are arbitrary.
         """
         starts, lengths = self._places
         last = tf.size(self.ids, tf.int64) - 1
