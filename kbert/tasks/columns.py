@@ -49,8 +49,8 @@ class Columns:
 
         `there` are the names of a table's columns.
         """
-        whole = (names for names in self.inputs if all(name in there for name in names))
-        return next(whole, None)
+        complete = (names for names in self.inputs if all(name in there for name in names))
+        return next(complete, None)
 
     def shown_in(self, table: Table) -> list[str]:
         """Returns the names of a table's columns that are written next to an answer, "id" first."""

@@ -99,12 +99,12 @@ class MaskedCorpus(CorpusObjective):
     @property
     def _lexicons(self) -> list[str | None]:
         """Path of each phase's phrase lexicon, None = none; a single entry is for all phases."""
-        given = self.options.phrases
-        if isinstance(given, str) and "," in given and not is_file(given):
-            given = tuple(path.strip() for path in given.split(","))
-        if isinstance(given, tuple):
-            return [os.fspath(path) or None for path in given]
-        return [None if given is None else os.fspath(given)]
+        phrases = self.options.phrases
+        if isinstance(phrases, str) and "," in phrases and not is_file(phrases):
+            phrases = tuple(path.strip() for path in phrases.split(","))
+        if isinstance(phrases, tuple):
+            return [os.fspath(path) or None for path in phrases]
+        return [None if phrases is None else os.fspath(phrases)]
 
     def _units(self, phase: Phase) -> dict[str, Any]:
         """Returns the arguments `phrases` and `masking` of `pretraining_dataset` for a phase.
@@ -115,7 +115,7 @@ class MaskedCorpus(CorpusObjective):
         lexicons = self._lexicons
         if len(lexicons) == 1:
             return {}
-        begins = [each.first_step for each in self.plan]
+        begins = [planned.first_step for planned in self.plan]
         path = lexicons[begins.index(phase.first_step)]
         return {"phrases": path, "masking": "whole_word" if path is None else "phrase"}
 

@@ -131,6 +131,11 @@ class DatasetObjective(Objective):
         verbose: str | int,
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> keras.callbacks.History:
+        """Trains with checkpoints in `model_dir` and returns the history; see `fit`.
+
+        `steps` is the number of steps of an epoch. Raises ValueError if it is None (unknown), or if
+        the batches have no `position`.
+        """
         spec = getattr(self.dataset, "element_spec", None)
         if not isinstance(spec, Mapping) or "position" not in spec:
             raise ValueError(

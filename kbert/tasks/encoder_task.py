@@ -81,15 +81,17 @@ class EncoderTask(Task):
 
         Raises also if the task does not accept such an encoder, or the token table is too small.
         """
-        read, given = (getattr(x, "max_characters", None) for x in (encoder.config, tokenizer))
-        if read != given:
+        encoder_characters, tokenizer_characters = (
+            getattr(x, "max_characters", None) for x in (encoder.config, tokenizer)
+        )
+        if encoder_characters != tokenizer_characters:
             raise ValueError(
                 "ELMo requires a CharacterTokenizer with its config's max_characters, and every "
                 "other encoder requires a tokenizer with a vocabulary. Received: a "
-                f"{type(encoder).__name__} with max_characters={read}, a "
-                f"{type(tokenizer).__name__} with max_characters={given}"
+                f"{type(encoder).__name__} with max_characters={encoder_characters}, a "
+                f"{type(tokenizer).__name__} with max_characters={tokenizer_characters}"
             )
-        if read is not None and not self.takes_characters:
+        if encoder_characters is not None and not self.takes_characters:
             raise ValueError(
                 f"ELMo is supported by the tasks {_tasks_that('takes_characters')} only. "
                 f"Received: {type(self).__name__}"
@@ -100,10 +102,10 @@ class EncoderTask(Task):
                 f"Decoders are supported by the tasks {_tasks_that('takes_decoders')} only. "
                 f"Received: {type(self).__name__}"
             )
-        rows = 0 if read else encoder.config.vocabulary_size
+        table_rows = 0 if encoder_characters else encoder.config.vocabulary_size
         if is_decoder:
-            rows = encoder.text_rows
-        if read is None and tokenizer.vocabulary_size > rows:
+            table_rows = encoder.text_rows
+        if encoder_characters is None and tokenizer.vocabulary_size > table_rows:
             raise ValueError(
                 "The encoder's token table must have a row for each vocabulary entry"
                 f"{', before those that DecoderEncoder.extend adds' if is_decoder else ''}. "
@@ -127,8 +129,8 @@ class EncoderTask(Task):
     @property
     def record(self) -> dict[str, Any]:
         """Like `Task.record`, with the `input_tokens` needed to restore a `DecoderEncoder`."""
-        bare = self.reads_by_decoder and not self.encoder.has_input_tokens
-        return {**super().record, **({"input_tokens": False} if bare else {})}
+        lacks_input_tokens = self.reads_by_decoder and not self.encoder.has_input_tokens
+        return {**super().record, **({"input_tokens": False} if lacks_input_tokens else {})}
 
     @property
     def model(self) -> keras.Model:
@@ -172,19 +174,20 @@ class EncoderTask(Task):
         encoder: keras.Model,
         positions: Tensor | None,
     ) -> dict[str, Any]:
+        """Runs an encoder with the edit in use and returns its outputs; see `encode`."""
         names = set(input_names(encoder))
         if not encoder.config.num_segments:
             names.discard("segment_ids")
         inputs = {name: x for name, x in features.items() if name in names}
         if GLOBAL_POSITIONS in names and GLOBAL_POSITIONS not in inputs:
-            found = self.global_positions(features)
-            inputs |= {} if found is None else {GLOBAL_POSITIONS: found}
+            global_positions = self.global_positions(features)
+            inputs |= {} if global_positions is None else {GLOBAL_POSITIONS: global_positions}
         return call_encoder(encoder, inputs, training, positions)
 
     def predict_on_batch(self, x: Any) -> Any:
         """Like Keras' `predict_on_batch`, for features; ids outside a table raise ValueError."""
-        checks = isinstance(self.encoder, KerasModel)
-        return super().predict_on_batch(self.encoder.checked_ids(x) if checks else x)
+        can_check = isinstance(self.encoder, KerasModel)
+        return super().predict_on_batch(self.encoder.checked_ids(x) if can_check else x)
 
     def global_positions(self, features: Mapping[str, Any]) -> Tensor | None:
         """Returns the positions of the global tokens, for encoders with global attention.
@@ -202,8 +205,8 @@ class EncoderTask(Task):
 
     def encode_pooled(self, features: Mapping[str, Any], training: bool = False) -> Tensor:
         """Returns only "pooled" of `encode`: (B, H), or (B, K, H) for rows that pack K examples."""
-        none = ops.zeros_like(features["padding_mask"][:, :0], dtype="int32")
-        return self.encode(features, training, positions=none)["pooled"]
+        no_positions = ops.zeros_like(features["padding_mask"][:, :0], dtype="int32")
+        return self.encode(features, training, positions=no_positions)["pooled"]
 
     # Settings that decide what the heads' predictions mean: a student must have its teacher's.
     prediction_settings: tuple[str, ...] = ()

@@ -79,8 +79,8 @@ class InputForm:
 
     def token_name(self, token_id: int, tokenizer: Any) -> str:
         """Returns the token of an id, also if it is not in the tokenizer's vocabulary."""
-        own = self.names.get(token_id)
-        return tokenizer.id_to_token(token_id) if own is None else own
+        input_name = self.names.get(token_id)
+        return tokenizer.id_to_token(token_id) if input_name is None else input_name
 
 
 TEXTS_ALONE = InputForm(cls_id=None, sep_id=None, last_id=None, pad_id=0, separators=0, names={})

@@ -53,14 +53,15 @@ def find_class(asked: type[Any], kind: str | None, module: str | None, source: s
         raise ValueError(f"The task of a folder must have a `kind`. Received: none in {source}")
     if kind == asked.kind:
         return asked
-    found = registry.find("task", kind)
-    if found is not None and issubclass(found, asked):
-        return found
+    task_class = registry.find("task", kind)
+    if task_class is not None and issubclass(task_class, asked):
+        return task_class
     rule = f"The folder must contain a task of the class {asked.__name__}. Received: a"
-    if found is not None:
+    if task_class is not None:
         raise WrongTaskError(
-            f"{rule} {found.__name__} in {source}. With new_head=True only the encoder is loaded",
-            found,
+            f"{rule} {task_class.__name__} in {source}. With new_head=True only the encoder is "
+            "loaded",
+            task_class,
         )
     raise WrongTaskError(
         f"{rule} {kind} in {source}, which is not a registered class: first import the module that "
@@ -82,14 +83,14 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> di
             has a head that kbert has no task for.
     """
     if checkpoint.task is None and strict and (asked.has_head or checkpoint.foreign_head):
-        way_out = (
+        hint = (
             "new_head=True loads the encoder of any task and initialises new heads"
             if asked.has_head
             else "strict=False loads the model alone"
         )
         raise ValueError(
             f"A {asked.__name__} can only be loaded from a folder with its own heads; "
-            f"{way_out}. Received: {checkpoint.foreign_head or 'no head that kbert supports'} in "
+            f"{hint}. Received: {checkpoint.foreign_head or 'no head that kbert supports'} in "
             f"{checkpoint.source}"
         )
     settings = dict(checkpoint.task or {})
@@ -147,16 +148,16 @@ def load_encoder(
         return late.load("encoder of", config.kind)(checkpoint, dtype, strict)
     checkpoint.expect(EncoderConfig)
     arrays = checkpoint.part("encoder/")
-    drawn = pooler and config.pooler_activation is None
-    if drawn:
+    pooler_is_new = pooler and config.pooler_activation is None
+    if pooler_is_new:
         huggingface = late.load("checkpoint format", "huggingface")
         activation = huggingface.usual_pooler(config, checkpoint.arrays, tokenizer.kind)
         config = config.replace(pooler_activation=activation)
     with without_drawing():
         encoder = Encoder(config, dtype=dtype)
         restore_edits(encoder, checkpoint.edits, checkpoint.source)
-        encoder.pooler_is_new = drawn
-        if drawn:
+        encoder.pooler_is_new = pooler_is_new
+        if pooler_is_new:
             arrays |= get_arrays(encoder.pooler, "encoder/pooler")
         set_arrays(encoder, "encoder", arrays, checkpoint.source, strict)
     encoder.weights_from = checkpoint.source

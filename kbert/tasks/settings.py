@@ -47,13 +47,13 @@ class StepsSettings(OptimizerSettings, RunSettings):
                 "average_checkpoints and ema exclude each other: leave out one of them. "
                 f"Received: average_checkpoints={self.average_checkpoints}, ema={self.ema}"
             )
-        made = -(-self.steps // (self.checkpoint_every or self.steps))
-        if self.average_checkpoints > min(made, self.keep_checkpoints):
+        num_checkpoints = -(-self.steps // (self.checkpoint_every or self.steps))
+        if self.average_checkpoints > min(num_checkpoints, self.keep_checkpoints):
             raise ValueError(
                 f"average_checkpoints={self.average_checkpoints} requires as many checkpoints: "
                 "raise keep_checkpoints, or lower checkpoint_every. Received: keep_checkpoints="
-                f"{self.keep_checkpoints}, and {made} checkpoints by steps={self.steps}, "
-                f"checkpoint_every={self.checkpoint_every}"
+                f"{self.keep_checkpoints}, and {num_checkpoints} checkpoints by "
+                f"steps={self.steps}, checkpoint_every={self.checkpoint_every}"
             )
 
 
@@ -75,10 +75,10 @@ def checkpoint_defaults(settings: Mapping[str, Any]) -> dict[str, int]:
         return {}
     # So that they are from the last quarter of the run; from less of it if the run is long.
     every = -(-settings["steps"] // (4 * averaged))
-    usual: Any = {x.name: x.default for x in dataclasses.fields(StepsSettings)}
+    defaults: Any = {x.name: x.default for x in dataclasses.fields(StepsSettings)}
     return {
-        "checkpoint_every": min(every, usual["checkpoint_every"]),
-        "keep_checkpoints": max(averaged, usual["keep_checkpoints"]),
+        "checkpoint_every": min(every, defaults["checkpoint_every"]),
+        "keep_checkpoints": max(averaged, defaults["keep_checkpoints"]),
     }
 
 

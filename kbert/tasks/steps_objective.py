@@ -65,8 +65,8 @@ class StepsObjective(Objective):
             raise TypeError(
                 "fit() requires the number of updates: fit(data, steps=…). Received: none"
             )
-        usual = {**checkpoint_defaults(settings), **self.usual()}
-        self.options: Any = self.settings.from_arguments({**usual, **settings}, "fit")
+        defaults = {**checkpoint_defaults(settings), **self.usual()}
+        self.options: Any = self.settings.from_arguments({**defaults, **settings}, "fit")
         self.is_compiled = self.model.compiled_by_user
         if self.is_compiled:
             check_compiled(self.settings, settings)
@@ -220,22 +220,22 @@ class StepsObjective(Objective):
         strategy.agrees(step)  # all wait until the chief has saved the last checkpoint
         if options.ema is not None:
             use_moving_average(self.model)
-            found: dict[str, Any] = {"ema": options.ema}
-            what = f"the moving average of the weights, with a decay of {options.ema}"
+            record: dict[str, Any] = {"ema": options.ema}
+            description = f"the moving average of the weights, with a decay of {options.ema}"
         else:
             folder = Path(cast(PathLike, model_dir)) / "checkpoints"
             steps = average_checkpoints(self.model, folder, options.average_checkpoints)
-            found = {"steps": steps}
-            what = f"the mean of the checkpoints of steps {', '.join(map(str, steps))}"
+            record = {"steps": steps}
+            description = f"the mean of the checkpoints of steps {', '.join(map(str, steps))}"
         evaluate = self.evaluation(self.model, self.plan[-1], strategy)
         values = {} if evaluate is None else {k: float(v) for k, v in evaluate().items()}
         if not strategy.is_chief:
             return
         if verbose:
-            print(f"the model is {what}")
+            print(f"the model is {description}")
             if values:
-                shown = " · ".join(f"{name} {value:.4g}" for name, value in values.items())
-                print(f"evaluation of it: {shown}")
+                listed = " · ".join(f"{name} {value:.4g}" for name, value in values.items())
+                print(f"evaluation of it: {listed}")
         if model_dir is not None:
-            content = json.dumps({**found, **values}, indent=2) + "\n"
+            content = json.dumps({**record, **values}, indent=2) + "\n"
             atomic.write(Path(model_dir) / "average.json", content.encode())

@@ -304,8 +304,8 @@ class Task(TrainStep, keras.Model):
         refuse_arguments(options, EXPORT, "export")
         check_finite(_arrays(self.parts), os.fspath(directory))
         self.check_answers(os.fspath(directory))
-        how = {"format": format, "precision": precision, "max_bytes": max_bytes, **options}
-        return late.load("export", "task")(self, directory, **how)
+        settings = {"format": format, "precision": precision, "max_bytes": max_bytes, **options}
+        return late.load("export", "task")(self, directory, **settings)
 
     def sample_outputs(self) -> dict[str, Any]:
         """Returns the outputs of model and heads for a short text; {} if a task defines none."""
@@ -351,8 +351,8 @@ class Task(TrainStep, keras.Model):
             for prefix in self.unknown_elsewhere:
                 if parts.pop(prefix, None) is not None:
                     logging.warning("%s has no %s head: it is left out", format, prefix)
-            if left := _without_place(type(self), self.settings, format):
-                listed = ", ".join(f"{name}={value!r}" for name, value in left.items())
+            if unsupported := _without_place(type(self), self.settings, format):
+                listed = ", ".join(f"{name}={value!r}" for name, value in unsupported.items())
                 logging.warning(
                     "%s does not support these settings of the task: %s", format, listed
                 )
@@ -513,8 +513,8 @@ def usual_schedule(
 
 def _arrays(parts: Mapping[str, keras.layers.Layer]) -> dict[str, np.ndarray]:
     """Returns weights by their names in a preset; `parts` are layers by the prefix of the names."""
-    each = (get_arrays(part, prefix) for prefix, part in parts.items())
-    return {name: array for arrays in each for name, array in arrays.items()}
+    part_arrays = (get_arrays(part, prefix) for prefix, part in parts.items())
+    return {name: array for arrays in part_arrays for name, array in arrays.items()}
 
 
 def _huggingface() -> Any:
@@ -527,14 +527,14 @@ def _without_place(kind: type[Any], settings: Mapping[str, Any], format: str) ->
     `kind` is the class of the task, `settings` are its settings, `format` is another library's.
     """
     parameters = inspect.signature(kind).parameters.items()
-    usual = {name: parameter.default for name, parameter in parameters}
-    usual = {name: [*x] if isinstance(x, tuple) else x for name, x in usual.items()}
-    held = kind.held_elsewhere
+    defaults = {name: parameter.default for name, parameter in parameters}
+    defaults = {name: [*x] if isinstance(x, tuple) else x for name, x in defaults.items()}
+    stored = kind.held_elsewhere
     if format == "huggingface":
         on_rows = kind.kind in _huggingface().ON_ROWS
-        held += HELD_BY_HUGGING_FACE + (("max_length",) if on_rows else ())
+        stored += HELD_BY_HUGGING_FACE + (("max_length",) if on_rows else ())
     return {
         name: value
         for name, value in settings.items()
-        if name not in held and (name not in usual or value != usual[name])
+        if name not in stored and (name not in defaults or value != defaults[name])
     }

@@ -27,23 +27,25 @@ def number_texts(columns: Mapping[str, Sequence]) -> dict[str, Any]:
 
     Returns NAME_number -> (N,) int32 for each column, (N, ragged) for one of lists of texts.
     """
-    known: dict[str, int] = {}
-    found: dict[str, Any] = {}
+    numbers: dict[str, int] = {}
+    numbered: dict[str, Any] = {}
     for name, column in columns.items():
         key = name + NUMBERS
         if not column or isinstance(column[0], str):
-            found[key] = np.array([known.setdefault(x, len(known)) for x in column], np.int32)
+            numbered[key] = np.array(
+                [numbers.setdefault(x, len(numbers)) for x in column], np.int32
+            )
         else:
-            rows = [[known.setdefault(x, len(known)) for x in texts] for texts in column]
-            found[key] = tf.ragged.constant(rows, tf.int32, row_splits_dtype=tf.int64)
-    return found
+            rows = [[numbers.setdefault(x, len(numbers)) for x in texts] for texts in column]
+            numbered[key] = tf.ragged.constant(rows, tf.int32, row_splits_dtype=tf.int64)
+    return numbered
 
 
 def padded_numbers(numbers: tf.RaggedTensor) -> tf.Tensor:
     """Pads numbers (B, ragged) with -1 to (B, A), with at least one column."""
     dense = numbers.to_tensor(-1)
-    none = [[0, 0], [0, tf.cast(tf.shape(dense)[1] == 0, tf.int32)]]
-    return tf.pad(dense, none, constant_values=-1)
+    padding = [[0, 0], [0, tf.cast(tf.shape(dense)[1] == 0, tf.int32)]]
+    return tf.pad(dense, padding, constant_values=-1)
 
 
 def scores_of(table: Table, objective: str) -> np.ndarray:
@@ -89,19 +91,19 @@ def retrieval(first: np.ndarray, second: np.ndarray, table: Table) -> dict[str, 
     `first` and `second` are the embeddings of the table's texts, (N, D). If equal first texts have
     several second texts, all of these are relevant.
     """
-    known: dict[str, int] = {}
-    own = np.array([known.setdefault(text, len(known)) for text in table["second"]])
-    _, places = np.unique(own, return_index=True)
-    right: dict[str, set[int]] = {}
-    for text, number in zip(table["first"], own.tolist(), strict=True):
-        right.setdefault(text, set()).add(number)
-    relevant = [right[text] for text in table["first"]]
-    found = Index(second[places]).search(first, k=min(10, len(places))).ids
+    numbers: dict[str, int] = {}
+    second_numbers = np.array([numbers.setdefault(text, len(numbers)) for text in table["second"]])
+    _, distinct_rows = np.unique(second_numbers, return_index=True)
+    relevant_by_text: dict[str, set[int]] = {}
+    for text, number in zip(table["first"], second_numbers.tolist(), strict=True):
+        relevant_by_text.setdefault(text, set()).add(number)
+    relevant = [relevant_by_text[text] for text in table["first"]]
+    retrieved = Index(second[distinct_rows]).search(first, k=min(10, len(distinct_rows))).ids
     return {
-        "ndcg_at_10": metrics.ndcg(relevant, found),
-        "mrr_at_10": metrics.mrr(relevant, found),
-        "recall_at_1": metrics.recall(relevant, found, k=1),
-        "recall_at_10": metrics.recall(relevant, found),
+        "ndcg_at_10": metrics.ndcg(relevant, retrieved),
+        "mrr_at_10": metrics.mrr(relevant, retrieved),
+        "recall_at_1": metrics.recall(relevant, retrieved, k=1),
+        "recall_at_10": metrics.recall(relevant, retrieved),
     }
 
 

@@ -83,7 +83,7 @@ def _predictions(
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        places = tf.where(real)  # (K, 2)
-        sequence, targets = tf.gather_nd(sequence, places), tf.gather_nd(targets, places)
+        positions = tf.where(real)  # (K, 2)
+        sequence, targets = tf.gather_nd(sequence, positions), tf.gather_nd(targets, positions)
         return encoder.logits(sequence), targets, tf.ones_like(targets)
     return encoder.logits(sequence), targets, real

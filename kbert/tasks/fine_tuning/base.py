@@ -148,10 +148,10 @@ class FineTuningTask(EncoderTask):
     ) -> None:
         super().__init__(encoder, tokenizer, name=name or _snake_case(type(self).__name__))
         self.chosen = options_of(type(self), options)
-        most = encoder.config.max_positions
-        if self.max_length is not None and self.max_length > most:
+        max_positions = encoder.config.max_positions
+        if self.max_length is not None and self.max_length > max_positions:
             raise ValueError(
-                f"max_length must be between 4 and {most} (the encoder's max_positions). "
+                f"max_length must be between 4 and {max_positions} (the encoder's max_positions). "
                 f"Received: max_length={self.max_length!r}"
             )
         if self.needs_pooler and encoder.pooler is None:
@@ -167,9 +167,9 @@ class FineTuningTask(EncoderTask):
 
     @property
     def settings(self) -> dict[str, Any]:
-        found = self.chosen.to_dict()
-        left = () if self.reads_by_decoder else DECODER_OPTIONS
-        return {name: value for name, value in found.items() if name not in left}
+        settings = self.chosen.to_dict()
+        omitted = () if self.reads_by_decoder else DECODER_OPTIONS
+        return {name: value for name, value in settings.items() if name not in omitted}
 
     def make_dropout(self) -> Dropout:
         """Returns the dropout before a head, at the rate of the option `dropout` or the encoder."""
@@ -521,13 +521,13 @@ class FineTuningTask(EncoderTask):
         """
         table = self.as_table(data, labels)
         self.check_labels(table)
-        found = self.reports(table, self.predict(table, batch_size=batch_size, verbose=verbose))
-        if not found:
+        reports = self.reports(table, self.predict(table, batch_size=batch_size, verbose=verbose))
+        if not reports:
             raise ValueError(
                 "report() is not supported by this task: use evaluate() for its scores. "
                 f"Received: a {type(self).__name__}"
             )
-        return found[0]
+        return reports[0]
 
     def batches(self, rows: Rows | StoredRows, **options: Any) -> tf.data.Dataset:
         """Returns a dataset of batches of the rows, for `fit`; options as in `bucketed_batches`."""

@@ -47,8 +47,10 @@ class Labels:
         self._numbers = class_numbers(self.names)
         if len(self._ids) < len(self.names):
             counts = collections.Counter(self.names)
-            twice = sorted(name for name, count in counts.items() if count > 1)[:10]
-            raise ValueError(f"The names of classes must be unique. Received: {twice} twice")
+            duplicate_names = sorted(name for name, count in counts.items() if count > 1)[:10]
+            raise ValueError(
+                f"The names of classes must be unique. Received: {duplicate_names} twice"
+            )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -70,15 +72,15 @@ class Labels:
         Raises:
             ValueError: a row has no list, or a label is not a class.
         """
-        found = np.zeros((len(table), len(self)), np.float32)
+        indicators = np.zeros((len(table), len(self)), np.float32)
         for row, labels in enumerate(table["label"]):
             if not isinstance(labels, list | tuple):
                 raise ValueError(
                     f"{table.place(row)}: with multi_label=True each row must have a list of "
                     f"labels, which may be empty. Received: {labels!r:.80}"
                 )
-            found[row, [self._id(table, row, label) for label in labels]] = 1
-        return found
+            indicators[row, [self._id(table, row, label) for label in labels]] = 1
+        return indicators
 
     def indices(self, names: Sequence[str]) -> np.ndarray:
         """Returns the index of each name among the classes, (N,) int32, for predicted names."""
@@ -92,25 +94,29 @@ class Labels:
             held_out: held-out data, which is evaluated between epochs.
             column: name of the column of labels.
         """
-        seen: set[Any] = set()
+        training_ids: set[Any] = set()
         for row, labels in enumerate(table[column]):
-            seen |= {self._id(table, row, x) for x in _as_list(labels)}
-        form = _form(_first(table[column]))
+            training_ids |= {self._id(table, row, x) for x in _as_list(labels)}
+        training_form = _form(_first(table[column]))
         for row, labels in enumerate(held_out[column]):
             for label in _as_list(labels):
-                if _form(label) != form:
+                if _form(label) != training_form:
                     raise ValueError(
                         f"{held_out.place(row)}: held-out labels must have the type of the "
-                        f"training labels, {form}. Received: {label!r:.80}"
+                        f"training labels, {training_form}. Received: {label!r:.80}"
                     )
-                if self._id(held_out, row, label) not in seen:
+                if self._id(held_out, row, label) not in training_ids:
                     raise ValueError(
                         f"{held_out.place(row)}: a held-out label must occur in the training "
                         f"data. Received: {label!r:.80}, which none of its {len(table)} rows has"
                     )
 
     def _id(self, table: Table, row: int, label: Any) -> int:
-        given = label = in_terms_of(label, self.names)
+        """Returns the index of a label's class; raises ValueError if the label is not a class.
+
+        `table` and `row` locate the label in the error message.
+        """
+        received = label = in_terms_of(label, self.names)
         if isinstance(label, str) and label in self._ids:
             return self._ids[label]
         if isinstance(label, str) and re.fullmatch(_WHOLE, label):
@@ -123,7 +129,7 @@ class Labels:
         by_index = " or by index from 0" if is_index else ""
         raise ValueError(
             f"{table.place(row)}: a label must be one of the task's {len(self)} classes, by name "
-            f"({shown(self.names)}){by_index}. Received: {given!r:.80}"
+            f"({shown(self.names)}){by_index}. Received: {received!r:.80}"
         )
 
 
@@ -152,13 +158,13 @@ def _written_out(names: object) -> list[str]:
         return [f"LABEL_{i}" for i in range(names)]
     values = [] if isinstance(names, str | bytes) or not isinstance(names, Iterable) else names
     values = [x.item() if isinstance(x, np.generic) else x for x in values]
-    written = [_as_name(x) for x in values]
-    if not written or None in written or isinstance(names, Set):
+    class_names = [_as_name(x) for x in values]
+    if not class_names or None in class_names or isinstance(names, Set):
         raise ValueError(
             "labels must be a list of class names, in the order of the logits, or the number of "
             f"classes. Received: {names!r:.200}"
         )
-    return [name for name in written if name is not None]
+    return [name for name in class_names if name is not None]
 
 
 def _as_name(value: object) -> str | None:
@@ -236,16 +242,16 @@ def indicator_columns(table: Table, names: Any) -> Table:
     """
     if not isinstance(names, list | tuple):
         return table
-    found = []
+    label_lists = []
     for row in range(len(table)):
         values = {name: str(table[name][row]).strip() for name in names}
-        bad = {name: value for name, value in values.items() if value not in ("0", "1")}
-        if bad:
+        invalid = {name: value for name, value in values.items() if value not in ("0", "1")}
+        if invalid:
             raise ValueError(
-                f"{table.place(row)}: the column of a label must be 0 or 1. Received: {bad}"
+                f"{table.place(row)}: the column of a label must be 0 or 1. Received: {invalid}"
             )
-        found.append([name for name, value in values.items() if value == "1"])
-    return table.with_column("label", found)
+        label_lists.append([name for name, value in values.items() if value == "1"])
+    return table.with_column("label", label_lists)
 
 
 def shown(names: Sequence[str], most: int = 10) -> str:
@@ -287,20 +293,22 @@ def class_weights_of(
             positives = labels.sum(0)
             return ((len(labels) - positives) / np.maximum(positives, 1)).astype(np.float32)
         counts = np.bincount(labels, minlength=len(names))
-        present = np.count_nonzero(counts)
-        return (len(labels) / (present * np.maximum(counts, 1))).astype(np.float32)
+        num_present = np.count_nonzero(counts)
+        return (len(labels) / (num_present * np.maximum(counts, 1))).astype(np.float32)
     numbers = class_numbers(names)
     by_number = [key for key in weights if isinstance(key, int) and key in numbers]
     if len(by_number) == len(weights):
         weights = {names[numbers[key]]: weights[key] for key in by_number}
     _check_names(names, weights, "class_weights")
-    found = np.array([float(weights.get(name, 1.0)) for name in names], np.float32)
-    if not (np.isfinite(found).all() and (found >= 0).all() and found.any()):
+    class_weights = np.array([float(weights.get(name, 1.0)) for name in names], np.float32)
+    if not (
+        np.isfinite(class_weights).all() and (class_weights >= 0).all() and class_weights.any()
+    ):
         raise ValueError(
             "class_weights must be 0 or more, and at least one of them above 0. "
             f"Received: {dict(weights)}"
         )
-    return found
+    return class_weights
 
 
 def thresholds_of(names: Sequence[str], threshold: float | Mapping[str, float]) -> np.ndarray:
@@ -316,13 +324,13 @@ def thresholds_of(names: Sequence[str], threshold: float | Mapping[str, float]) 
     if not isinstance(threshold, Mapping):
         threshold = dict.fromkeys(names, threshold)
     _check_names(names, threshold, "threshold")
-    found = np.array([float(threshold.get(name, np.nan)) for name in names])
-    if not ((found >= 0) & (found <= 1)).all():
+    thresholds = np.array([float(threshold.get(name, np.nan)) for name in names])
+    if not ((thresholds >= 0) & (thresholds <= 1)).all():
         raise ValueError(
             "threshold must be a number between 0 and 1, or a dict of one for every label. "
             f"Received: {dict(threshold)}"
         )
-    return found
+    return thresholds
 
 
 def class_answer(
@@ -339,17 +347,25 @@ def class_answer(
         >>> class_answer(["ham", "spam"], np.array([0.25, 0.75]), None)["label"]
         'spam'
     """
-    named = dict(zip(names, probabilities.tolist(), strict=True))
+    named_probabilities = dict(zip(names, probabilities.tolist(), strict=True))
     if thresholds is not None:
-        chosen = np.flatnonzero(probabilities >= thresholds)
-        return {"labels": [names[int(i)] for i in chosen], "probabilities": named}
+        chosen_ids = np.flatnonzero(probabilities >= thresholds)
+        return {"labels": [names[int(i)] for i in chosen_ids], "probabilities": named_probabilities}
     label = names[int(probabilities.argmax())]
-    return {"label": label, "probability": named[label], "probabilities": named}
+    return {
+        "label": label,
+        "probability": named_probabilities[label],
+        "probabilities": named_probabilities,
+    }
 
 
 def _check_names(names: Sequence[str], given: Any, what: str) -> None:
-    known = set(names)
-    unknown = [name for name in given if name not in known]
+    """Raises ValueError if a name in `given` is not a class, one of `names`.
+
+    `what` is the name of the argument in the error message.
+    """
+    known_names = set(names)
+    unknown = [name for name in given if name not in known_names]
     if unknown:
         raise ValueError(
             f"{what} must name the task's classes, {shown(names)}. Received: {shown(unknown)}"

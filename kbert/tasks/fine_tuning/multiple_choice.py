@@ -118,10 +118,10 @@ class MultipleChoice(FineTuningTask):
         real = tf.sequence_mask(counts)  # (B, A)
         alternative = tf.range(tf.shape(real)[1])[None, :]
         # A missing alternative is a copy of the last one here, and becomes padding below.
-        place = tf.cumsum(counts, exclusive=True)[:, None]
-        place += tf.minimum(alternative, counts[:, None] - 1)
+        flat_index = tf.cumsum(counts, exclusive=True)[:, None]
+        flat_index += tf.minimum(alternative, counts[:, None] - 1)
         row = tf.repeat(tf.range(tf.shape(real)[0]), tf.shape(real)[1])
-        second = tf.gather(second.values, tf.reshape(place, [-1]))
+        second = tf.gather(second.values, tf.reshape(flat_index, [-1]))
         features = self.build_inputs(tf.gather(first, row), second)  # (B * A, T)
         return {**self._by_row(features, real), **columns}
 
@@ -158,8 +158,10 @@ class MultipleChoice(FineTuningTask):
         names = ("token_ids", "segment_ids", "padding_mask")
         flat = {name: ops.reshape(batch[name], (-1, tokens)) for name in names}
         if GLOBAL_POSITIONS in batch:
-            places = batch[GLOBAL_POSITIONS]
-            flat[GLOBAL_POSITIONS] = ops.reshape(places, (-1, ops.shape(places)[2]))
+            global_positions = batch[GLOBAL_POSITIONS]
+            flat[GLOBAL_POSITIONS] = ops.reshape(
+                global_positions, (-1, ops.shape(global_positions)[2])
+            )
         read = {}
         if return_read:
             outputs = self.encode(flat, training)
@@ -215,8 +217,8 @@ class MultipleChoice(FineTuningTask):
         _labels(table)
 
     def score(self, table: Table, answers: Sequence[Any]) -> dict[str, float]:
-        found = [answer["choice"] for answer in answers]
-        return {"accuracy": share_right(_labels(table), found)}
+        choices = [answer["choice"] for answer in answers]
+        return {"accuracy": share_right(_labels(table), choices)}
 
     def score_names(self, table: Table) -> list[str] | None:
         return ["accuracy"]
@@ -235,13 +237,13 @@ class MultipleChoice(FineTuningTask):
         def choose(context: tf.Tensor, choices: tf.Tensor) -> dict[str, tf.Tensor]:
             shape = tf.shape(choices)
             contexts = tf.size(context)
-            wrong = [
+            message = [
                 "context must have one text for each row of choices, or one for all. Received: "
                 "contexts and rows:",
                 *(contexts, shape[0]),
             ]
             fits = (contexts == shape[0]) | (contexts == 1)
-            with tf.control_dependencies([tf.debugging.Assert(fits, wrong)]):
+            with tf.control_dependencies([tf.debugging.Assert(fits, message)]):
                 # Each alternative is a separate row: one question may have thousands of them.
                 rows = tf.repeat(tf.range(shape[0]), shape[1])
             rows = tf.minimum(rows, contexts - 1)
@@ -253,20 +255,20 @@ class MultipleChoice(FineTuningTask):
                 return {"logits": tf.cast(self(features)["choice"][:, 0], tf.float32)}
 
             def tokens(rows: tf.Tensor, choice: tf.Tensor) -> tf.Tensor:
-                before = tf.gather(tf.strings.length(context), rows)
+                context_bytes = tf.gather(tf.strings.length(context), rows)
                 return tf.minimum(
-                    text_tokens()(choice) + tf.cast(before, tf.int64), self.row_length
+                    text_tokens()(choice) + tf.cast(context_bytes, tf.int64), self.row_length
                 )
 
             specs = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.string)]
             alternatives = (rows, tf.reshape(choices, [-1]))
-            found = in_chunks(Signature(logits, specs, tokens))(*alternatives)["logits"]
+            choice_logits = in_chunks(Signature(logits, specs, tokens))(*alternatives)["logits"]
             real = tf.not_equal(choices, "")  # (B, A)
-            found = tf.where(real, tf.reshape(found, shape), ABSENT)
-            probabilities = tf.where(real, tf.nn.softmax(found), 0.0)
+            choice_logits = tf.where(real, tf.reshape(choice_logits, shape), ABSENT)
+            probabilities = tf.where(real, tf.nn.softmax(choice_logits), 0.0)
             # An extra column for rows without a choice: it wins if all others are 0.
-            none = tf.where(tf.reduce_any(real, 1), -1.0, 2.0)[:, None]
-            best = tf.argmax(tf.concat([probabilities, none], 1), 1, tf.int32)
+            no_choice = tf.where(tf.reduce_any(real, 1), -1.0, 2.0)[:, None]
+            best = tf.argmax(tf.concat([probabilities, no_choice], 1), 1, tf.int32)
             texts = tf.concat([choices, tf.fill([shape[0], 1], "")], 1)
             return {
                 "choice": tf.where(best < shape[1], best, -1),
@@ -293,11 +295,12 @@ def _places(segment_ids: tf.Tensor, multiple: int) -> tf.Tensor:
     counts = tf.reduce_sum(segment_ids, 1, keepdims=True)
     width = (tf.reduce_max(tf.concat([counts[:, 0], [1]], 0)) + multiple - 1) // multiple * multiple
     columns = tf.range(width)[None]
-    first = tf.argmax(segment_ids, 1, tf.int32)[:, None]
-    return tf.where(columns < counts, first + columns, -1)
+    first_column = tf.argmax(segment_ids, 1, tf.int32)[:, None]
+    return tf.where(columns < counts, first_column + columns, -1)
 
 
 def _answer(choices: list[str], probabilities: np.ndarray) -> dict[str, Any]:
+    """Returns the answer for a row with the given choices and their probabilities, (A,)."""
     best = int(probabilities.argmax())
     return {
         "choice": best,

@@ -135,6 +135,10 @@ class EpochsObjective(Objective):
         return history
 
     def _compile(self, steps: int, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        """Compiles the model with AdamW and the default schedule of fine-tuning.
+
+        `steps` is the number of updates of the run; a callback may set the learning rate.
+        """
         options = self.options
         schedule = fine_tuning_schedule(options.learning_rate, steps, options.warmup_share)
         decay = options.layer_decay
@@ -159,11 +163,12 @@ class EpochsObjective(Objective):
         variables = self.task.non_trainable_variables
         seeds = [v for v in variables if v.name == "seed_generator_state"]
         for number, state in enumerate(seeds):
-            drawn = np.random.SeedSequence([self.options.seed, number])
-            state.assign(drawn.generate_state(2))
+            seed_sequence = np.random.SeedSequence([self.options.seed, number])
+            state.assign(seed_sequence.generate_state(2))
 
     @contextlib.contextmanager
     def _frozen(self) -> Iterator[None]:
+        """Freezes the weights that match the setting `freeze`, and thaws them at the end."""
         patterns = self.options.freeze
         names = freezing.freeze(self.task, patterns) if patterns else []
         try:
@@ -273,11 +278,12 @@ class TableObjective(EpochsObjective):
         return lambda: predictor.measure(held_out, parts, size, verbose=0)[0]
 
     def _known_metric(self, metric: str) -> str:
+        """Returns `metric`; raises ValueError if evaluations of the task have no such value."""
         scores = self.task.score_names(self.held_out)
-        known = ["loss", *(scores or [])]
-        if scores is not None and metric not in known:
+        metric_names = ["loss", *(scores or [])]
+        if scores is not None and metric not in metric_names:
             raise ValueError(
-                f"metric must be one of the values of an evaluation, {', '.join(known)}. "
+                f"metric must be one of the values of an evaluation, {', '.join(metric_names)}. "
                 f"Received: metric={metric!r}"
             )
         return metric
@@ -303,12 +309,12 @@ def _refuse_of_tables(options: FitSettings, **given: Any) -> None:
     They are `given`, name -> value or None, and the weights in the options.
     """
     given |= {"class_weights": options.class_weights, "sample_weight": options.sample_weight}
-    if refused := [name for name, value in given.items() if value is not None]:
+    if unsupported := [name for name, value in given.items() if value is not None]:
         raise ValueError(
             "These arguments are not supported for rows on disk, which include their labels: pass "
             "weights to prepare_rows(…, sample_weight=…, class_weights=…), and held-out data as "
             "validation_data. "
-            f"Received: {', '.join(refused)}"
+            f"Received: {', '.join(unsupported)}"
         )
 
 
@@ -317,12 +323,12 @@ def _split_end(table: Table, share: float, validation_data: Any) -> tuple[Table,
 
     Raises ValueError if a side is empty, or `validation_data` is given too (not None).
     """
-    first = math.floor(len(table) * (1 - share)) if 0 < share < 1 else 0
-    if validation_data is not None or not 0 < first < len(table):
-        both = "" if validation_data is None else " and validation_data"
+    first_held_out = math.floor(len(table) * (1 - share)) if 0 < share < 1 else 0
+    if validation_data is not None or not 0 < first_held_out < len(table):
+        also_received = "" if validation_data is None else " and validation_data"
         raise ValueError(
             "validation_split must be a share between 0 and 1 that leaves at least one row on "
             "both sides, and excludes validation_data. Received: "
-            f"validation_split={share}{both}, {len(table)} rows"
+            f"validation_split={share}{also_received}, {len(table)} rows"
         )
-    return table[:first], table[first:]
+    return table[:first_held_out], table[first_held_out:]

@@ -46,12 +46,12 @@ def check_column(table: Table, name: str | None, columns: Columns) -> None:
     if name is not None:
         table[name]
         return
-    known = {*columns.usual, *(x for names in columns.inputs for x in names)}
-    for likely in _LIKELY:
-        if likely in table and likely not in known:
+    used_columns = {*columns.usual, *(x for names in columns.inputs for x in names)}
+    for column in _LIKELY:
+        if column in table and column not in used_columns:
             raise ValueError(
-                f"The column {likely!r} is ambiguous: to use it as the weights of the examples, "
-                f'pass fit(…, sample_weight="{likely}"); otherwise rename it or leave it out. '
+                f"The column {column!r} is ambiguous: to use it as the weights of the examples, "
+                f'pass fit(…, sample_weight="{column}"); otherwise rename it or leave it out. '
                 f"Received: the columns {list(table.columns)}"
             )
 
@@ -85,14 +85,14 @@ def checked_weights(table: Table, name: str) -> np.ndarray:
 
     Raises ValueError if a value is not a finite number of 0 or more.
     """
-    found = [_number(value) for value in table[name]]
-    for row, number in enumerate(found):
+    weights = [_number(value) for value in table[name]]
+    for row, number in enumerate(weights):
         if not (math.isfinite(number) and number >= 0):
             raise ValueError(
                 f"{table.place(row)}: {name!r} must be a finite number of 0 or more, the weight of "
                 f"the example in the loss. Received: {table[name][row]!r:.80}"
             )
-    return np.array(found, np.float32)
+    return np.array(weights, np.float32)
 
 
 def weigh_examples(rows: Rows, weights: np.ndarray) -> Rows:
@@ -102,15 +102,15 @@ def weigh_examples(rows: Rows, weights: np.ndarray) -> Rows:
         rows: rows made from a table.
         weights: (N,), weights of the table's rows.
     """
-    of_rows = weights[rows.examples]
+    row_weights = weights[rows.examples]
     if "label_weights" in rows.ragged:  # a weight for each token
-        own = rows.ragged["label_weights"]
-        of_tokens = np.repeat(of_rows, np.asarray(own.row_lengths()))
-        values = tf.cast(own.values, tf.float32) * of_tokens
-        ragged = {**rows.ragged, "label_weights": own.with_values(values)}
+        label_weights = rows.ragged["label_weights"]
+        token_weights = np.repeat(row_weights, np.asarray(label_weights.row_lengths()))
+        values = tf.cast(label_weights.values, tf.float32) * token_weights
+        ragged = {**rows.ragged, "label_weights": label_weights.with_values(values)}
         return dataclasses.replace(rows, ragged=ragged)
-    own = np.asarray(rows.dense.get("label_weights", np.ones(len(rows), np.float32)))
-    weighted = own * of_rows.reshape(-1, *[1] * (own.ndim - 1))
+    label_weights = np.asarray(rows.dense.get("label_weights", np.ones(len(rows), np.float32)))
+    weighted = label_weights * row_weights.reshape(-1, *[1] * (label_weights.ndim - 1))
     dense = {**rows.dense, "label_weights": weighted.astype(np.float32)}
     return dataclasses.replace(rows, dense=dense)
 

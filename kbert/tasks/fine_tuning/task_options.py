@@ -46,12 +46,14 @@ def expose_options(task: type[Any]) -> None:
             )
         if not isinstance(inspect.getattr_static(task, name, None), property):
             setattr(task, name, _attribute(name, task.options))
-    own = list(inspect.signature(task.__init__).parameters.values())[1:]
-    own = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
-    named = {parameter.name for parameter in own}
+    own_parameters = list(inspect.signature(task.__init__).parameters.values())[1:]
+    own_parameters = [
+        parameter for parameter in own_parameters if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    own_names = {parameter.name for parameter in own_parameters}
     passed_on = [_NAME, *task.options.parameters()]
-    fields = [field for field in passed_on if field.name not in named]
-    task.__signature__ = _ClassSignature(inspect.Signature([*own, *fields]))
+    fields = [field for field in passed_on if field.name not in own_names]
+    task.__signature__ = _ClassSignature(inspect.Signature([*own_parameters, *fields]))
     task.__doc__ = with_options(task.__doc__, task.options)
 
 

@@ -158,9 +158,9 @@ class TextClassifier(FineTuningTask):
         weights = class_weights_of(self.labels, class_weights, rows.dense["labels"])
         labels = rows.dense["labels"]
         # With several labels per row, the weight is for the positives of a class; others have 1.
-        chosen = np.where(labels > 0, weights, 1.0) if self.multi_label else weights[labels]
+        label_weights = np.where(labels > 0, weights, 1.0) if self.multi_label else weights[labels]
         return dataclasses.replace(
-            rows, dense={**rows.dense, "label_weights": chosen.astype(np.float32)}
+            rows, dense={**rows.dense, "label_weights": label_weights.astype(np.float32)}
         )
 
     def check_held_out(self, table: Table, held_out: Table) -> None:
@@ -194,34 +194,34 @@ class TextClassifier(FineTuningTask):
         if self.multi_label:
             return metrics.multi_label(self._classes.indicators(table), self._indicators(answers))
         labels = self._classes.ids(table)
-        found = self._classes.indices([answer["label"] for answer in answers])
+        predictions = self._classes.indices([answer["label"] for answer in answers])
         scores = {
-            "accuracy": metrics.accuracy(labels, found),
-            "macro_f1": metrics.macro_f1(labels, found),
-            "matthews": metrics.matthews(labels, found),
+            "accuracy": metrics.accuracy(labels, predictions),
+            "macro_f1": metrics.macro_f1(labels, predictions),
+            "matthews": metrics.matthews(labels, predictions),
         }
         if len(self.labels) == 2:
-            scores["f1"] = metrics.f1(labels, found)
+            scores["f1"] = metrics.f1(labels, predictions)
         return scores
 
     def score_names(self, table: Table) -> list[str] | None:
         if self.multi_label:
             return ["micro_f1", "macro_f1", "subset_accuracy"]
-        of_two = ["f1"] if len(self.labels) == 2 else []
-        return ["accuracy", "macro_f1", "matthews", *of_two]
+        binary_scores = ["f1"] if len(self.labels) == 2 else []
+        return ["accuracy", "macro_f1", "matthews", *binary_scores]
 
     def _indicators(self, answers: Sequence[Any]) -> np.ndarray:
-        found = np.zeros((len(answers), len(self.labels)), np.int32)
+        indicators = np.zeros((len(answers), len(self.labels)), np.int32)
         for row, answer in enumerate(answers):
-            found[row, self._classes.indices(answer["labels"])] = 1
-        return found
+            indicators[row, self._classes.indices(answer["labels"])] = 1
+        return indicators
 
     def reports(self, table: Table, answers: Sequence[Any]) -> list[Any]:
         if self.multi_label:
-            chosen = self._classes.indicators(table), self._indicators(answers)
-            return [metrics.multi_label_report(*chosen, self.labels)]
-        found = self._classes.indices([answer["label"] for answer in answers])
-        return [metrics.classification_report(self._classes.ids(table), found, self.labels)]
+            indicators = self._classes.indicators(table), self._indicators(answers)
+            return [metrics.multi_label_report(*indicators, self.labels)]
+        predictions = self._classes.indices([answer["label"] for answer in answers])
+        return [metrics.classification_report(self._classes.ids(table), predictions, self.labels)]
 
     def report(self, data: Any, labels: Any = None, **options: Any) -> metrics.Report:
         """Returns precision, recall and F1 of each class, and the confusion matrix.
@@ -274,14 +274,17 @@ class TextClassifier(FineTuningTask):
                 "label is predicted. Received: multi_label=False"
             )
         table = self.as_table(data, labels)
-        wanted = self._classes.indicators(table)
+        targets = self._classes.indicators(table)
         answers = self.predict(table, **options)
-        found = np.array([list(answer["probabilities"].values()) for answer in answers])
+        probabilities = np.array([list(answer["probabilities"].values()) for answer in answers])
         if per_class:
-            best = [metrics.best_threshold(f, w) for f, w in zip(found.T, wanted.T, strict=True)]
+            best = [
+                metrics.best_threshold(p, t)
+                for p, t in zip(probabilities.T, targets.T, strict=True)
+            ]
             self.threshold: float | dict[str, float] = dict(zip(self.labels, best, strict=True))
         else:
-            self.threshold = metrics.best_threshold(found, wanted)
+            self.threshold = metrics.best_threshold(probabilities, targets)
         return self.threshold
 
     def signatures(self, pairs: bool = False) -> dict[str, Signature]:
@@ -303,11 +306,11 @@ class TextClassifier(FineTuningTask):
         def answer(features: Tensors) -> dict[str, tf.Tensor]:
             scores = self.outputs(self(features), features)["probabilities"]
             labels = tf.broadcast_to(tf.constant(names), tf.shape(scores))
-            found = {"labels": labels, "scores": scores}
+            outputs = {"labels": labels, "scores": scores}
             if self.multi_label:
-                return {**found, "chosen": scores >= tf.constant(thresholds, tf.float32)}
+                return {**outputs, "chosen": scores >= tf.constant(thresholds, tf.float32)}
             best = tf.argmax(scores, 1)
             label = tf.gather(tf.constant(names), best)
-            return {**found, "label": label, "score": tf.reduce_max(scores, 1)}
+            return {**outputs, "label": label, "score": tf.reduce_max(scores, 1)}
 
         return self.texts.signatures("classify", answer, pairs)

@@ -75,13 +75,13 @@ class TextRows:
         names = _text_columns(table)
         ids = [self._task.encode_texts(table[name]) for name in names]
         lengths = [np.diff(np.asarray(x.row_splits)) for x in ids]
-        tokens, lost = self._extent(lengths)
+        tokens, lost_tokens = self._extent(lengths)
         return Rows(
             ragged=dict(zip(("first", "second"), ids, strict=False)),
             dense={},
             lengths=tokens * (2 if self.both_orders and len(ids) == 2 else 1),
             examples=np.arange(len(table)),
-            cut=int(np.count_nonzero(lost)),
+            cut=int(np.count_nonzero(lost_tokens)),
         )
 
     def build_inputs(
@@ -150,11 +150,11 @@ class TextRows:
         if len(lengths) == 1:
             counts = window_counts(total, budget, self.doc_stride).numpy()
             return tokens * counts, np.zeros_like(total)
-        kept = [x.numpy() for x in pair_limits(lengths[0], lengths[1], budget)]
+        kept_lengths = [x.numpy() for x in pair_limits(lengths[0], lengths[1], budget)]
         slides = lengths[0] > lengths[1]  # as in pair_windows
-        longer, budgets = (np.where(slides, *both) for both in (lengths, kept))
-        lost = np.where(slides, lengths[1] - kept[1], lengths[0] - kept[0])
-        return tokens * window_counts(longer, budgets, self.doc_stride).numpy(), lost
+        longer, budgets = (np.where(slides, *sides) for sides in (lengths, kept_lengths))
+        lost_tokens = np.where(slides, lengths[1] - kept_lengths[1], lengths[0] - kept_lengths[0])
+        return tokens * window_counts(longer, budgets, self.doc_stride).numpy(), lost_tokens
 
     def _budget(self, texts: int) -> tuple[int, int]:
         """Returns how many special tokens and text tokens a row of one or two `texts` can have."""
@@ -165,6 +165,10 @@ class TextRows:
         return specials, budget
 
     def _packed(self, first: Any, second: Any) -> dict[str, tf.Tensor]:
+        """Packs token ids into the encoder's inputs (B, T); with `doc_stride` (B, W, T).
+
+        `first` and `second` are token ids (B, ragged); `second` is None for single texts.
+        """
         if self.doc_stride is None:
             return EncoderTask.build_inputs(self._task, first, second)
         _, budget = self._budget(1 if second is None else 2)
@@ -188,11 +192,11 @@ class TextRows:
         size = (count + groups - 1) // groups
         # The last group is filled up with copies of the last window.
         index = ops.minimum(ops.arange(groups * size, dtype="int32"), count - 1)
-        parts = {
+        grouped = {
             name: ops.reshape(ops.take(x, index, axis=0), (groups, size, *ops.shape(x)[1:]))
             for name, x in features.items()
         }
-        logits = ops.map(lambda part: self._logits(part, head, False)[0], parts)
+        logits = ops.map(lambda part: self._logits(part, head, False)[0], grouped)
         return ops.reshape(logits, (-1, logits.shape[-1]))[:count]
 
     def _logits(
@@ -234,10 +238,10 @@ class TextRows:
         def answer_rows(*columns: Any) -> dict[str, tf.Tensor]:
             rows = tf.shape(columns[0])[0]
             # ELMo's convolutions need a row: an empty batch gets one, which is removed again.
-            more = [[0, tf.cast(rows == 0, tf.int32)]]
-            columns = [tf.pad(column, more, constant_values="") for column in columns]
-            found = answer(self._task.build_inputs(*map(self._task.tokenizer.encode, columns)))
-            return {key: value[:rows] for key, value in found.items()}
+            padding = [[0, tf.cast(rows == 0, tf.int32)]]
+            columns = [tf.pad(column, padding, constant_values="") for column in columns]
+            outputs = answer(self._task.build_inputs(*map(self._task.tokenizer.encode, columns)))
+            return {key: value[:rows] for key, value in outputs.items()}
 
         def single(text: tf.Tensor) -> dict[str, tf.Tensor]:
             return answer_rows(text)
@@ -279,6 +283,7 @@ def sentence_head(encoder: keras.Model, units: int) -> SentenceHead:
 
 
 def _text_columns(table: Table) -> tuple[str, ...]:
+    """Returns the names of a table's columns of texts; raises ValueError if it has none."""
     for names in TEXT_COLUMNS:
         if all(name in table for name in names):
             return names

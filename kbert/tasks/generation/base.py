@@ -195,7 +195,7 @@ class GenerationTask(Task):
             stop_ids: token ids that end a text; None = `self.stop_ids`.
         """
         features = dict(features)
-        drawn = {name: features.pop(name, None) for name in ("seed", "row_numbers")}
+        sampling_inputs = {name: features.pop(name, None) for name in ("seed", "row_numbers")}
         stop_ids = self.stop_ids if stop_ids is None else stop_ids
         logits, cache = self.prefill(features, max_new_tokens)
         return decode(
@@ -206,7 +206,7 @@ class GenerationTask(Task):
             max_new_tokens=max_new_tokens,
             stop_ids=stop_ids,
             banned_ids=self.banned_ids(stop_ids),
-            **drawn,
+            **sampling_inputs,
         )
 
     def decode_batch(
@@ -230,8 +230,8 @@ class GenerationTask(Task):
             ValueError: the task runs an export that was made with other settings.
         """
         if self._runtime is not None:
-            asked = (method, max_new_tokens, self.stop_ids if stop_ids is None else stop_ids)
-            return self._runtime.decode(features, *asked)
+            settings = (method, max_new_tokens, self.stop_ids if stop_ids is None else stop_ids)
+            return self._runtime.decode(features, *settings)
         rows = len(row_numbers)
         if isinstance(method, Sampling):
             features = {**features, "row_numbers": row_numbers.astype("int32")}
@@ -279,10 +279,10 @@ class GenerationTask(Task):
         Returns:
             K texts for each row, and their scores (N, K).
         """
-        found = [[""] * num_results(method) for _ in lengths]
+        generated = [[""] * num_results(method) for _ in lengths]
         scores = np.zeros((len(lengths), num_results(method)), np.float32)
         filled = np.flatnonzero(lengths)
-        done = len(lengths) - len(filled)
+        rows_done = len(lengths) - len(filled)
         with Progress("", len(lengths), " examples", verbose=verbose) as bar:
             for width, index in batches_of_like_width(lengths[filled], most, batch_size):
                 rows = filled[index]
@@ -290,11 +290,11 @@ class GenerationTask(Task):
                 numbers = first + rows
                 decoded = self.decode_batch(features, method, longest, row_numbers=numbers, **how)
                 for row, results in zip(rows, texts(rows, decoded), strict=True):
-                    found[row] = results
+                    generated[row] = results
                 scores[rows] = decoded.scores
-                done += len(rows)
-                bar.show(done)
-        return found, scores
+                rows_done += len(rows)
+                bar.show(rows_done)
+        return generated, scores
 
     def decoding_of(self, options: DecodingOptions) -> tuple[Method, int | None]:
         """Returns the decoding method of `options` and their `max_new_tokens`, None = the default.
@@ -313,9 +313,9 @@ class GenerationTask(Task):
         """
         stop_ids = self.stop_ids if stop_ids is None else stop_ids
         ids = tf.reshape(decoded.token_ids, (-1, tf.shape(decoded.token_ids)[-1]))
-        inside = tf.range(tf.shape(ids)[1])[None] < tf.reshape(decoded.lengths, (-1, 1))
-        stops = tf.reduce_any(ids[..., None] == tf.constant(stop_ids, tf.int32), axis=-1)
-        return tf.ragged.boolean_mask(ids, inside & ~stops).with_row_splits_dtype(tf.int64)
+        is_inside = tf.range(tf.shape(ids)[1])[None] < tf.reshape(decoded.lengths, (-1, 1))
+        is_stop = tf.reduce_any(ids[..., None] == tf.constant(stop_ids, tf.int32), axis=-1)
+        return tf.ragged.boolean_mask(ids, is_inside & ~is_stop).with_row_splits_dtype(tf.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,15 +335,15 @@ class _Runtime:
         stop_ids: Sequence[int],
     ) -> Decoded:
         """Decodes a batch of arrays; raises ValueError for other settings than the export's."""
-        asked = {"method": method, "max_new_tokens": max_new_tokens, "stop_ids": tuple(stop_ids)}
-        fixed = {name: getattr(self, name) for name in asked}
-        if asked != fixed:
+        received = {"method": method, "max_new_tokens": max_new_tokens, "stop_ids": tuple(stop_ids)}
+        fixed = {name: getattr(self, name) for name in received}
+        if received != fixed:
             raise ValueError(
                 f"The settings of an export cannot be changed: {_listed(fixed)}. Export the task "
-                f"again for other settings. Received: {_listed(asked)}"
+                f"again for other settings. Received: {_listed(received)}"
             )
-        found = self.run(features)
-        return Decoded(*(found[name] for name in _OUTPUTS))
+        outputs = self.run(features)
+        return Decoded(*(outputs[name] for name in _OUTPUTS))
 
 
 def _listed(values: dict[str, Any]) -> str:
@@ -393,10 +393,10 @@ def padded(rows: Sequence[np.ndarray], width: int, pad_id: int) -> tuple[np.ndar
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str | bytes]) -> list[np.ndarray]:
     """Tokenizes texts to the ids of each, in chunks of bounded memory."""
-    found: list[np.ndarray] = []
+    ids: list[np.ndarray] = []
     for _, chunk in inference.chunks(texts):
-        found += inference.as_rows(tokenizer.encode(tf.constant(list(chunk), tf.string)))
-    return found
+        ids += inference.as_rows(tokenizer.encode(tf.constant(list(chunk), tf.string)))
+    return ids
 
 
 def num_results(method: Method) -> int:
@@ -463,8 +463,8 @@ def written(name: str, texts: Sequence[Sequence[str]], scores: np.ndarray) -> li
         pairs = zip(texts, scores, strict=True)
         return [{name: text, "score": float(score)} for (text,), (score,) in pairs]
     return [
-        {f"{name}s": list(row), "scores": found.tolist()}
-        for row, found in zip(texts, scores, strict=True)
+        {f"{name}s": list(row), "scores": row_scores.tolist()}
+        for row, row_scores in zip(texts, scores, strict=True)
     ]
 
 

@@ -77,11 +77,11 @@ class PromptRows(WrittenRows):
         """
         longest = self.task._longest(max_new_tokens)
         stop_ids = self.task._checked_ids(longest, stop_ids, 0)
-        most = self.task.decoder.config.max_positions - SHORTEST
-        if longest > most:
+        limit = self.task.decoder.config.max_positions - SHORTEST
+        if longest > limit:
             raise ValueError(
-                f"`max_new_tokens` of an export to another runtime must be at most {most}, so that "
-                f"prompts of {SHORTEST} tokens fit the model's max_positions. "
+                f"`max_new_tokens` of an export to another runtime must be at most {limit}, so "
+                f"that prompts of {SHORTEST} tokens fit the model's max_positions. "
                 f"Received: {longest}"
             )
         return self.settings_of(method, longest, stop_ids)
@@ -97,8 +97,8 @@ class PromptRows(WrittenRows):
         Prompts that leave too few positions for the new tokens lose their beginning.
         """
         task = self.task
-        most = task.decoder.config.max_positions - max_new_tokens
-        ids = task._begun([x[-(most - 1) :] for x in tokenize(task.tokenizer, texts)])
+        max_prompt_length = task.decoder.config.max_positions - max_new_tokens
+        ids = task._begun([x[-(max_prompt_length - 1) :] for x in tokenize(task.tokenizer, texts)])
         batches = [padded(x, max(map(len, x)), task.stop_ids[0]) for x in (ids[:1], ids)]
         return [dict(zip(self.inputs, map(tf.constant, x), strict=True)) for x in batches]
 
@@ -119,10 +119,10 @@ class PromptAnswers(FileAnswers):
         `GenerationOptions`; `first` is the number of the first record in the whole input.
         """
         task = self.task
-        chosen = cast(GenerationOptions, options)
-        method, longest = task.decoding_of(chosen)
-        longest, seed = task._longest(longest), chosen.seed or 0
-        strings, stop_ids = task._checked(longest, chosen.stop, seed)
+        decoding = cast(GenerationOptions, options)
+        method, longest = task.decoding_of(decoding)
+        longest, seed = task._longest(longest), decoding.seed or 0
+        strings, stop_ids = task._checked(longest, decoding.stop, seed)
         if task._runtime is not None:
             stop_ids = task._runtime.stop_ids
         ids = tokenize(task.tokenizer, table["text"])
@@ -135,7 +135,7 @@ class PromptAnswers(FileAnswers):
             stop_ids=stop_ids,
             batch_size=batch_size,
             seed=seed,
-            jit_compile=chosen.jit_compile,
+            jit_compile=decoding.jit_compile,
             first=first,
         )
         return written("continuation", texts, scores), sum(len(x) > budget for x in ids)
@@ -318,17 +318,19 @@ class CausalLM(GenerationTask):
         """
 
         def batch(rows: np.ndarray, width: int) -> tuple[dict[str, Any], int]:
-            made = padded([ids[row] for row in rows], width, self.stop_ids[0])
-            return dict(zip(PromptRows.inputs, made, strict=True)), max_new_tokens
+            inputs = padded([ids[row] for row in rows], width, self.stop_ids[0])
+            return dict(zip(PromptRows.inputs, inputs, strict=True)), max_new_tokens
 
         def texts(rows: np.ndarray, decoded: Decoded) -> list[list[str]]:
-            before = inference.as_ragged([ids[row] for row in rows])
-            found = self._texts(before, decoded, stop_ids).numpy()
-            return [[cut(text.decode(), strings) for text in row] for row in found]
+            prompts = inference.as_ragged([ids[row] for row in rows])
+            added_texts = self._texts(prompts, decoded, stop_ids).numpy()
+            return [[cut(text.decode(), strings) for text in row] for row in added_texts]
 
         lengths = np.array([len(x) for x in ids], int)
-        most = self.decoder.config.max_positions - max_new_tokens
-        return self.write_each(lengths, most, batch, texts, method, stop_ids=stop_ids, **how)
+        max_prompt_length = self.decoder.config.max_positions - max_new_tokens
+        return self.write_each(
+            lengths, max_prompt_length, batch, texts, method, stop_ids=stop_ids, **how
+        )
 
     def stream(
         self,
@@ -382,8 +384,8 @@ class CausalLM(GenerationTask):
             seed=seed if isinstance(method, Sampling) else None,
             jit_compile=jit_compile,
         )
-        written = (number for number in numbers if number not in stop_ids)
-        return pieces(TextStream(self.tokenizer, ids.tolist(), strings), written)
+        text_ids = (number for number in numbers if number not in stop_ids)
+        return pieces(TextStream(self.tokenizer, ids.tolist(), strings), text_ids)
 
     def score(
         self, texts: str | Sequence[str], *, batch_size: int = 8, verbose: str | int = "auto"
@@ -442,13 +444,17 @@ class CausalLM(GenerationTask):
                 rows = tf.shape(prompt)[0]
                 prompt = tf.pad(prompt, [[0, tf.cast(rows == 0, tf.int32)]], constant_values="")
                 ids = self.tokenizer.encode(prompt)
-                kept = budget - self.reads_cls
-                ids = ids[:, -kept:] if kept > 0 else ids[:, :0]
+                prompt_budget = budget - self.reads_cls
+                ids = ids[:, -prompt_budget:] if prompt_budget > 0 else ids[:, :0]
                 is_empty = tf.cast(ids.row_lengths() == 0, tf.int64)
                 if self.reads_cls:
                     is_empty = tf.ones_like(is_empty)
-                begin = tf.fill([tf.reduce_sum(is_empty)], tf.constant(self._begin_id, tf.int32))
-                ids = tf.concat([tf.RaggedTensor.from_row_lengths(begin, is_empty), ids], axis=1)
+                begin_ids = tf.fill(
+                    [tf.reduce_sum(is_empty)], tf.constant(self._begin_id, tf.int32)
+                )
+                ids = tf.concat(
+                    [tf.RaggedTensor.from_row_lengths(begin_ids, is_empty), ids], axis=1
+                )
                 mask = tf.ones_like(ids).to_tensor()
             features = {"token_ids": ids.to_tensor(), "padding_mask": mask}
             features |= request_seed(method, seed, tf.shape(prompt)[0], row_numbers)
@@ -480,8 +486,8 @@ class CausalLM(GenerationTask):
 
     def _longest(self, max_new_tokens: int | None) -> int:
         """Returns `max_new_tokens`; for None the default, 64 but at most half of the positions."""
-        usual = min(NEW_TOKENS, max(1, self.decoder.config.max_positions // 2))
-        return usual if max_new_tokens is None else max_new_tokens
+        default = min(NEW_TOKENS, max(1, self.decoder.config.max_positions // 2))
+        return default if max_new_tokens is None else max_new_tokens
 
     def _checked(
         self, max_new_tokens: int, stop: Any, seed: int
@@ -495,16 +501,16 @@ class CausalLM(GenerationTask):
         check_seed(seed)
         stop = list(stop) if isinstance(stop, list | tuple | set | np.ndarray) else [stop]
         size = self.tokenizer.vocabulary_size
-        for one in stop:
-            is_number = isinstance(one, int | np.integer) and not isinstance(one, bool)
-            is_id = is_number and 0 <= one < size
-            if not is_id and not (isinstance(one, str) and one):
+        for entry in stop:
+            is_number = isinstance(entry, int | np.integer) and not isinstance(entry, bool)
+            is_id = is_number and 0 <= entry < size
+            if not is_id and not (isinstance(entry, str) and entry):
                 raise ValueError(
                     "`stop` must contain strings that are not empty, or ids from 0 to "
-                    f"{size - 1}. Received: {one!r}"
+                    f"{size - 1}. Received: {entry!r}"
                 )
-        strings = tuple(one for one in stop if isinstance(one, str))
-        ids = {int(one) for one in stop if not isinstance(one, str)}
+        strings = tuple(entry for entry in stop if isinstance(entry, str))
+        ids = {int(entry) for entry in stop if not isinstance(entry, str)}
         return strings, tuple(sorted({*self.stop_ids, *ids}))
 
     def _checked_ids(self, max_new_tokens: int, stop_ids: Any, seed: int) -> tuple[int, ...]:
@@ -526,14 +532,14 @@ class CausalLM(GenerationTask):
         Raises ValueError if prompt and `max_new_tokens` together exceed the model's positions.
         """
         ids = self._begun(tokenize(self.tokenizer, prompts))
-        most = self.decoder.config.max_positions
+        max_positions = self.decoder.config.max_positions
         for number, x in enumerate(ids):
-            if len(x) + max_new_tokens > most:
+            if len(x) + max_new_tokens > max_positions:
                 raise ValueError(
                     "Prompt and new tokens together must not exceed the model's "
-                    f"max_positions={most}: shorten the prompt, or lower max_new_tokens. Received: "
-                    f"max_new_tokens={max_new_tokens} and {len(x)} tokens in prompt {number}, "
-                    f"which begins {prompts[number][:40]!r}"
+                    f"max_positions={max_positions}: shorten the prompt, or lower max_new_tokens. "
+                    f"Received: max_new_tokens={max_new_tokens} and {len(x)} tokens in prompt "
+                    f"{number}, which begins {prompts[number][:40]!r}"
                 )
         return ids
 
@@ -554,8 +560,8 @@ class CausalLM(GenerationTask):
             shape = tf.shape(decoded.scores)
             index = tf.repeat(tf.range(shape[0]), shape[1])
             repeated = tf.gather(prompt_ids.with_row_splits_dtype(tf.int64), index)
-            new = self.new_ids(decoded, stop_ids)
-            return tf.reshape(continuations(self.tokenizer, repeated, new), shape)
+            new_ids = self.new_ids(decoded, stop_ids)
+            return tf.reshape(continuations(self.tokenizer, repeated, new_ids), shape)
 
 
 def _end_id(tokenizer: Tokenizer) -> int:

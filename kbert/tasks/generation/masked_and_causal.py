@@ -85,17 +85,21 @@ class MaskedAndCausal(Pretraining):
         return {"z_loss": self.z_loss}
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
-        found, labels, weights = logits["masked_lm"], batch["mask_ids"], batch["mask_weights"]
-        losses = {"prediction_loss": cross_entropy(found, labels, weights)}
+        token_logits, labels, weights = (
+            logits["masked_lm"],
+            batch["mask_ids"],
+            batch["mask_weights"],
+        )
+        losses = {"prediction_loss": cross_entropy(token_logits, labels, weights)}
         if self.z_loss:
-            squares, count = z_loss(found, weights)
+            squares, count = z_loss(token_logits, weights)
             losses["z_loss"] = (self.z_loss * squares, count)
         # `causal_mask` at the position that predicts a token is 1 in causal rows or examples.
         causal = ops.take_along_axis(batch["causal_mask"], batch["mask_positions"], axis=1)
         causal = ops.cast(causal, "float32")  # (B, P)
         metrics = {}
         for name, kind in (("mlm", 1.0 - causal), ("lm", causal)):
-            answers = (found, labels, weights * kind)
+            answers = (token_logits, labels, weights * kind)
             metrics[f"{name}_loss"] = cross_entropy(*answers)
             metrics[f"{name}_accuracy"] = accuracy(*answers)
         return losses, metrics

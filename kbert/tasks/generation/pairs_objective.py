@@ -145,10 +145,14 @@ class PairsObjective(StepsObjective):
         """Number by which a host's rows of a batch are divisible: devices times micro-batches."""
         with scope_of(self.task):
             strategy = current_strategy()
-        parts = self.model.micro_batches if self.is_compiled else self.options.micro_batches
-        return strategy.num_replicas // strategy.num_hosts * parts
+        micro_batches = self.model.micro_batches if self.is_compiled else self.options.micro_batches
+        return strategy.num_replicas // strategy.num_hosts * micro_batches
 
     def _check(self, length: int, longest: int) -> None:
+        """Raises ValueError if the settings of lengths do not fit the model or the devices.
+
+        `length` is `max_length` or its default; `longest` is the model's max_positions.
+        """
         if length > longest:
             raise ValueError(
                 "max_length must be at most the model's max_positions. Received: "
@@ -167,16 +171,17 @@ class PairsObjective(StepsObjective):
         pairs = self.pairs["train"]
         if not isinstance(pairs, Pairs):
             sides = (self._encoded["train"].source, self._encoded["train"].target)
-            parts = [part for side in sides for part in (side.ids.numpy(), side.lengths)]
-            return {"checksum": fingerprints.crc32(parts)}
-        said = pairs.identity()
-        if "files" in said:
-            del said["name"]
-            moved = ("name", "mtime_ns")
-            said["files"] = [
-                {k: x for k, x in file.items() if k not in moved} for file in said["files"]
+            arrays = [array for side in sides for array in (side.ids.numpy(), side.lengths)]
+            return {"checksum": fingerprints.crc32(arrays)}
+        identity = pairs.identity()
+        if "files" in identity:
+            del identity["name"]
+            volatile_keys = ("name", "mtime_ns")
+            identity["files"] = [
+                {k: x for k, x in file.items() if k not in volatile_keys}
+                for file in identity["files"]
             ]
-        return said
+        return identity
 
     def _bleu(self) -> Callable[[], dict[str, float]]:
         """Returns a function that translates the held-out pairs and returns {"bleu": score}.

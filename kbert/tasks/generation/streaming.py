@@ -44,20 +44,20 @@ class TokenStream:
             jit_compile: whether XLA compiles on TensorFlow; JAX always does.
             **settings: other arguments of `kbert.decoding.stream`.
         """
-        made: dict[str, Any] = {"jit_compile": jit_compile}
-        which = (jit_compile, getattr(self._decoder, "traced_variant", None))
-        if which not in self._steps:
-            self._steps[which] = tensor_function(self._decoder.step, self._decoder, **made)
-        key = (max_new_tokens, *which)
+        options: dict[str, Any] = {"jit_compile": jit_compile}
+        step_key = (jit_compile, getattr(self._decoder, "traced_variant", None))
+        if step_key not in self._steps:
+            self._steps[step_key] = tensor_function(self._decoder.step, self._decoder, **options)
+        key = (max_new_tokens, *step_key)
         if key not in self._prefills:
             self._prefills[key] = tensor_function(
                 lambda ids, mask: self._decoder.prefill(ids, mask, max_new_tokens),
                 self._decoder,
-                **made,
+                **options,
             )
         inputs = (ops.convert_to_tensor(x) for x in (token_ids, padding_mask))
         logits, cache = self._prefills[key](*inputs)
-        step = self._steps[which]
+        step = self._steps[step_key]
         tokens = stream(step, logits, cache, max_new_tokens=max_new_tokens, **settings)
         return (int(ids[0]) for ids in tokens)
 

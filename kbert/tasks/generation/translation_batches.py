@@ -93,6 +93,7 @@ def held_out_batches(task: Any, data: Any, max_tokens: int) -> Any:
 
 
 def _zipped(sources: Any, targets: Tensor) -> list[tuple[Any, Any]]:
+    """Returns the pairs (source, target); raises ValueError if their numbers differ."""
     sources, targets = list(each_text(sources, "sources")), list(each_text(targets, "targets"))
     if len(sources) != len(targets):
         raise ValueError(

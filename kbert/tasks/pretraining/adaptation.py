@@ -67,22 +67,23 @@ def adapt(
     """
     folder = locate(folder)
     checkpoint = read_checkpoint(folder).expect(EncoderConfig)
-    before = cast(Tokenizer, load_tokenizer(folder))  # an encoder's, so not one of characters
-    known = before.vocabulary_size
-    if tokenizer.vocabulary[:known] != before.vocabulary:
+    # The tokenizer is an encoder's, so not one of characters.
+    old_tokenizer = cast(Tokenizer, load_tokenizer(folder))
+    old_size = old_tokenizer.vocabulary_size
+    if tokenizer.vocabulary[:old_size] != old_tokenizer.vocabulary:
         raise ValueError(
             "The corpus must be prepared with the preset's vocabulary; more entries may follow at "
             f"its end. Received: a tokenizer of {tokenizer.vocabulary_size} entries, and "
-            f"{os.fspath(folder)} with {known}, which differ before the end"
+            f"{os.fspath(folder)} with {old_size}, which differ before the end"
         )
-    _check_reads_alike(before, tokenizer, folder)
+    _check_reads_alike(old_tokenizer, tokenizer, folder)
     config, arrays = extend_vocabulary(
         checkpoint.config,
         checkpoint.arrays,
         tokenizer.vocabulary_size,
-        _pieces(before, tokenizer),
+        _pieces(old_tokenizer, tokenizer),
         seed=seed,
-        known=known,
+        known=old_size,
     )
     config = config.replace(**(changes or {}))
     with without_drawing():
@@ -91,9 +92,9 @@ def adapt(
             encoder.weights_from = os.fspath(folder)
         task = make_task(encoder, tokenizer)
         for prefix, part in task.parts.items():
-            found = {n: a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
-            if found:
-                set_arrays(part, prefix, found, os.fspath(folder))
+            part_arrays = {n: a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
+            if part_arrays:
+                set_arrays(part, prefix, part_arrays, os.fspath(folder))
             else:
                 logging.warning("%s has no %s: it is newly initialised", os.fspath(folder), prefix)
     return task
@@ -137,10 +138,10 @@ def _pieces(before: Any, tokenizer: Tokenizer) -> Any:
     texts = added if is_wordpiece else [tokenizer.decode([[i]])[0] for i in new_ids]
     words = before.encode(texts).to_list() if added else []
     split = {}
-    for new, entry, word in zip(new_ids, added, words, strict=True):
+    for new_id, entry, word in zip(new_ids, added, words, strict=True):
         inside = is_wordpiece and entry.startswith("##") and entry != "##"
-        split[new] = _inside_a_word(entry[2:], ids, before.unk_id) if inside else word
-    return {new: pieces for new, pieces in split.items() if pieces}
+        split[new_id] = _inside_a_word(entry[2:], ids, before.unk_id) if inside else word
+    return {new_id: pieces for new_id, pieces in split.items() if pieces}
 
 
 def _inside_a_word(text: str, ids: Any, unk_id: int) -> list[int]:
@@ -148,11 +149,11 @@ def _inside_a_word(text: str, ids: Any, unk_id: int) -> list[int]:
 
     The longest match comes first. `ids` are entry -> id; [`unk_id`] if a part has no match.
     """
-    found = []
+    piece_ids = []
     while text:
         size = next((n for n in range(len(text), 0, -1) if f"##{text[:n]}" in ids), 0)
         if not size:
             return [unk_id]  # WordPiece makes the whole word unknown
-        found.append(ids[f"##{text[:size]}"])
+        piece_ids.append(ids[f"##{text[:size]}"])
         text = text[size:]
-    return found
+    return piece_ids

@@ -81,8 +81,8 @@ class MemoryLM(RemembersRows, EncoderTask):
                 "The encoder must be a Transformer-XL, made of a TransformerXlConfig. "
                 f"Received: {encoder.config!r}"
             )
-        for what, number in (("memory_length", memory_length), ("batch_size", batch_size)):
-            check_count(what, number, minimum=1)
+        for setting, number in (("memory_length", memory_length), ("batch_size", batch_size)):
+            check_count(setting, number, minimum=1)
         self.memory_length = memory_length
         self.batch_size = batch_size
         config = encoder.config
@@ -155,8 +155,8 @@ class MemoryLM(RemembersRows, EncoderTask):
             totals = np.zeros(len(rows))
             memory = np.zeros(self._memory_shape(len(rows)), "float32")
             for first in range(0, rows.shape[1] - 1, self.memory_length):
-                found, memory = self._read(rows, counts, first, memory)
-                totals += ops.convert_to_numpy(found)
+                scores, memory = self._read(rows, counts, first, memory)
+                totals += ops.convert_to_numpy(scores)
             for total, count in zip(totals.tolist(), counts.tolist(), strict=True):
                 perplexity = float(np.exp(-total / count)) if count else 1.0
                 answers.append({"log_likelihood": total, "tokens": count, "perplexity": perplexity})
@@ -177,8 +177,8 @@ class MemoryLM(RemembersRows, EncoderTask):
             memory = tf.zeros(self._memory_shape(tf.shape(rows)[0]))
 
             def read(first: Any, totals: Any, memory: Any) -> tuple[Any, Any, Any]:
-                found, memory = self._read(rows, counts, first, memory)
-                return first + self.memory_length, totals + found, memory
+                scores, memory = self._read(rows, counts, first, memory)
+                return first + self.memory_length, totals + scores, memory
 
             _, totals, _ = tf.while_loop(
                 lambda first, *_: first < tf.shape(rows)[1] - 1, read, (0, zeros, memory)
@@ -196,8 +196,8 @@ class MemoryLM(RemembersRows, EncoderTask):
         ids = self.tokenizer.encode(texts)
         counts = tf.cast(ids.row_lengths(), tf.int32)
         rows = ids.to_tensor(self.tokenizer.sep_id)
-        more = [1, -tf.shape(rows)[1] % self.memory_length]
-        return tf.pad(rows, [[0, 0], more], constant_values=self.tokenizer.sep_id), counts
+        padding = [1, -tf.shape(rows)[1] % self.memory_length]
+        return tf.pad(rows, [[0, 0], padding], constant_values=self.tokenizer.sep_id), counts
 
     def _memory_shape(self, rows: Any) -> tuple[Any, ...]:
         config = self.encoder.config
@@ -212,6 +212,6 @@ class MemoryLM(RemembersRows, EncoderTask):
         outputs = self({"token_ids": inputs, "memory": memory})
         losses = self.softmax.losses(outputs["sequence"], targets)
         inside = first + np.arange(self.memory_length) < counts[:, None]
-        found = -ops.sum(losses * ops.cast(inside, losses.dtype), axis=1)
+        log_likelihoods = -ops.sum(losses * ops.cast(inside, losses.dtype), axis=1)
         memory = ops.reshape(outputs["memory"], self._memory_shape(-1))
-        return found, ops.cast(memory, "float32")
+        return log_likelihoods, ops.cast(memory, "float32")

@@ -165,11 +165,11 @@ class Pretraining(EncoderTask):
     @property
     def derived_metrics(self) -> Mapping[str, Any]:  # type: ignore[override]  # by its heads
         """Perplexity, if masks are predicted, and the baseline accuracy of a sentence objective."""
-        found = {} if self.masked_lm is None else {"perplexity": ("mlm_loss", ops.exp)}
+        derived = {} if self.masked_lm is None else {"perplexity": ("mlm_loss", ops.exp)}
         if self.sentence is not None:
             name = self._sentence_name
-            found[f"{name}_majority"] = (f"{name}_negatives", lambda x: ops.maximum(x, 1 - x))
-        return found
+            derived[f"{name}_majority"] = (f"{name}_negatives", lambda x: ops.maximum(x, 1 - x))
+        return derived
 
     @property
     def _sentence_name(self) -> str:
@@ -186,13 +186,13 @@ class Pretraining(EncoderTask):
 
     @property
     def settings(self) -> dict[str, Any]:
-        found = {
+        settings = {
             "next_sentence": self.next_sentence,
             "sentence_order": self.sentence_order,
             "span_boundary": self.span_boundary_head is not None,
         }
         # Omitted when True, so that runs of earlier versions resume.
-        return found if self.masked_lm is not None else {**found, "masked_lm": False}
+        return settings if self.masked_lm is not None else {**settings, "masked_lm": False}
 
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         """Returns the logits of the heads that the task has.
@@ -205,24 +205,24 @@ class Pretraining(EncoderTask):
         positions = shifted(batch["mask_positions"], self.shift)
         logits = {}
         if self.span_boundary_head is None:
-            out = self.encode(batch, training, positions=positions)
-            logits["masked_lm"] = self.masked_lm(out["sequence"])
+            outputs = self.encode(batch, training, positions=positions)
+            logits["masked_lm"] = self.masked_lm(outputs["sequence"])
         else:  # the span boundary head also reads tokens around the masks
-            out = self.encode(batch, training)
-            sequence, spans = out["sequence"], (batch["span_starts"], batch["span_ends"])
+            outputs = self.encode(batch, training)
+            sequence, spans = outputs["sequence"], (batch["span_starts"], batch["span_ends"])
             logits["masked_lm"] = self.masked_lm(sequence, positions)
             logits["span_boundary"] = self.span_boundary_head(sequence, positions, *spans)
         if self.sentence is not None:
-            logits["sentence"] = self.sentence(out["pooled"])
+            logits["sentence"] = self.sentence(outputs["pooled"])
         return logits
 
     def sample_outputs(self) -> dict[str, Any]:
-        found = super().sample_outputs()
+        outputs = super().sample_outputs()
         if self.masked_lm is not None:
-            found["masked_lm"] = self.masked_lm(found["sequence"][:, :1])
+            outputs["masked_lm"] = self.masked_lm(outputs["sequence"][:, :1])
         if self.sentence is not None:
-            found["sentence"] = self.sentence(found["pooled"])
-        return found
+            outputs["sentence"] = self.sentence(outputs["pooled"])
+        return outputs
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         self.check_batch(batch)
@@ -241,8 +241,8 @@ class Pretraining(EncoderTask):
             sentence = (logits["sentence"], labels, self._sentence_weights(batch))
             answers[self._sentence_name] = sentence
         if self.span_boundary_head is not None:
-            place = place_in_span(batch["mask_positions"], batch["span_starts"])
-            weights = batch["mask_weights"] * ops.cast(place < MAX_TARGETS, "float32")
+            index_in_span = place_in_span(batch["mask_positions"], batch["span_starts"])
+            weights = batch["mask_weights"] * ops.cast(index_in_span < MAX_TARGETS, "float32")
             answers["sbo"] = (logits["span_boundary"], batch["mask_ids"], weights)
         losses = {f"{name}_loss": cross_entropy(*answer) for name, answer in answers.items()}
         metrics = {f"{name}_accuracy": accuracy(*answer) for name, answer in answers.items()}
@@ -255,14 +255,14 @@ class Pretraining(EncoderTask):
 
     def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         """Returns the predictions of the heads, for distillation."""
-        found = {}
+        predictions = {}
         if self.masked_lm is not None:
             logits_of_masks = logits["masked_lm"]
-            found["masked_lm"] = Prediction("classes", logits_of_masks, batch["mask_weights"])
+            predictions["masked_lm"] = Prediction("classes", logits_of_masks, batch["mask_weights"])
         if self.sentence is not None:
             weights = self._sentence_weights(batch)
-            found["sentence"] = Prediction("classes", logits["sentence"], weights)
-        return found
+            predictions["sentence"] = Prediction("classes", logits["sentence"], weights)
+        return predictions
 
     def _sentence_weights(self, batch: Tensors) -> Any:
         """Returns the weights of the sentence objective: 0 where there is no example.
@@ -271,8 +271,8 @@ class Pretraining(EncoderTask):
         """
         labels = SOP_LABELS if self.sentence_order else NSP_LABELS
         # A row that only fills up the last batch is all padding, even in the first column.
-        alone = batch["padding_mask"][:, 0]
-        return batch.get(labels.replace("_labels", "_weights"), alone)
+        is_row = batch["padding_mask"][:, 0]
+        return batch.get(labels.replace("_labels", "_weights"), is_row)
 
     def predictions_everywhere(self, sequence: Any, padding_mask: Any) -> Prediction:
         """Returns the masked-LM predictions for every token, masked or not.
@@ -287,12 +287,12 @@ class Pretraining(EncoderTask):
 
     def check_batch(self, batch: Tensors) -> None:
         super().check_batch(batch)
-        for needs, names, settings in (
+        for is_needed, names, settings in (
             (self.next_sentence, (NSP_LABELS,), ('segments="pairs"', "next_sentence")),
             (self.sentence_order, (SOP_LABELS,), ('segments="halves"', "sentence_order")),
             (self.span_boundary_head, SPANS, ('masking="span"', "span_boundary")),
         ):
-            if needs and any(name not in batch for name in names):
+            if is_needed and any(name not in batch for name in names):
                 raise ValueError(
                     f"A batch for this task must contain {', '.join(names)}: make the dataset with "
                     f"{settings[0]} or the task with {settings[1]}=False. "
@@ -384,6 +384,10 @@ class Pretraining(EncoderTask):
             )
 
     def _predict_pairs(self, pairs: Any, batch_size: int) -> Any:
+        """Returns the probability (N,) that each pair of texts is in its original order.
+
+        Raises ValueError if a pair is not two strings, or `batch_size` is below 1.
+        """
         inference.check_batch_size(batch_size)
         pairs = [inference.as_texts(pair, "a pair's texts") for pair in pair_rows(pairs)]
         for number, pair in enumerate(pairs):
@@ -397,8 +401,8 @@ class Pretraining(EncoderTask):
             first, second = (self.tokenizer.encode(x) for x in texts)
             lengths = (first.row_lengths() + second.row_lengths()).numpy()
             rows = inference.token_rows(lengths, first=first, second=second)
-            for index, found in self._pair_runner.each(rows, batch_size):
-                answers[start + index] = found
+            for index, probabilities in self._pair_runner.each(rows, batch_size):
+                answers[start + index] = probabilities
         return answers
 
     def signatures(self, top_k: int = 5) -> dict[str, Signature]:
@@ -434,6 +438,10 @@ class Pretraining(EncoderTask):
 
 
 def _check_sentence_objective(config: Any, next_sentence: bool, sentence_order: bool) -> None:
+    """Raises ValueError if both objectives are True, or if the config's pooling does not fit one.
+
+    `config` is the encoder's; the other arguments are the task's settings.
+    """
     if next_sentence and sentence_order:
         raise ValueError(
             "next_sentence and sentence_order exclude each other, since a batch has the labels of "

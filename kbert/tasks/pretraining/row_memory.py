@@ -35,8 +35,8 @@ class RemembersRows(Task):
         """
         rows = batch["begins"].shape[0]
         begins = ops.cast(batch["begins"], "bool")[:, None]  # (b, 1)
-        kept = read_rows(self._kept(training), rows)
-        return ops.stop_gradient(ops.where(begins, 0.0, kept))
+        memory = read_rows(self._kept(training), rows)
+        return ops.stop_gradient(ops.where(begins, 0.0, memory))
 
     def keep(self, state: Tensor, training: bool) -> None:
         """Stores the memory (…, b, W) for the next batch, of the training or of an evaluation."""
@@ -48,8 +48,8 @@ class RemembersRows(Task):
     @property
     def metrics(self) -> list:
         """Everything that an evaluation resets: the metric sums, and the evaluation's memory."""
-        kept = super().metrics
-        return [*kept, self._evaluation_state] if kept and self.state is not None else kept
+        metrics = super().metrics
+        return [*metrics, self._evaluation_state] if metrics and self.state is not None else metrics
 
     def compile(
         self, optimizer: Any = None, *positional: Any, micro_batches: int = 1, **settings: Any

@@ -27,15 +27,15 @@ def answer_signature(task: Any) -> Signature:
         rows, windows = task.windows.columns(questions, contexts, tf.range(count))
         outputs = _encode_windows(task, rows, tf.size(windows.text))
         merged = merge_windows(windows.text, count, outputs)
-        chosen = choose(merged, task.null_threshold)
-        start, end = chosen["starts"], chosen["ends"]
+        answers = choose(merged, task.null_threshold)
+        start, end = answers["starts"], answers["ends"]
         return {
             "answer": tf.strings.substr(context, start, end - start, unit="UTF8_CHAR"),
             "start": start,
             "end": end,
-            "score": chosen["scores"],
-            "probability": chosen["probabilities"],
-            "null_score": chosen["null_scores"],
+            "score": answers["scores"],
+            "probability": answers["probabilities"],
+            "null_score": answers["null_scores"],
         }
 
     specs = [tf.TensorSpec([None], tf.string, name) for name in ("question", "context")]
